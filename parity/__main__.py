@@ -1,0 +1,5 @@
+"""`python -m parity` is `parity`."""
+
+from parity.cli import main
+
+main()

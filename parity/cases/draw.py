@@ -1,0 +1,187 @@
+"""How input tensors are drawn: each distribution is a frozen dataclass whose fields are its YAML keys.
+
+A tensor depends on the run's seed, the case's id and the tensor's own name, and on nothing else: neither the order
+of the cases nor a `-k` filter changes a single bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Float64 = NDArray[np.float64]
+
+
+class Draw(Protocol):
+    """A distribution: `sample` returns float64 values of the wanted shape."""
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Gaussian with `mean` and standard deviation `std`."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        return rng.normal(self.mean, self.std, shape)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform on [low, high)."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        return rng.uniform(self.low, self.high, shape)
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Positive, with a uniform logarithm between `low` and `high`; `signed` gives each value a random sign."""
+
+    low: float = 1e-3
+    high: float = 1e3
+    signed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high:
+            raise ValueError("log_uniform wants 0 < low < high")
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        values = np.exp(rng.uniform(np.log(self.low), np.log(self.high), shape))
+        return values * rng.choice((-1.0, 1.0), shape) if self.signed else values
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same `value` everywhere."""
+
+    value: float
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:  # noqa: ARG002 - nothing to draw
+        """Values of `shape` in float64."""
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class NearConstant:
+    """`value * (1 + e)` with e uniform on [-relative, relative]: what breaks a naive variance."""
+
+    value: float
+    relative: float = 1e-6
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        return self.value * (1.0 + rng.uniform(-self.relative, self.relative, shape))
+
+
+@dataclass(frozen=True)
+class Values:
+    """Literal numbers, nested as the tensor is."""
+
+    values: Any
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that the nesting spells."""
+        return np.shape(self.values)
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:  # noqa: ARG002 - nothing to draw
+        """The literal values in float64; `shape` equals `self.shape`."""
+        return np.asarray(self.values, dtype=np.float64).reshape(shape)
+
+
+@dataclass(frozen=True)
+class File:
+    """A `.npy` file, read without pickle."""
+
+    path: Path
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that the file's header states."""
+        return tuple(np.load(self.path, mmap_mode="r", allow_pickle=False).shape)
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:  # noqa: ARG002 - nothing to draw
+        """The stored values in float64; `shape` equals `self.shape`."""
+        return np.asarray(np.load(self.path, allow_pickle=False), dtype=np.float64).reshape(shape)
+
+
+DISTRIBUTIONS: Mapping[str, type[Draw]] = {
+    "normal": Normal,
+    "uniform": Uniform,
+    "log_uniform": LogUniform,
+    "constant": Constant,
+    "near_constant": NearConstant,
+}
+"""YAML key to distribution; literal `values` and a `file` have keys of their own."""
+
+
+@dataclass(frozen=True)
+class Special:
+    """Puts `values` (nan, inf, -0.0, a subnormal …) in turn at `count` random places of a tensor."""
+
+    values: tuple[float, ...]
+    count: int = 1
+
+    def sprinkle(self, tensor: Float64, rng: np.random.Generator) -> Float64:
+        """A copy of `tensor` with the special values in it."""
+        result = tensor.copy()
+        places = rng.permutation(result.size)[: self.count]
+        result.flat[places] = np.resize(np.asarray(self.values), places.size)
+        return result
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """One input tensor: `scale * draw + offset`, then the special values, rounded to the case's coarsest dtype."""
+
+    name: str
+    shape: Shape
+    draw: Draw
+    scale: float = 1.0
+    offset: float = 0.0
+    special: Special | None = None
+
+    def sample(self, seed: int, case_id: str, dtype: str) -> NDArray[Any]:
+        """The tensor in `dtype`, the same for the same seed, case and name on every machine."""
+        rng = generator(seed, case_id, self.name)
+        values = self.draw.sample(rng, self.shape)
+        if self.scale != 1.0 or self.offset != 0.0:
+            values = self.scale * values + self.offset
+        if self.special is not None:
+            values = self.special.sprinkle(values, rng)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.ascontiguousarray(values, dtype=dtype).reshape(self.shape)
+
+
+def generator(seed: int, *names: str) -> np.random.Generator:
+    """A random generator of its own for each sequence of names."""
+    digest = hashlib.sha256("\0".join(names).encode()).digest()
+    return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])
+
+
+COARSENESS = ("float16", "float32", "float64")
+"""Dtypes from the coarsest to the finest."""
+
+
+def coarsest(dtypes: tuple[str, ...]) -> str:
+    """The dtype to which a case's inputs are rounded, so that every dtype answers the same question."""
+    return min(dtypes, key=COARSENESS.index)

@@ -1,0 +1,126 @@
+"""What an op is: its params, its tensors with their shapes, and the oracle's few lines of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from parity.cases.draw import Draw, Shape
+
+
+class CaseError(ValueError):
+    """A case that no framework should see. `key` is the path inside the case, e.g. `params.normalized_shape`."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input tensor of an op.
+
+    `default` is drawn where the config says nothing (None: the config must say). `optional` inputs may be switched
+    off with `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results.
+    """
+
+    name: str
+    default: Draw | None = None
+    differentiable: bool = False
+    optional: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shapes of an op's inputs and outputs (gradients have the shape of what they are the gradient of)."""
+
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op as parity knows it, in PyTorch's names and layouts.
+
+    `params` is a frozen dataclass whose fields are the YAML keys; a field with `metadata={"implied": True}` only
+    determines shapes and is not passed to anyone. `layout(params, given)` takes the shapes that the config states
+    and returns all of them, or raises CaseError. `forward(tensors, params, **knobs)` is the oracle: `tensors` maps
+    input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream` names the
+    outputs that receive an upstream gradient.
+    """
+
+    name: str
+    summary: str
+    params: type[Any]
+    inputs: tuple[Input, ...]
+    layout: Callable[[Any, Mapping[str, Shape]], Layout]
+    forward: Callable[..., Mapping[str, Any]]
+    upstream: tuple[str, ...] = ("y",)
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the inputs that get a gradient."""
+        return tuple(i.name for i in self.inputs if i.differentiable)
+
+    def input(self, tensor: str) -> Input | None:
+        """The input that `tensor` (`x`, or `grads.3` of a list) belongs to."""
+        head, _, index = tensor.partition(".")
+        for item in self.inputs:
+            if (item.listed and head == item.name and index.isdigit()) or (not item.listed and tensor == item.name):
+                return item
+        return None
+
+
+def call_params(params: Any) -> dict[str, Any]:
+    """The params that are passed to a framework: all but the implied ones."""
+    values = asdict(params)
+    return {f.name: values[f.name] for f in fields(params) if not f.metadata.get("implied")}
+
+
+def default_params(params: Any) -> frozenset[str]:
+    """Names of the passed params that stand at their default."""
+    return frozenset(f.name for f in fields(params) if getattr(params, f.name) == f.default)
+
+
+def group_lists(tensors: Mapping[str, Any], op: Op) -> dict[str, Any]:
+    """Tensors by input name, `grads.0`, `grads.1`, ... gathered into a list under `grads`."""
+    grouped: dict[str, Any] = {}
+    for name, value in tensors.items():
+        item = op.input(name)
+        if item is not None and item.listed:
+            grouped.setdefault(item.name, []).append(value)
+        else:
+            grouped[name] = value
+    return grouped
+
+
+def flatten_lists(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `group_lists`: a list under `grads` becomes `grads.0`, `grads.1`, ..."""
+    flat: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Sequence):
+            flat.update({f"{name}.{i}": item for i, item in enumerate(value)})
+        else:
+            flat[name] = value
+    return flat
+
+
+def require_shape(given: Mapping[str, Shape], name: str, expected: Shape, why: str) -> Shape:
+    """`expected`, after checking that the config does not state another shape for `name`."""
+    stated = given.get(name, expected)
+    if stated != expected:
+        raise CaseError(f"inputs.{name}", f"shape {list(stated)} does not fit: {why} makes it {list(expected)}")
+    return expected
+
+
+def require_x(given: Mapping[str, Shape], ranks: Sequence[int], layout: str) -> Shape:
+    """The shape of `x`, which every config must state, with one of the allowed ranks (empty: any)."""
+    if "x" not in given:
+        raise CaseError("inputs.x", "a shape (or `values`, or a `file`) is needed for x")
+    if ranks and len(given["x"]) not in ranks:
+        allowed = " or ".join(map(str, ranks))
+        raise CaseError("inputs.x", f"shape {list(given['x'])} has {len(given['x'])} axes; {layout} has {allowed}")
+    return given["x"]

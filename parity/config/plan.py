@@ -1,0 +1,147 @@
+"""What a validated configuration comes to: the Plan that the engine runs.
+
+Everything here is frozen, checked and free of YAML: shapes are known, names are resolved, sweeps are expanded.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from parity.cases.draw import TensorPlan
+
+ORACLE = "oracle"
+"""The reserved name of the NumPy oracle on the `expected` side of a comparison."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where in a configuration something was written; `line` counts from 1."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """One backend as the user asked for it, before any interpreter is looked for."""
+
+    name: str
+    adapter: str
+    version: str | None = None
+    mode: str = "eager"
+    device: str = "cpu"
+    python: Path | None = None
+    ops: Path | None = None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """`|actual - expected| <= atol + rtol * |expected|`."""
+
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class ToleranceRule:
+    """Sets rtol, atol or both for the dtypes and tensors it names (None: all; tensors may be globs)."""
+
+    dtype: str | None = None
+    tensor: str | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    def applies_to(self, dtype: str, tensor: str) -> bool:
+        """Whether this rule speaks about `tensor` in `dtype`."""
+        return self.dtype in (None, dtype) and (self.tensor is None or fnmatchcase(tensor, self.tensor))
+
+
+@dataclass(frozen=True)
+class ToleranceTable:
+    """Rules from the general to the particular; the last one that applies wins."""
+
+    rules: tuple[ToleranceRule, ...]
+
+    def extended(self, rules: Sequence[ToleranceRule]) -> ToleranceTable:
+        """This table with more particular rules behind it."""
+        return ToleranceTable(self.rules + tuple(rules))
+
+    def lookup(self, dtype: str, tensor: str) -> Tolerance:
+        """The tolerance for `tensor` in `dtype`; the default table has a row for every dtype."""
+        rtol = atol = None
+        for rule in self.rules:
+            if rule.applies_to(dtype, tensor):
+                rtol = rule.rtol if rule.rtol is not None else rtol
+                atol = rule.atol if rule.atol is not None else atol
+        if rtol is None or atol is None:
+            raise LookupError(f"no tolerance for {tensor} in {dtype}")
+        return Tolerance(rtol, atol)
+
+
+DEFAULT_TOLERANCES = ToleranceTable(
+    (
+        ToleranceRule(dtype="float16", rtol=1e-3, atol=1e-5),
+        ToleranceRule(dtype="float32", rtol=1.3e-6, atol=1e-5),
+        ToleranceRule(dtype="float64", rtol=1e-7, atol=1e-7),
+        ToleranceRule(dtype="float16", tensor="grad.*", rtol=1e-2, atol=1e-3),
+        ToleranceRule(dtype="float32", tensor="grad.*", rtol=1e-4, atol=1e-5),
+        ToleranceRule(dtype="float64", tensor="grad.*", rtol=1e-7, atol=1e-7),
+    )
+)
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors.
+
+    `tensors` holds every input and every upstream gradient (`grad.y`) in the order in which they are drawn.
+    `gradients` says whether gradients are computed and compared.
+    """
+
+    id: str
+    op: str
+    params: Any
+    dtypes: tuple[str, ...]
+    tensors: tuple[TensorPlan, ...]
+    tolerance: ToleranceTable
+    source: Source
+    gradients: bool = True
+
+
+@dataclass(frozen=True)
+class KnownDeviation:
+    """An accepted deviation: parsed and carried here, judged by the ledger."""
+
+    case: str
+    reason: str
+    backend: str | None = None
+    tensor: str | None = None
+    diagnosis: str | None = None
+    until: datetime.date | None = None
+    source: Source = field(default=Source("", 0))
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A configuration file that took part in the plan."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything asked for. `baseline` is a backend's name or `oracle`."""
+
+    name: str
+    configs: tuple[ConfigFile, ...]
+    backends: tuple[BackendSpec, ...]
+    baseline: str
+    seed: int
+    cases: tuple[CasePlan, ...]
+    known: tuple[KnownDeviation, ...] = ()
