@@ -1,0 +1,54 @@
+"""instance_norm: normalise each channel of each sample (Ulyanov et al. 2016; torch.nn.functional.instance_norm)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parity.cases.draw import Shape
+from parity.cases.normalization import (
+    BIAS,
+    WEIGHT,
+    X,
+    affine,
+    channel_shapes,
+    normalize,
+    per_channel,
+    require_positive,
+)
+from parity.cases.op import Layout, Op, require_x
+
+
+@dataclass(frozen=True)
+class InstanceNormParams:
+    """`eps` is added to the variance."""
+
+    eps: float = 1e-5
+
+
+def layout(params: InstanceNormParams, given: Mapping[str, Shape]) -> Layout:
+    """x: (N, C, L), (N, C, H, W) or (N, C, D, H, W); weight, bias: (C,); y: as x."""
+    require_positive(params.eps)
+    x = require_x(given, (3, 4, 5), "(N, C, *spatial)")
+    return Layout(inputs={"x": x, **channel_shapes(x, given, "weight", "bias")}, outputs={"y": x})
+
+
+def forward(
+    tensors: Mapping[str, Any], params: InstanceNormParams, *, affine_order: str = "weight-first", **knobs: Any
+) -> dict[str, Any]:
+    """The oracle; knobs are those of `normalize` and `affine`."""
+    x = tensors["x"]
+    xhat = normalize(x, tuple(range(2, x.ndim)), params.eps, **knobs)
+    weight, bias = (per_channel(tensors.get(name), x.ndim) for name in ("weight", "bias"))
+    return {"y": affine(xhat, weight, bias, affine_order=affine_order)}
+
+
+INSTANCE_NORM = Op(
+    name="instance_norm",
+    summary="normalise each channel of each sample, then weight and bias per channel",
+    params=InstanceNormParams,
+    inputs=(X, WEIGHT, BIAS),
+    layout=layout,
+    forward=forward,
+)

@@ -1,0 +1,64 @@
+"""linear: y = x W^T + b (torch.nn.functional.linear)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import autograd.numpy as anp
+
+from parity.cases.draw import Normal, Shape
+from parity.cases.op import CaseError, Input, Layout, Op, require_shape, require_x
+
+
+@dataclass(frozen=True)
+class LinearParams:
+    """Both may be left out: `in_features` follows from x, `out_features` from the shape of weight or bias."""
+
+    in_features: int | None = field(default=None, metadata={"implied": True})
+    out_features: int | None = field(default=None, metadata={"implied": True})
+
+
+def layout(params: LinearParams, given: Mapping[str, Shape]) -> Layout:
+    """x: (*, in_features); weight: (out_features, in_features); bias: (out_features,); y: (*, out_features)."""
+    x = require_x(given, (), "linear")
+    if not x:
+        raise CaseError("inputs.x", "x needs at least one axis, its last one has length in_features")
+    if params.in_features is not None and params.in_features != x[-1]:
+        raise CaseError("params.in_features", f"{params.in_features} is not the last axis of x, {x[-1]}")
+    n_out = out_features(params, given)
+    weight = require_shape(given, "weight", (n_out, x[-1]), f"x {list(x)} and out_features {n_out}")
+    bias = require_shape(given, "bias", (n_out,), f"out_features {n_out}")
+    return Layout(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (*x[:-1], n_out)})
+
+
+def out_features(params: LinearParams, given: Mapping[str, Shape]) -> int:
+    """out_features as the params state it, else as the first axis of weight or bias does."""
+    if params.out_features is not None:
+        return params.out_features
+    for name, rank in (("weight", 2), ("bias", 1)):
+        if len(given.get(name, ())) == rank:
+            return given[name][0]
+    raise CaseError("params.out_features", "out_features is needed, or a shape for weight: [out_features, in_features]")
+
+
+def forward(tensors: Mapping[str, Any], params: LinearParams, *, transposed: bool = False) -> dict[str, Any]:  # noqa: ARG001 - shapes say it all
+    """The oracle; `transposed` multiplies with the weight as it is stored (a square weight allows it)."""
+    weight = tensors["weight"] if transposed else anp.transpose(tensors["weight"])
+    y = anp.matmul(tensors["x"], weight)
+    return {"y": y if tensors.get("bias") is None else y + tensors["bias"]}
+
+
+LINEAR = Op(
+    name="linear",
+    summary="x times the transposed weight, plus bias",
+    params=LinearParams,
+    inputs=(
+        Input("x", differentiable=True),
+        Input("weight", default=Normal(0.0, 1.0), differentiable=True),
+        Input("bias", default=Normal(0.0, 1.0), differentiable=True, optional=True),
+    ),
+    layout=layout,
+    forward=forward,
+)
