@@ -1,0 +1,111 @@
+"""What every adapter provides. Runs on Python 3.8 inside a worker, so it knows nothing of the rest of parity.
+
+An adapter has one method per op, named after it, that takes the framework's tensors and the op's params by keyword in
+PyTorch's names and layouts, and returns a tensor, or a mapping by output name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Job:
+    """One op to compute.
+
+    `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that nobody
+    else uses. `function` and `backward` are the user's own, where there are any; `params` are the op's by keyword.
+    """
+
+    op: str
+    inputs: Mapping[str, Any]
+    params: Mapping[str, Any]
+    upstream: Mapping[str, Any] = field(default_factory=dict)
+    differentiable: Sequence[str] = ()
+    function: Callable[..., Any] | None = None
+    backward: Callable[..., Any] | None = None
+
+
+class Unsupported(Exception):  # noqa: N818 - an outcome, not a fault
+    """The framework cannot do this; the message says why."""
+
+
+class Adapter:
+    """Base of all adapters. A subclass imports its framework in its constructor and nowhere else."""
+
+    no_kernel: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of the framework's messages that mean that a kernel does not exist."""
+
+    needs_backward: ClassVar[bool] = False
+    """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        self.device = device
+        self.threads = threads
+
+    def version(self) -> str:
+        """The framework's version."""
+        raise NotImplementedError
+
+    def flags(self) -> dict[str, Any]:
+        """Settings of the framework that can change results."""
+        return {}
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:
+        """A tensor of the framework with the values of `array`, a NumPy array that nobody else uses."""
+        raise NotImplementedError
+
+    def to_numpy(self, tensor: Any) -> Any:
+        """The values of a tensor as a NumPy array of the same dtype."""
+        raise NotImplementedError
+
+    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """Gradients of sum(outputs * upstream) for each leaf, through the framework's autograd; None where none is."""
+        raise NotImplementedError
+
+    def run(self, job: Job) -> dict[str, Any]:
+        """Outputs of the job's op and `grad.<input>` for its differentiable inputs, as the framework's tensors.
+
+        Raises Unsupported, or whatever the framework or the user's op raises.
+        """
+        function = job.function or self.method(job.op)
+        leaves = {name: self.leaves(value, name in job.differentiable) for name, value in job.inputs.items()}
+        outputs = named_outputs(function(**leaves, **job.params))
+        wanted = [name for name in job.upstream if outputs.get(name) is not None]
+        if wanted:
+            found = self.gradients(
+                [outputs[name] for name in wanted],
+                [self.leaf(job.upstream[name], False) for name in wanted],
+                [leaves[name] for name in job.differentiable],
+            )
+            outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, found)})
+        return outputs
+
+    def method(self, op: str) -> Callable[..., Any]:
+        """This adapter's method for `op`."""
+        function = getattr(self, op, None)
+        if function is None:
+            raise Unsupported(f"{type(self).__name__} has no method for {op}")
+        return function  # type: ignore[no-any-return]
+
+    def leaves(self, value: Any, requires_grad: bool) -> Any:
+        """`leaf`, for an array or a list of arrays."""
+        if isinstance(value, list):
+            return [self.leaf(item, requires_grad) for item in value]
+        return self.leaf(value, requires_grad)
+
+    def lacks_kernel(self, error: BaseException) -> bool:
+        """Whether the framework says by `error` that it has no kernel for this."""
+        return any(re.search(pattern, str(error)) for pattern in self.no_kernel)
+
+    def describe(self, error: BaseException) -> str:
+        """What the framework says by `error`, without its stack traces."""
+        return str(error)
+
+
+def named_outputs(result: Any) -> dict[str, Any]:
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`."""
+    return dict(result) if isinstance(result, Mapping) else {"y": result}

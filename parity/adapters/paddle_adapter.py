@@ -1,0 +1,112 @@
+"""PaddlePaddle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parity.adapters.base import Adapter, Unsupported
+
+CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
+
+
+class PaddleAdapter(Adapter):
+    """paddle.nn.functional and paddle.nn.ClipGradBy* in dynamic mode on the CPU.
+
+    Translated here: Linear's weight is [in, out] in Paddle, and its BatchNorm's momentum weighs the old statistic.
+    """
+
+    no_kernel = (r"The kernel \S+ is not registered", r"[Tt]he kernel (\(|`|with key).*(not registered|not found)")
+
+    def __init__(self, device: str, threads: int) -> None:
+        import paddle
+
+        super().__init__(device, threads)
+        paddle.set_device(device)
+        self.paddle = paddle
+        self.functional = paddle.nn.functional
+
+    def version(self) -> str:
+        return str(self.paddle.__version__)
+
+    def describe(self, error: BaseException) -> str:
+        return str(error).rpartition("Error Message Summary:")[2].strip("-\n ")
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:
+        return self.paddle.to_tensor(array, stop_gradient=not requires_grad)
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return tensor.numpy()
+
+    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        pairs = [(y, dy) for y, dy in zip(outputs, upstream) if not y.stop_gradient]
+        if pairs:
+            self.paddle.autograd.backward(*map(list, zip(*pairs)))
+        return [leaf.grad for leaf in leaves]
+
+    def layer_norm(
+        self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
+    ) -> Any:
+        return self.functional.layer_norm(x, list(normalized_shape), weight, bias, eps)
+
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.functional.group_norm(x, num_groups, eps, weight, bias, self.layout(x))
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.functional.instance_norm(x, weight=weight, bias=bias, eps=eps, data_format=self.layout(x))
+
+    def batch_norm(
+        self,
+        x: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        y = self.functional.batch_norm(
+            x, running_mean, running_var, weight, bias, training, 1.0 - momentum, eps, self.layout(x)
+        )
+        return {"y": y, "running_mean": running_mean, "running_var": running_var}
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self.functional.linear(x, weight.t(), bias)
+
+    def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
+        if norm_type == 2.0:
+            return self.clip_two_norm(grads, max_norm, scope)
+        parameters = self.parameters_with(grads)
+        groups = [parameters] if scope == "global" else [[p] for p in parameters]
+        try:
+            norms = [self.paddle.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
+        except ValueError as error:
+            raise Unsupported(f"paddle.nn.utils.clip_grad_norm_: {error}") from error
+        total = norms[0] if scope == "global" else self.norm(norms, norm_type)
+        return {"grads": [p.grad for p in parameters], "total_norm": total}
+
+    def clip_two_norm(self, grads: Sequence[Any], max_norm: float, scope: str) -> Any:
+        """The classes that Paddle's optimizers take; they keep the norm to themselves, so it is taken beside them."""
+        kind = self.paddle.nn.ClipGradByGlobalNorm if scope == "global" else self.paddle.nn.ClipGradByNorm
+        total = self.norm([self.norm([grad], 2.0) for grad in grads], 2.0)
+        pairs = [(self.paddle.zeros_like(grad), grad.clone()) for grad in grads]
+        return {"grads": [clipped for _, clipped in kind(max_norm)(pairs)], "total_norm": total}
+
+    def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
+        pairs = [(self.paddle.zeros_like(grad), grad) for grad in grads]
+        return {"grads": [clipped for _, clipped in self.paddle.nn.ClipGradByValue(clip_value)(pairs)]}
+
+    def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
+        parameters = [self.leaf(grad.numpy() * 0, requires_grad=True) for grad in grads]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
+        return parameters
+
+    def norm(self, tensors: Sequence[Any], norm_type: float) -> Any:
+        flat = self.paddle.concat([tensor.reshape([-1]) for tensor in tensors])
+        return self.paddle.linalg.norm(flat, norm_type)
+
+    @staticmethod
+    def layout(x: Any) -> str:
+        return CHANNELS_FIRST[len(x.shape)]

@@ -1,0 +1,70 @@
+"""What workers print: drained at once, kept in part, so that endless output fills neither pipe nor disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+TAIL_BYTES = 64 * 1024
+FILE_BYTES = 1024 * 1024
+CHUNK = 64 * 1024
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class RunLog:
+    """The run's log file, shared by all workers and the engine."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Append whole chunks; threads may call it together."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(data)
+
+    def line(self, text: str) -> None:
+        """Append one line of the engine's own."""
+        self.write(f"[parity] {text}\n".encode())
+
+    def close(self) -> None:
+        """Close the file; later writes are dropped."""
+        with self._lock:
+            self._file.close()
+
+
+class LogDrain:
+    """A thread that reads a worker's log pipe to its end, keeping the tail and the first part on file."""
+
+    def __init__(self, descriptor: int, log: RunLog) -> None:
+        self._descriptor = descriptor
+        self._log = log
+        self._tail = bytearray()
+        self._written = 0
+        self._thread = threading.Thread(target=self._drain, daemon=True, name="parity-log")
+        self._thread.start()
+
+    def tail(self, n_lines: int = 5, wait_s: float = 0.5) -> str:
+        """The last lines, without control characters, after the pipe has ended or `wait_s` has passed."""
+        self._thread.join(wait_s)
+        text = CONTROL.sub("", bytes(self._tail).decode("utf-8", "replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return "\n".join(lines[-n_lines:])
+
+    def _drain(self) -> None:
+        with os.fdopen(self._descriptor, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(CHUNK):
+                self._tail += chunk
+                del self._tail[:-TAIL_BYTES]
+                self._keep(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        room = FILE_BYTES - self._written
+        if room <= 0:
+            return
+        self._written += len(chunk)
+        cut = b"" if len(chunk) <= room else b"\n[parity] this worker prints too much; the rest is not kept\n"
+        self._log.write(chunk[:room] + cut)

@@ -1,0 +1,46 @@
+"""What became of a cell: one case in one dtype on one backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NoReturn
+
+from numpy.typing import NDArray
+
+
+class Outcome(Enum):
+    """Did it run. Has no truth value: `if outcome` would take a crash for a success."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    UNAVAILABLE = "unavailable"
+    ERROR = "error"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an Outcome has no truth value; compare it with Outcome.OK")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output as a backend returned it; `values` is None where NumPy has no such dtype."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    values: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time."""
+
+    case: str
+    dtype: str
+    backend: str
+    outcome: Outcome
+    seconds: float = 0.0
+    message: str = ""
+    outputs: Mapping[str, Output] = field(default_factory=dict)

@@ -1,0 +1,171 @@
+"""The host's side of a worker: spawn it, ask it, and end it with everything that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import parity
+from parity.engine.logs import LogDrain, RunLog
+from parity.engine.outcome import Outcome
+
+PACKAGE = Path(parity.__file__).parent
+BOOTSTRAP = PACKAGE / "worker" / "bootstrap.py"
+COOKIE = "PARITY_WORKER"
+POLL_S = 0.2
+EXIT_S = 2.0
+MAX_REPLY_BYTES = 64 << 20
+
+Message = dict[str, Any]
+
+
+class WorkerDied(Exception):
+    """The worker gave no reply; `outcome` is crash or timeout and the message says how it ended."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class WorkerProcess:
+    """One worker in its interpreter, in a process group of its own.
+
+    Everything that descends from it carries a cookie in its environment, so that even what has left the group and
+    the session is found at the end.
+    """
+
+    def __init__(self, python: Path, environment: Mapping[str, str], log: RunLog) -> None:
+        self.cookie = uuid.uuid4().hex
+        self._process = subprocess.Popen(
+            [str(python), str(BOOTSTRAP), str(PACKAGE), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, COOKIE: self.cookie},
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for the type checker
+        self._requests, self._replies = self._process.stdin, self._process.stdout
+        self._drain = LogDrain(os.dup(self._process.stderr.fileno()), log)
+        self._process.stderr.close()
+        self._buffer = bytearray()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id, which is its process group too."""
+        return self._process.pid
+
+    def request(self, message: Message, timeout_s: float) -> Message:
+        """Send one request and wait for its reply; raises WorkerDied and leaves nothing running where none comes."""
+        try:
+            self._send(message)
+            return self._receive(time.monotonic() + timeout_s, timeout_s)
+        except WorkerDied:
+            self.kill()
+            raise
+
+    def _send(self, message: Message) -> None:
+        data = memoryview((json.dumps(message) + "\n").encode())
+        try:
+            while data:
+                data = data[os.write(self._requests.fileno(), data) :]
+        except OSError as error:
+            raise self._crashed() from error
+
+    def _receive(self, deadline: float, timeout_s: float) -> Message:
+        while (line := self._take_line()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise WorkerDied(Outcome.TIMEOUT, f"no result after {timeout_s:g} s; raise --timeout if it needs longer")
+            if not select.select([self._replies], [], [], min(left, POLL_S))[0]:
+                # A child of the worker may hold the pipe open after the worker has gone.
+                if self._process.poll() is not None:
+                    raise self._crashed()
+                continue
+            chunk = os.read(self._replies.fileno(), 1 << 16)
+            self._buffer += chunk
+            if not chunk or len(self._buffer) > MAX_REPLY_BYTES:
+                raise self._crashed()
+        return self._parse(line)
+
+    def _take_line(self) -> bytes | None:
+        end = self._buffer.find(b"\n")
+        if end < 0:
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _parse(self, line: bytes) -> Message:
+        try:
+            reply = json.loads(line)
+        except ValueError as error:
+            raise WorkerDied(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs") from error
+        if not isinstance(reply, dict):
+            raise WorkerDied(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs")
+        return reply
+
+    def _crashed(self) -> WorkerDied:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_S)
+        code = self._process.poll()
+        kill_group(self.pid)
+        tail = self._drain.tail()
+        return WorkerDied(Outcome.CRASH, how_it_ended(code) + (f"; last output: {tail}" if tail else ""))
+
+    def close(self) -> None:
+        """Say bye and wait a moment, then end whatever is left of it."""
+        with contextlib.suppress(OSError):
+            os.write(self._requests.fileno(), b'{"do": "bye"}\n')
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker and its process group now. May be called from another thread, and twice."""
+        kill_group(self.pid)
+        self._process.wait()
+        for pipe in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a process group that may be gone already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kill_strays(cookies: Iterable[str]) -> int:
+    """End what workers started and what has left their process groups; returns how many there were."""
+    import psutil
+
+    wanted, killed = set(cookies), 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(COOKIE) in wanted:
+                process.kill()
+                killed += 1
+    return killed
+
+
+def how_it_ended(code: int | None) -> str:
+    """`killed by SIGSEGV`, `exited with status 3 in the middle of a cell`, ..."""
+    if code is None:
+        return "closed its pipe and went on running"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exited with status {code} in the middle of its work"

@@ -1,0 +1,1 @@
+"""The child side of the process boundary; `parity.worker.main` documents the protocol."""

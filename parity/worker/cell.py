@@ -1,0 +1,113 @@
+"""Computes one cell: reads the inputs, calls the op, writes the results into the slot."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Any, Dict, List
+
+import numpy as np
+
+from parity.adapters.base import Adapter, Job, Unsupported
+from parity.worker.slot import write_arrays
+from parity.worker.user_ops import UserOps
+
+Message = Dict[str, Any]
+
+MAX_MESSAGE = 2000
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a worker serves: an adapter, and the ops that the user replaced."""
+
+    adapter: Adapter
+    user_ops: UserOps
+
+
+def run_cell(backend: Backend, request: Message) -> Message:
+    """The reply to a `run` request; nothing that the op does short of ending the process escapes."""
+    reply: Message = {"cell": request["cell"], "outcome": "ok", "message": "", "seconds": 0.0, "tensors": []}
+    try:
+        job = read_job(backend, request)
+        started = time.perf_counter()
+        results = backend.adapter.run(job)
+        reply["seconds"] = time.perf_counter() - started
+        reply["message"] = remark(backend, job)
+        arrays = to_arrays(backend.adapter, results, request["dtype"])
+        reply["tensors"] = write_arrays(request["slot"], arrays)
+    except Unsupported as error:
+        reply.update(outcome="unsupported", message=str(error))
+    except BaseException as error:
+        traceback.print_exc()
+        unsupported = not backend.user_ops.raised(error) and backend.adapter.lacks_kernel(error)
+        reply.update(outcome="unsupported" if unsupported else "error", message=explain(backend, error))
+    return reply
+
+
+def read_job(backend: Backend, request: Message) -> Job:
+    """The job that the request describes, its inputs read in the request's dtype."""
+    dtype = request["dtype"]
+    arrays = {name: read_array(path, dtype) for name, path in request["tensors"].items()}
+    upstream = {name: read_array(path, dtype) for name, path in request["upstream"].items()}
+    inputs = gather_lists(arrays, request["lists"])
+    params = {name: tuple(v) if isinstance(v, list) else v for name, v in request["params"].items()}
+    job = Job(request["op"], inputs, params, upstream, request["differentiable"] if upstream else ())
+    return backend.user_ops.applied(job, request["absent"], request["droppable"])
+
+
+def read_array(path: str, dtype: str) -> Any:
+    """A stored tensor in `dtype`, in memory of its own."""
+    return np.load(path, allow_pickle=False).astype(dtype, copy=False)
+
+
+def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
+    """`grads.0`, `grads.1`, ... gathered under `grads`."""
+    gathered: Dict[str, Any] = {}
+    for name, array in arrays.items():
+        head = name.partition(".")[0]
+        if head in lists:
+            gathered.setdefault(head, []).append(array)
+        else:
+            gathered[name] = array
+    return gathered
+
+
+def to_arrays(adapter: Adapter, results: Dict[str, Any], dtype: str) -> Dict[str, Any]:
+    """Results by tensor name as NumPy arrays; a tensor that NumPy cannot hold as (dtype name, shape)."""
+    arrays: Dict[str, Any] = {}
+    for name, value in results.items():
+        if isinstance(value, (list, tuple)):
+            arrays.update({f"{name}.{i}": to_array(adapter, item, dtype) for i, item in enumerate(value)})
+        else:
+            arrays[name] = to_array(adapter, value, dtype)
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def to_array(adapter: Adapter, value: Any, dtype: str) -> Any:
+    """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
+    if value is None or isinstance(value, (np.ndarray, np.generic)):
+        return None if value is None else np.asarray(value)
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, dtype=dtype)
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise TypeError(f"an op must return tensors or a mapping of tensors by name, not {type(value).__name__}")
+    try:
+        return np.asarray(adapter.to_numpy(value))
+    except TypeError:
+        # NumPy has no bfloat16 and no float8: the judge is told what it was.
+        return str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
+
+
+def remark(backend: Backend, job: Job) -> str:
+    """What the user should know about a cell that ran."""
+    if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
+        return ""
+    return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"
+
+
+def explain(backend: Backend, error: BaseException) -> str:
+    """One line on what went wrong, with the place in the user's file where it did."""
+    text = " ".join(backend.adapter.describe(error).split()) or "no message"
+    return f"{backend.user_ops.place(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]

@@ -1,0 +1,100 @@
+"""The worker: serves one backend over a pipe. This docstring is the protocol, version 1.
+
+Requests and replies are JSON objects, one per line. The host sends one request and waits for its reply.
+
+hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1, "ops": null | "/path/my_ops.py"}
+        -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
+        -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
+run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
+         "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
+         "tensors": {"x": "/run/tensors/.../x.npy"},  inputs; cast to dtype on reading
+         "absent": ["bias"],                          optional inputs that are switched off: None for a user's op
+         "upstream": {"y": "/run/.../grad.y.npy"},    empty: no gradients
+         "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
+         "slot": "/scratch/slot-3"}                   a file that the worker extends as needed and writes results into
+        -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
+            "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
+        A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed.
+bye     {"do": "bye"}    no reply; the worker ends
+
+Anything that the framework prints goes to the log (descriptor 2). The worker leaves by os._exit, because frameworks
+abort in their exit handlers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+import traceback
+from typing import Any, Dict
+
+from parity.adapters import ADAPTERS
+from parity.adapters.base import Unsupported
+from parity.worker.cell import Backend, run_cell
+from parity.worker.user_ops import UserOps, UserOpsError
+
+PROTOCOL = 1
+
+Message = Dict[str, Any]
+
+
+def serve(requests: int, replies: int) -> None:
+    """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
+    backend: Backend | None = None
+    with os.fdopen(requests, "r", encoding="utf-8") as lines:
+        for line in lines:
+            request = json.loads(line)
+            if request["do"] == "hello":
+                backend, reply = hello(request)
+            elif request["do"] == "run" and backend is not None:
+                reply = run_cell(backend, request)
+            else:
+                break
+            send(replies, reply)
+            if backend is None:
+                break
+    leave()
+
+
+def hello(request: Message) -> tuple[Backend | None, Message]:
+    """Import the framework and the user's ops, and say who we are."""
+    try:
+        if request["protocol"] != PROTOCOL:
+            raise Unsupported(f"protocol {request['protocol']} is not protocol {PROTOCOL}")
+        user_ops = UserOps(request["ops"])
+        adapter = load_adapter(request)
+        user_ops.load()
+    except UserOpsError as error:
+        return None, {"ok": False, "outcome": "error", "message": str(error)}
+    except BaseException as error:
+        traceback.print_exc()
+        text = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
+        return None, {"ok": False, "outcome": "unavailable", "message": text}
+    import numpy
+
+    backend = Backend(adapter, user_ops)
+    reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
+    return backend, {**reply, "flags": adapter.flags()}
+
+
+def load_adapter(request: Message) -> Any:
+    """The adapter's instance; this is where the framework is imported."""
+    module, _, name = ADAPTERS[request["adapter"]].partition(":")
+    return getattr(importlib.import_module(module), name)(request["device"], request["threads"])
+
+
+def send(replies: int, reply: Message) -> None:
+    """Write one line, whole."""
+    data = memoryview((json.dumps(reply) + "\n").encode("utf-8"))
+    while data:
+        data = data[os.write(replies, data) :]
+
+
+def leave() -> None:
+    """End at once, without the exit handlers in which some frameworks abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,54 @@
+"""A slot: a scratch file, mapped on both sides, whose pages are used again for cell after cell.
+
+Allocating pages is what costs time, so a file only ever grows. Space is reserved before it is written: a full
+/dev/shm is then an error and not a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+ALIGNMENT = 64
+GRAIN = 1 << 20
+
+_mapped: Dict[str, mmap.mmap] = {}
+
+
+def write_arrays(path: str, arrays: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Write arrays behind each other and describe them as the protocol does."""
+    described: List[Dict[str, Any]] = []
+    stored: List[Tuple[Any, int]] = []
+    end = 0
+    for name, array in arrays.items():
+        if isinstance(array, tuple):
+            described.append({"name": name, "dtype": array[0], "shape": array[1], "offset": None})
+            continue
+        described.append({"name": name, "dtype": str(array.dtype), "shape": list(array.shape), "offset": end})
+        stored.append((array, end))
+        end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    memory = grown(path, end)
+    for array, offset in stored:
+        if array.size:
+            np.ndarray(array.shape, array.dtype, memory, offset)[...] = array
+    return described
+
+
+def grown(path: str, size: int) -> mmap.mmap:
+    """The file mapped with at least `size` bytes; raises OSError where there is no room for them."""
+    memory = _mapped.get(path)
+    if memory is None or len(memory) < size:
+        memory = _mapped[path] = map_file(path, size)
+    return memory
+
+
+def map_file(path: str, size: int) -> mmap.mmap:
+    """Extend the file to hold `size` bytes, in whole grains, and map all of it."""
+    with open(path, "r+b") as file:
+        wanted = max(1, -(-size // GRAIN)) * GRAIN
+        if os.fstat(file.fileno()).st_size < wanted:
+            os.posix_fallocate(file.fileno(), 0, wanted)
+        return mmap.mmap(file.fileno(), 0)
