@@ -1,0 +1,113 @@
+"""Run uv: find it, hand pip's settings on to it, relay what it says, keep its log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from parity.environments.interpreter import EnvironmentUnavailable, isolated_environment
+
+# uv would install into another place than the environment that it is told to.
+_MISLEADING = ("UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+class UvError(Exception):
+    """uv failed; the message is the last that it said."""
+
+
+def uv_executable() -> Path:
+    """The uv that came as a wheel with parity."""
+    import uv
+
+    try:
+        return Path(uv.find_uv_bin())
+    except FileNotFoundError as error:
+        raise EnvironmentUnavailable(f"uv is not installed ({error}); `pip install uv`.") from None
+
+
+def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], None]) -> None:
+    """Run uv to its end, its lines to `log` and to `relay`; it does not outlive an exception or Ctrl-C here."""
+    command = [str(uv_executable()), "--color", "never", *map(str, arguments)]
+    lines: list[str] = []
+    with (
+        log.open("a", encoding="utf-8") as sink,
+        subprocess.Popen(
+            command,
+            env=uv_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                sink.write(line)
+                lines.append(line.strip())
+                relay(line.strip())
+        except BaseException:
+            _stop(process)
+            raise
+    if process.returncode != 0:
+        raise UvError(last_words(lines) or f"uv exits with {process.returncode} and says nothing")
+
+
+def known_pythons(minor: str) -> Iterator[Path]:
+    """The interpreter of this minor release that uv finds where nobody else looks; it downloads nothing."""
+    command = [str(uv_executable()), "python", "find", "--no-python-downloads", "--no-project", minor]
+    process = subprocess.run(
+        command, env=uv_environment(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if process.returncode == 0 and process.stdout.strip():
+        yield Path(process.stdout.strip())
+
+
+def pip_arguments(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What pip takes from a variable and uv only from the command line."""
+    forbids_index = environment.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on", "y", "t")
+    return ("--no-index",) if forbids_index else ()
+
+
+def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` for uv: pip's settings handed on where uv's own are not set, and nothing that misleads it."""
+    variables = {name: value for name, value in isolated_environment(environment).items() if name not in _MISLEADING}
+    for names, value in _pip_settings(environment):
+        if value and not any(environment.get(name) for name in names):
+            variables[names[0]] = value
+    return variables
+
+
+def _pip_settings(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """uv's variables (the first is set, any of them wins over pip's) and what pip's settings say in uv's way."""
+    yield ("UV_FIND_LINKS",), ",".join(_find_links(environment))
+    yield ("UV_DEFAULT_INDEX", "UV_INDEX_URL"), environment.get("PIP_INDEX_URL", "").strip()
+    extra = environment.get("PIP_EXTRA_INDEX_URL", "").split()
+    yield ("UV_INDEX", "UV_EXTRA_INDEX_URL"), " ".join(extra)
+    # pip takes the best release of all indexes; uv by default stops at the first index that has the name.
+    yield ("UV_INDEX_STRATEGY", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "unsafe-best-match" if extra else ""
+    yield ("SSL_CERT_FILE",), environment.get("PIP_CERT", "")
+
+
+def _find_links(environment: Mapping[str, str]) -> list[str]:
+    """pip separates by blanks and passes over a folder that is not there; uv separates by commas and stops (0.13)."""
+    places = [os.path.expanduser(place) for place in environment.get("PIP_FIND_LINKS", "").split()]  # noqa: PTH111
+    return [place for place in places if "://" in place or Path(place).exists()]
+
+
+def last_words(lines: Sequence[str], limit: int = 4) -> str:
+    """The part of uv's output that says why it failed, on one line."""
+    said = [line.strip(" │╰╭─▶×") for line in lines if line.strip()]
+    starts = [index for index, line in enumerate(said) if line.lower().startswith(("error", "no solution"))]
+    return " ".join(said[starts[0] :][:limit] if starts else said[-limit:])
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

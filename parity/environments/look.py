@@ -1,0 +1,55 @@
+"""What is installed in this interpreter? Called in-process for the host, run by path in any other one.
+
+Stdlib only, and Python 3.8: it runs in interpreters that know nothing of parity. As a script it takes one argument,
+the JSON of `{"modules": [...], "distributions": [...], "imports": [...]}`, and answers with a line that starts with
+ANSWER.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+ANSWER = "parity-look:"
+
+
+def look(modules: list[str], distributions: list[str]) -> dict[str, Any]:
+    """The Python version, which of `modules` are missing, and the versions of those `distributions` that are there."""
+    return {
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "missing": [name for name in modules if not _is_importable(name)],
+        "versions": {name: version for name in distributions for version in _versions(name)},
+    }
+
+
+def _is_importable(name: str) -> bool:
+    """Without importing it. A namespace (a stray folder of that name) has no origin and is not the package."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+def _versions(distribution: str) -> list[str]:
+    try:
+        return [importlib.metadata.version(distribution)]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _main() -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # this file's folder, whose modules must not shadow anybody's
+    question = json.loads(sys.argv[1])
+    for name in question["imports"]:
+        __import__(name)
+    answer = look(question["modules"], question["distributions"])
+    sys.stdout.write("\n" + ANSWER + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # a framework may abort while its threads are torn down
+
+
+if __name__ == "__main__":
+    _main()

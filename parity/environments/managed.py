@@ -1,0 +1,166 @@
+"""Managed environments: the one that is there, or a new one, made by uv beside its place and moved into it complete."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.environments import installer, store
+from parity.environments.discover import find_python
+from parity.environments.interpreter import EnvironmentUnavailable, Interpreter, Progress, isolated_environment
+from parity.environments.pins import Pin
+from parity.environments.probe import Contents, ProbeError, contents_of
+
+_NO_PYTHON = "Install that Python, or name an interpreter with `python:`."
+_NO_NETWORK = "Check the network, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror that can be reached."
+# What uv (0.13) says, and what helps; the first that occurs.
+REMEDIES = (
+    ("no interpreter found", _NO_PYTHON),
+    ("python-build-standalone", _NO_PYTHON),
+    ("no space left", "Free some disk space, or set PARITY_HOME to a folder on a larger disk."),
+    ("permission denied", "Set PARITY_HOME to a folder that you may write to."),
+    ("error sending request", _NO_NETWORK),
+    ("failed to fetch", _NO_NETWORK),
+    ("failed to download", _NO_NETWORK),
+    ("network connectivity is disabled", _NO_NETWORK),
+    ("was not found in the provided package locations", _NO_NETWORK),
+    ("was not found in the package registry", "Check the name and the index in PIP_INDEX_URL."),
+    ("no solution found", "Ask for a release that exists for this platform, or name an interpreter with `python:`."),
+)
+_OTHERWISE = "Try again, or name an interpreter with `python:`."
+_STEPS = ("Resolved", "Prepared", "Installed", "Downloading", "Building")
+
+
+@dataclass(frozen=True)
+class Order:
+    """One environment that is asked for: an adapter's pin in one exact version."""
+
+    adapter: str
+    version: str
+    pin: Pin
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What uv installs."""
+        return self.pin.requirements(self.version)
+
+    def name_for(self, minor: str) -> str:
+        """The environment's name with this minor release of Python."""
+        return store.environment_name(self.adapter, self.version, minor)
+
+
+def find_ready(order: Order) -> Path | None:
+    """The folder of an environment that can be used as it is: no network, no uv, no process."""
+    folders = [store.environments_folder() / order.name_for(minor) for minor in order.pin.pythons_for(order.version)]
+    return next((folder for folder in folders if _fulfils(folder, order)), None)
+
+
+def create(order: Order, progress: Progress) -> Path:
+    """The folder of the environment, made now unless it is there or another process makes it first."""
+    minor, python = _choose_python(order)
+    name = order.name_for(minor)
+    folder = store.environments_folder() / name
+    try:
+        with store.locked(name, progress):
+            if not _fulfils(folder, order):
+                store.sweep(name)
+                _build(order, folder, python, progress)
+    except OSError as error:
+        raise EnvironmentUnavailable(
+            f"environment {name} cannot be written ({error}). Set PARITY_HOME to a folder that you may write to."
+        ) from error
+    return folder
+
+
+def interpreter_of(folder: Path) -> Interpreter:
+    """The interpreter of a ready environment; what is in it was found out when it was made."""
+    marker = store.ready_marker(folder)
+    if marker is None:
+        raise EnvironmentUnavailable(f"environment {folder.name} has just been removed; run again.")
+    return Interpreter(
+        python=store.python_of(folder),
+        kind="managed",
+        python_version=marker.python_version,
+        numpy_version=marker.numpy_version,
+        framework_version=marker.framework_version,
+    )
+
+
+def _fulfils(folder: Path, order: Order) -> bool:
+    """A ready environment made from other requirements belongs to another release of parity's pins."""
+    marker = store.ready_marker(folder)
+    return marker is not None and marker.requirements == order.requirements
+
+
+def _choose_python(order: Order) -> tuple[str, str]:
+    """A minor release and what to tell uv: the absolute path of one that is here, else a release for it to download."""
+    minors = order.pin.pythons_for(order.version)
+    found = find_python(minors)
+    return (found[0], str(found[1])) if found else (minors[0], minors[0])
+
+
+def _build(order: Order, folder: Path, python: str, progress: Progress) -> None:
+    progress(f"creating environment {folder.name} ({order.pin.size}, once)")
+    started = time.monotonic()
+    partial = store.partial_folder(folder.name)
+    log = _fresh_log(folder.name)
+    try:
+        _install(order, partial, python, log, progress)
+        store.write_marker(partial, _marker(order, partial))
+        store.discard(folder)
+        partial.rename(folder)
+    except (installer.UvError, ProbeError) as error:
+        raise EnvironmentUnavailable(_failure(folder.name, str(error), log)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    progress(f"created environment {folder.name} in {time.monotonic() - started:.0f} s")
+
+
+def _install(order: Order, partial: Path, python: str, log: Path, progress: Progress) -> None:
+    def relay(line: str) -> None:
+        if line.startswith(_STEPS):
+            progress(f"  {line}")
+
+    installer.run_uv(["venv", "--relocatable", "--no-project", "--python", python, partial], log, relay)
+    settings = installer.pip_arguments(os.environ)
+    target = str(store.python_of(partial))
+    installer.run_uv(["pip", "install", "--python", target, *settings, *order.requirements], log, relay)
+
+
+def _marker(order: Order, partial: Path) -> store.Marker:
+    """Import the framework for real; an environment whose framework does not load is none."""
+    found = contents_of(store.python_of(partial), order.pin, isolated_environment(os.environ), importing=True)
+    return store.Marker(
+        adapter=order.adapter,
+        version=order.version,
+        requirements=order.requirements,
+        python_version=found.python_version,
+        numpy_version=_numpy_version(found),
+        framework_version=found.framework_version,
+        size_bytes=store.size_of(partial),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _numpy_version(found: Contents) -> str:
+    if found.missing or found.numpy_version is None:
+        raise ProbeError(f"it lacks {', '.join(found.missing) or 'numpy'} after the installation")
+    return found.numpy_version
+
+
+def _fresh_log(name: str) -> Path:
+    folder = store.environments_folder() / ".logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    log.unlink(missing_ok=True)
+    return log
+
+
+def _failure(name: str, reason: str, log: Path) -> str:
+    said = reason.lower()
+    remedy = next((remedy for sign, remedy in REMEDIES if sign in said), _OTHERWISE)
+    return f"environment {name} could not be created: {reason.rstrip('.')}. {remedy} The full log is {log}"

@@ -1,0 +1,143 @@
+"""The table of pins: per adapter, what is installed, in which release, and what that release needs besides.
+
+The default releases are those of the extra `frameworks` in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from parity.environments.interpreter import EnvironmentUnavailable
+
+# What PEP 440 allows in a version, which is also what a folder's name can take on every system.
+_VERSION = re.compile(r"\d[0-9A-Za-z.!+_-]*")
+
+
+@dataclass(frozen=True)
+class Era:
+    """What releases before `before` need instead of the pin's own Pythons and extras (None: the pin's)."""
+
+    before: tuple[int, ...]
+    pythons: tuple[str, ...] | None = None
+    extras: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Pin:
+    """How one adapter's framework is recognised and installed.
+
+    `modules` must be importable (numpy always must). The first of `distributions` is installed, the others are
+    recognised. `pythons` are tried in order. `eras` go from the oldest to the newest; the first that applies wins.
+    `version` None means that the framework has no managed environment unless a release is asked for.
+    """
+
+    modules: tuple[str, ...]
+    distributions: tuple[str, ...]
+    version: str | None
+    pythons: tuple[str, ...]
+    extras: tuple[str, ...] = ()
+    eras: tuple[Era, ...] = ()
+    size: str = "less than 1 GB"
+
+    def requirements(self, version: str | None) -> tuple[str, ...]:
+        """What to install for `version` (None: the default release, or any where there is no default)."""
+        version = version or self.version
+        exact = f"=={version}" if version else ""
+        era = self._era(version)
+        extras = self.extras if era is None or era.extras is None else era.extras
+        return (self.distributions[0] + exact, *extras)
+
+    def pythons_for(self, version: str | None) -> tuple[str, ...]:
+        """The Python releases that `version` exists for, best first."""
+        era = self._era(version or self.version)
+        return self.pythons if era is None or era.pythons is None else era.pythons
+
+    def _era(self, version: str | None) -> Era | None:
+        if version is None:
+            return None
+        release = release_of(version)
+        return next((era for era in self.eras if release < era.before), None)
+
+
+PINS = {
+    "torch": Pin(
+        modules=("torch",),
+        distributions=("torch",),
+        version="2.13.0",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("numpy",),  # not a dependency of torch's wheel
+        eras=(
+            Era((1, 11), ("3.9", "3.8"), ("numpy<2",)),
+            Era((2, 0), ("3.10", "3.9", "3.8"), ("numpy<2",)),
+            Era((2, 3), ("3.11", "3.10"), ("numpy<2",)),  # torch 2.3.0 is the first that was built for numpy 2
+        ),
+        size="about 1 GB as a CPU build, 7 GB with CUDA",
+    ),
+    "paddle": Pin(
+        # `import paddle` imports setuptools, which its wheel does not ask for (seen in 2.6.2, 3.0.0 and 3.3.1).
+        modules=("paddle", "setuptools"),
+        distributions=("paddlepaddle", "paddlepaddle-gpu"),
+        version="3.3.1",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("setuptools",),
+        eras=(
+            Era((2, 5), ("3.10", "3.9", "3.8"), ("setuptools", "numpy<2", "protobuf<=3.20.2")),
+            Era((3, 0), ("3.11", "3.12", "3.10"), ("setuptools", "numpy<2")),  # 2.6.2 was built against numpy 1
+        ),
+    ),
+    "oneflow": Pin(
+        modules=("oneflow",),
+        distributions=("oneflow",),
+        version="0.9.0",
+        pythons=("3.10", "3.9", "3.8"),
+        # The wheel of 0.9.0 links cuDNN 8 and cuBLAS 11 without asking for them: its import fails without these.
+        extras=("numpy<2", "nvidia-cudnn-cu11==8.6.0.163", "nvidia-cublas-cu11==11.11.3.6"),
+        eras=(Era((0, 9), extras=("numpy<1.24",)),),  # 0.8.0 uses np.bool, which numpy 1.24 removed
+        size="about 4 GB",
+    ),
+    "numpy": Pin(
+        modules=("autograd",),
+        distributions=("numpy",),
+        version=None,
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("autograd",),
+        eras=(Era((1, 23, 2), ("3.10", "3.9")),),  # numpy 1.23.2 is the first with wheels for Python 3.11
+    ),
+}
+
+
+def pin_of(adapter: str) -> Pin:
+    """The pin of `adapter`; without one no interpreter can be checked or made for it."""
+    if adapter not in PINS:
+        known = ", ".join(sorted(PINS))
+        raise EnvironmentUnavailable(f"no environment is known for adapter {adapter!r}; the known ones are {known}.")
+    return PINS[adapter]
+
+
+def check_version(version: str | None) -> None:
+    """Refuse what is not one exact release: it becomes the name of a folder."""
+    if version is not None and not _VERSION.fullmatch(version):
+        raise EnvironmentUnavailable(f"{version!r} is not a release; name exactly one, such as 2.4.1.")
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version without trailing zeros: "2.13.0+cpu" is (2, 13)."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    release = [int(number) for number in numbers.group().split(".")] if numbers else []
+    while release and release[-1] == 0:
+        release.pop()
+    return tuple(release)
+
+
+def is_release(installed: str | None, wanted: str) -> bool:
+    """Whether `installed` is the release `wanted`; a local part ("+cpu") counts only where `wanted` has one."""
+    if installed is None:
+        return False
+    if "+" in wanted:
+        return installed == wanted
+    return _without_zeros(installed.partition("+")[0]) == _without_zeros(wanted)
+
+
+def _without_zeros(version: str) -> str:
+    return re.sub(r"(\.0+)+$", "", version)

@@ -1,0 +1,107 @@
+"""Ask an interpreter what it is and what is in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parity.environments import look
+from parity.environments.pins import Pin
+
+OLDEST_PYTHON = (3, 8)
+_WHO = "import sys; print('%d.%d.%d' % tuple(sys.version_info[:3])); print(sys.executable)"
+
+
+class ProbeError(Exception):
+    """The interpreter did not answer; the message says how it failed."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an interpreter says of itself; `executable` is the real one behind a pyenv shim."""
+
+    version: tuple[int, ...]
+    executable: Path
+
+    @property
+    def version_text(self) -> str:
+        """The version as it is written, "3.10.13"."""
+        return ".".join(map(str, self.version))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in an interpreter, as far as one pin asks for it."""
+
+    python_version: str
+    missing: tuple[str, ...]
+    numpy_version: str | None
+    framework_version: str | None
+
+
+def identify(python: Path, timeout_s: float = 10.0) -> Identity:
+    """Which Python `python` is; ProbeError where it does not run (a pyenv shim of an unselected version exits 127)."""
+    lines = _run([str(python), "-c", _WHO], None, timeout_s).splitlines()
+    try:
+        return Identity(tuple(int(number) for number in lines[-2].split(".")), Path(lines[-1]))
+    except (IndexError, ValueError):
+        raise ProbeError("it does not answer like a Python interpreter") from None
+
+
+def contents_of(
+    python: Path, pin: Pin, environment: Mapping[str, str] | None = None, *, importing: bool = False
+) -> Contents:
+    """What is in `python`; with `importing` the framework is really imported, which proves that it loads."""
+    question = _question(pin) | {"imports": list(pin.modules) if importing else []}
+    command = [str(python), str(Path(look.__file__)), json.dumps(question)]
+    # The first import of a framework reads gigabytes from a cold disk.
+    output = _run(command, environment, timeout_s=600.0 if importing else 30.0)
+    answers = [line for line in output.splitlines() if line.startswith(look.ANSWER)]
+    if not answers:
+        raise ProbeError("it gave no answer")
+    return _contents(pin, json.loads(answers[-1].removeprefix(look.ANSWER)))
+
+
+def host_contents(pin: Pin) -> Contents:
+    """What is in the interpreter that runs parity, without starting a process or importing the framework."""
+    return _contents(pin, look.look(**_question(pin)))
+
+
+def _question(pin: Pin) -> dict[str, list[str]]:
+    return {"modules": ["numpy", *pin.modules], "distributions": ["numpy", *pin.distributions]}
+
+
+def _contents(pin: Pin, answer: Mapping[str, Any]) -> Contents:
+    versions = answer["versions"]
+    framework = [versions[name] for name in pin.distributions if name in versions]
+    return Contents(
+        python_version=answer["python"],
+        missing=tuple(answer["missing"]),
+        numpy_version=versions.get("numpy"),
+        framework_version=framework[0] if framework else None,
+    )
+
+
+def _run(command: list[str], environment: Mapping[str, str] | None, timeout_s: float) -> str:
+    try:
+        process = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProbeError(f"it gave no answer in {timeout_s:.0f} s") from None
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"it cannot be started ({error})") from None
+    if process.returncode != 0:
+        last_words = process.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise ProbeError(f"it exits with {process.returncode} ({last_words[0]})")
+    return process.stdout
