@@ -1,0 +1,30 @@
+"""YAML to a frozen, validated Plan, or to one error that tells every problem.
+
+The modules that need pydantic and ruamel.yaml load when a config is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from parity.config.errors import ConfigError, Problem
+from parity.config.overrides import Overrides
+from parity.config.plan import Plan
+
+__all__ = ["ConfigError", "Overrides", "Plan", "Problem", "json_schema", "load_plan"]
+
+
+def load_plan(paths: Sequence[Path], overrides: Overrides | None = None) -> Plan:
+    """The plan that the config files and the command line ask for; raises ConfigError with every problem."""
+    from parity.config.loader import load_plan
+
+    return load_plan(paths, overrides or Overrides())
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a config file."""
+    from parity.config.schema import json_schema
+
+    return json_schema()

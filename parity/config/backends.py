@@ -1,0 +1,180 @@
+"""Backends as a config names them: short strings `NAME[==VERSION][:MODE]` and mappings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.config.fields import check_keys
+from parity.config.nodes import Node, Report
+from parity.config.plan import ORACLE, BackendSpec
+
+
+@dataclass(frozen=True)
+class AdapterTraits:
+    """How an adapter can be run."""
+
+    modes: tuple[str, ...] = ("eager",)
+    devices: tuple[str, ...] = ("cpu",)
+
+
+ADAPTERS: Mapping[str, AdapterTraits] = {
+    "torch": AdapterTraits(devices=("cpu", "cuda")),
+    "paddle": AdapterTraits(),
+    "oneflow": AdapterTraits(),
+    "numpy": AdapterTraits(),
+}
+"""The adapters that a config may name."""
+
+KEYS = ("name", "adapter", "ops", "python", "version", "mode", "device")
+SHORT = re.compile(r"(?P<name>[^=:\s]+)(==(?P<version>[^=:\s]+))?(:(?P<mode>[^=:\s]+))?")
+VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([._+-]?[A-Za-z0-9]+)*")
+MAX_NAME = 80
+
+
+def parse_backends(node: Node, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+    """The backends of a config with the places where they stand; what is wrong is reported and left out."""
+    if not node.is_list or not node.items:
+        report.add(node, "backends must be a list, for example [torch, paddle]", allowed=ADAPTERS)
+        return ()
+    found: dict[str, tuple[BackendSpec, Node]] = {}
+    for item in node.items:
+        spec = _from_mapping(item, report) if item.is_mapping else _from_string(item, report)
+        if spec is None:
+            continue
+        if spec.name in found:
+            report.add(item, f'two backends are called "{spec.name}"; give one of them another name')
+        found.setdefault(spec.name, (spec, item))
+    return tuple(found.values())
+
+
+def _from_string(node: Node, report: Report) -> BackendSpec | None:
+    match = SHORT.fullmatch(node.value) if isinstance(node.value, str) else None
+    if match is None:
+        report.add(node, "a backend is NAME[==VERSION][:MODE], for example torch==2.4.1, or a mapping with a name")
+        return None
+    adapter, version, mode = match["name"], match["version"], match["mode"] or "eager"
+    if adapter == ORACLE:
+        report.add(node, '"oracle" is always there and not a backend; it may be the baseline')
+        return None
+    if adapter not in ADAPTERS:
+        report.add(node, f'no adapter is called "{adapter}"', allowed=ADAPTERS, near=adapter)
+        return None
+    if not _version_ok(version, node, report) or not _supported(adapter, "mode", mode, node, report):
+        return None
+    return BackendSpec(name=node.text, adapter=adapter, version=version, mode=mode)
+
+
+def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
+    n_before = len(report)
+    check_keys(node, KEYS, report, "a backend")
+    name = _text(node, "name", report)
+    if name is None:
+        if node.get("name") is None:
+            report.add(node, 'a backend mapping needs a "name"', key=f"{node.key}.name")
+        return None
+    _check_name(name, node.mapping["name"], report)
+    adapter = _adapter(name, node, report)
+    version, mode, device = (_text(node, key, report) for key in ("version", "mode", "device"))
+    _version_ok(version, node.get("version") or node, report)
+    if adapter is not None:
+        _supported(adapter, "mode", mode or "eager", node.get("mode") or node, report)
+        _supported(adapter, "device", device or "cpu", node.get("device") or node, report)
+    python, ops = _python(node.get("python"), report), _ops(node.get("ops"), report)
+    if adapter is None or len(report) > n_before:
+        return None
+    return BackendSpec(name, adapter, version, mode or "eager", device or "cpu", python, ops)
+
+
+def _text(node: Node, key: str, report: Report) -> str | None:
+    """A word as it was written: an unquoted `version: 2.10` is not the number 2.1."""
+    entry = node.get(key)
+    if entry is None:
+        return None
+    if entry.is_list or entry.is_mapping or entry.value is None or not entry.text:
+        report.add(entry, f"{key} must be text")
+        return None
+    return entry.text
+
+
+def _check_name(name: str, node: Node, report: Report) -> None:
+    if name == ORACLE:
+        report.add(node, '"oracle" is the name of the NumPy oracle; choose another')
+    elif not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
+        report.add(node, f"a backend's name is printable text of at most {MAX_NAME} characters, without outer spaces")
+
+
+def _adapter(name: str, node: Node, report: Report) -> str | None:
+    entry = node.get("adapter")
+    if entry is None:
+        if name not in ADAPTERS:
+            message = f'"{name}" needs an "adapter", since no adapter has that name'
+            report.add(node, message, key=f"{node.key}.adapter", allowed=ADAPTERS, near=name)
+            return None
+        return name
+    adapter = _text(node, "adapter", report)
+    if adapter is not None and adapter not in ADAPTERS:
+        report.add(entry, f'no adapter is called "{adapter}"', allowed=ADAPTERS, near=adapter)
+        return None
+    return adapter
+
+
+def _version_ok(version: str | None, node: Node, report: Report) -> bool:
+    if version is None or VERSION.fullmatch(version[:100]):
+        return True
+    report.add(node, "a version is one exact release, for example 2.4.1")
+    return False
+
+
+def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -> bool:
+    """Whether `word` is a mode (or a device) of the adapter."""
+    traits = ADAPTERS[adapter]
+    allowed = traits.modes if what == "mode" else traits.devices
+    if word in allowed:
+        return True
+    message = f'{adapter} has no {what} "{word}"'
+    if what == "mode" and word in traits.devices:
+        message += f"; a device goes into a mapping: {{name: {adapter}-{word}, adapter: {adapter}, device: {word}}}"
+    report.add(node, message, allowed=allowed, near=word)
+    return False
+
+
+def _beside(node: Node) -> Path:
+    """The path in `node`, relative to the config file. Symlinks stay: a venv's python is one."""
+    return Path(os.path.abspath(Path(node.file).parent / Path(node.text).expanduser()))  # noqa: PTH100
+
+
+def _python(node: Node | None, report: Report) -> Path | None:
+    if node is None:
+        return None
+    path = _existing(node, "python", report)
+    if path is not None and not os.access(path, os.X_OK):
+        report.add(node, "not executable; name an interpreter such as ./venv/bin/python")
+    return path
+
+
+def _ops(node: Node | None, report: Report) -> Path | None:
+    return None if node is None else _existing(node, "ops", report)
+
+
+def _existing(node: Node, what: str, report: Report) -> Path | None:
+    if not isinstance(node.value, str) or not node.value:
+        report.add(node, f"{what} must be a path")
+        return None
+    try:
+        path = _beside(node)
+        found = shutil.which(node.text) if what == "python" and "/" not in node.text and not path.exists() else None
+        path = Path(found) if found else path
+        is_file = path.is_file()
+    except (OSError, ValueError, RuntimeError):  # a null byte, a path too long, ~nobody
+        report.add(node, f"{what} is not a usable path")
+        return None
+    if not is_file:
+        state = "is not a file" if path.exists() else "does not exist"
+        report.add(node, f"{state}; the path is relative to {Path(node.file).parent}/, where this config lies")
+        return None
+    return path

@@ -1,0 +1,189 @@
+"""Config files to one Plan: each file by itself, then all of them together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parity.cases import OPS
+from parity.config.backends import parse_backends
+from parity.config.cases import BuiltCase, Scope, build_cases, parse_dtypes
+from parity.config.defaults import parse_defaults
+from parity.config.documents import Document, read_document
+from parity.config.errors import ConfigError
+from parity.config.known import parse_known
+from parity.config.nodes import Node, Report
+from parity.config.overrides import Overrides
+from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
+from parity.config.select import Draft, select
+from parity.config.tolerances import check_tensor_names, parse_tolerance
+
+DEFAULT_DTYPES = ("float32", "float64")
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What one config file, with its includes, asks for."""
+
+    document: Document
+    backends: tuple[tuple[BackendSpec, Node], ...]
+    baseline: Node | None
+    seed: int
+    cases: tuple[BuiltCase, ...]
+    known: tuple[KnownDeviation, ...]
+
+
+def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
+    """The plan of all files together; raises ConfigError with every problem of all of them."""
+    report = Report()
+    unique = list(dict.fromkeys(Path(path) for path in paths))
+    if not unique:
+        report.add_command_line("CONFIG", "no config file is named")
+    documents = [read_document(path, report) for path in unique]
+    files = [_file_plan(document, report) for document in documents if document.files]
+    plan = select(_draft(files, report), overrides, report) if files else None
+    if plan is None or len(report):
+        raise ConfigError(report.problems)
+    return plan
+
+
+def _file_plan(document: Document, report: Report) -> FilePlan:
+    backends = _backends(document, report)
+    defaults = parse_defaults(document.get("defaults"), OPS, report)
+    scope = Scope(
+        ops=OPS,
+        dtypes=parse_dtypes(document.get("dtypes"), DEFAULT_DTYPES, report) or DEFAULT_DTYPES,
+        rules=parse_tolerance(document.get("tolerance"), report),
+        defaults=defaults,
+        report=report,
+    )
+    if not document.cases:
+        report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
+    cases = tuple(built for node in document.cases for built in build_cases(node, scope))
+    compared = _compared_by_op(cases)
+    if cases:
+        defaults.check_tensor_names(compared, report)
+        check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
+    known = tuple(entry for node in document.known if (entry := parse_known(node, report)) is not None)
+    seed = _seed(document.get("seed"), report)
+    return FilePlan(document, backends, document.get("baseline"), seed, _named(cases, report), known)
+
+
+def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+    node = document.get("backends")
+    if node is None:
+        message = 'the config needs "backends", for example backends: [torch, paddle]'
+        report.add_file(str(document.path), message)
+        return ()
+    return parse_backends(node, report)
+
+
+def _seed(node: Node | None, report: Report) -> int:
+    if node is None:
+        return 0
+    if isinstance(node.value, bool) or not isinstance(node.value, int) or not 0 <= node.value <= MAX_SEED:
+        report.add(node, "seed must be a whole number, 0 or more, below 2**63")
+        return 0
+    return node.value
+
+
+def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
+    compared: dict[str, dict[str, None]] = {}
+    for built in cases:
+        compared.setdefault(built.plan.op, {}).update(dict.fromkeys(built.compared))
+    return {op: tuple(names) for op, names in compared.items()}
+
+
+def _named(cases: tuple[BuiltCase, ...], report: Report) -> tuple[BuiltCase, ...]:
+    """The cases of a file with unique ids: automatic ones give way by a number, written ones may not clash."""
+    taken: dict[str, BuiltCase] = {}
+    for built in cases:
+        if built.named and built.plan.id:
+            _claim(built, taken, report)
+    n_wanted: Counter[str] = Counter()
+    named = []
+    for built in cases:
+        case_id = wanted = built.plan.id
+        while not built.named and case_id in taken:
+            n_wanted[wanted] += 1
+            case_id = f"{wanted}-{n_wanted[wanted] + 1}"
+        renamed = built if case_id == wanted else replace(built, plan=replace(built.plan, id=case_id))
+        taken.setdefault(case_id, renamed)
+        named.append(renamed)
+    return tuple(named)
+
+
+def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> bool:
+    """Whether the id is free, and takes it; reports both places when it is not."""
+    first = taken.setdefault(built.plan.id, built)
+    if first is built:
+        return True
+    node = built.node.get("id") or built.node
+    other = first.node.get("id") or first.node
+    place = f"line {other.line}" if other.file == node.file else f"{other.file}:{other.line}"
+    report.add(node, f'the id "{built.plan.id}" is taken by the case in {place}')
+    return False
+
+
+def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
+    backends = _united_backends(files, report)
+    stems = [file.document.path.stem for file in files]
+    name = stems[0] if len(stems) == 1 else f"{stems[0]}-and-{len(stems) - 1}-more"
+    configs = dict.fromkeys(config for file in files for config in file.document.files)
+    return Draft(
+        name=name,
+        configs=tuple(configs),
+        backends=tuple(backends),
+        baseline=_united_baseline(files, tuple(spec.name for spec in backends), report),
+        seed=_united_seed(files, report),
+        cases=_united_cases(files, report),
+        known=tuple(dict.fromkeys(entry for file in files for entry in file.known)),
+    )
+
+
+def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendSpec]:
+    united: dict[str, tuple[BackendSpec, Node]] = {}
+    for file in files:
+        for spec, node in file.backends:
+            first, place = united.setdefault(spec.name, (spec, node))
+            if first != spec:
+                report.add(node, f'"{spec.name}" is another backend in {place.file}:{place.line}; rename one of them')
+    return [spec for spec, _ in united.values()]
+
+
+def _united_baseline(files: Sequence[FilePlan], names: Sequence[str], report: Report) -> str | None:
+    """The baseline that the files agree on; None where none names one."""
+    stated = [node for file in files if (node := file.baseline) is not None]
+    for node in stated:
+        if names and node.text not in (*names, ORACLE):
+            report.add(node, "the baseline is no backend of this config", allowed=(*names, ORACLE), near=node.text)
+        elif node.text != stated[0].text:
+            report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")
+    return stated[0].text if stated else None
+
+
+def _united_seed(files: Sequence[FilePlan], report: Report) -> int:
+    first = files[0]
+    for file in files[1:]:
+        if file.seed != first.seed:
+            message = f"one run has one seed: here it is {file.seed}, in {first.document.path} it is {first.seed}"
+            node = file.document.get("seed")
+            report.add_file(str(file.document.path), message, node.line if node is not None else 0)
+    return first.seed
+
+
+def _united_cases(files: Sequence[FilePlan], report: Report) -> tuple[BuiltCase, ...]:
+    """The cases of all files; one that came in twice, through a file included by two, is taken once."""
+    taken: dict[str, BuiltCase] = {}
+    for file in files:
+        ids = set()
+        for built in file.cases:
+            same = taken.get(built.plan.id)
+            if built.plan.id in ids or (same is not None and same.plan == built.plan):
+                continue
+            ids.add(built.plan.id)
+            _claim(built, taken, report)
+    return tuple(taken.values())

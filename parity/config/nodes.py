@@ -1,0 +1,150 @@
+"""A YAML value that knows where it was written, and the report of what is wrong with such values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from parity.config.errors import COMMAND_LINE, Problem, nearest
+
+MAX_VALUE_SHOWN = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A scalar, a list or a mapping of a configuration.
+
+    `line` is the line of its key, or of a list's item; `key` is its path in the file (`cases[2].params.eps`);
+    `text` is a scalar as it was written, so that `1.0e-5` and `2.10` are shown, and used in names, as such.
+    """
+
+    value: bool | int | float | str | tuple[Node, ...] | dict[str, Node] | None
+    file: str
+    line: int
+    key: str
+    text: str = ""
+
+    @property
+    def mapping(self) -> dict[str, Node]:
+        """The entries of a mapping; nothing for any other value."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> tuple[Node, ...]:
+        """The items of a list; nothing for any other value."""
+        return self.value if isinstance(self.value, tuple) else ()
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether this is a mapping."""
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether this is a list."""
+        return isinstance(self.value, tuple)
+
+    def get(self, key: str) -> Node | None:
+        """The entry `key` of a mapping, None where it is missing."""
+        return self.mapping.get(key)
+
+    def plain(self) -> Any:
+        """The value without its places; lists become tuples."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, tuple):
+            return tuple([node.plain() for node in self.value])
+        return self.value
+
+    def shown(self) -> str:
+        """The value as one short line of YAML."""
+        text = ""
+        for piece in _pieces(self):
+            text += piece
+            if len(text) > MAX_VALUE_SHOWN:
+                return text[: MAX_VALUE_SHOWN - 4] + " ..."
+        return text
+
+
+def _pieces(node: Node) -> Iterator[str]:
+    if isinstance(node.value, dict):
+        yield from _enclosed("{", "}", ((f"{_printable(key)}: ", item) for key, item in node.value.items()))
+    elif isinstance(node.value, tuple):
+        yield from _enclosed("[", "]", (("", item) for item in node.value))
+    elif isinstance(node.value, str):
+        yield _quoted(node.value)
+    else:
+        yield node.text if node.text.isprintable() and node.text else "null"
+
+
+def _enclosed(start: str, end: str, entries: Iterable[tuple[str, Node]]) -> Iterator[str]:
+    yield start
+    for i, (prefix, item) in enumerate(entries):
+        yield (", " if i else "") + prefix
+        yield from _pieces(item)
+    yield end
+
+
+def _quoted(text: str) -> str:
+    head = text[: 2 * MAX_VALUE_SHOWN]
+    plain = head.isprintable() and head == head.strip() and head and not any(c in head for c in "\"'{}[],#:")
+    return head if plain else '"' + _printable(head).replace('"', '\\"') + '"'
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Collects problems; the same one is told once, however many cases of a sweep run into it."""
+
+    _found: dict[Problem, None] = field(default_factory=dict)
+
+    def add(
+        self,
+        node: Node,
+        message: str,
+        *,
+        key: str | None = None,
+        allowed: Iterable[str] = (),
+        near: str | None = None,
+        value: bool = True,
+    ) -> None:
+        """Says what is wrong at `node`.
+
+        `near` is the wrong word for which the nearest allowed one is offered; `key` is the path where it is not the
+        node's own (something is missing in it); `value=False` leaves the value out where it says nothing.
+        """
+        words = tuple(allowed)
+        hint = nearest(near, words) if near is not None else None
+        shown = node.shown() if value and key is None else ""
+        self._put(Problem(node.file, node.line, _printable(key or node.key), shown, message, words, hint))
+
+    def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
+        """Says what is wrong with an option, given as it was typed."""
+        words = tuple(allowed)
+        hint = nearest(near, words) if near is not None else None
+        self._put(Problem(COMMAND_LINE, 0, _printable(option), "", message, words, hint))
+
+    def add_file(self, file: str, message: str, line: int = 0) -> None:
+        """Says what is wrong with a file as a whole, or with its syntax at `line`."""
+        self._put(Problem(file, line, "", "", message))
+
+    def _put(self, problem: Problem) -> None:
+        self._found.setdefault(problem)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All that was found: file by file as they were met, from the top to the bottom of each."""
+        order = {file: i for i, file in enumerate(dict.fromkeys(p.file for p in self._found))}
+        return tuple(sorted(self._found, key=lambda p: (order[p.file], p.line)))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def child(parent: Node, key: str, value: Any = None, text: str = "") -> Node:
+    """A node that stands for something that the config leaves out below `parent`."""
+    return replace(parent, key=f"{parent.key}.{key}" if parent.key else key, value=value, text=text)

@@ -1,0 +1,190 @@
+"""The JSON schema of a config file: for editors, and for programs that write configs.
+
+It describes one file as it is written; what holds between files, and between shapes and params, only loading tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from parity.cases import OPS
+from parity.cases.draw import COARSENESS, DISTRIBUTIONS, Special
+from parity.cases.op import Input, Op
+from parity.config.backends import ADAPTERS
+from parity.config.backends import KEYS as BACKEND_KEYS
+from parity.config.documents import VERSION
+from parity.config.known import KnownEntry
+from parity.config.loader import MAX_SEED
+from parity.config.plan import Tolerance
+from parity.config.tensors import MAX_AXES
+from parity.config.tree import DRAW_KEYS
+
+Schema = dict[str, Any]
+
+SWEPT = r"^(params|inputs)(\..+)?$|^(op|dtypes|gradients)$"
+TEXT: Schema = {"type": "string"}
+REFERENCE: Schema = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
+
+
+def json_schema() -> Schema:
+    """The schema of a config file (JSON Schema draft 2020-12)."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "parity config",
+        **mapping(
+            {
+                "version": {"const": VERSION},
+                "backends": array(ref("backend")),
+                "baseline": {**TEXT, "description": "a backend's name, or oracle; default: the first backend"},
+                "dtypes": ref("dtypes"),
+                "seed": {"type": "integer", "minimum": 0, "maximum": MAX_SEED, "default": 0},
+                "tolerance": ref("tolerance"),
+                "defaults": _defaults(),
+                "include": array(TEXT),
+                "cases": {"type": "array", "items": ref("case")},
+                "known": {"type": "array", "items": ref("known")},
+            },
+            required=["version"],
+        ),
+        "$defs": _definitions(),
+    }
+
+
+def ref(name: str) -> Schema:
+    """A reference into the schema's definitions."""
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def mapping(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
+    """A mapping that takes these keys and no other."""
+    schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def array(items: Schema) -> Schema:
+    """A list with at least one item."""
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def or_reference(schema: Schema) -> Schema:
+    """The schema, where a `${path}` may stand for the value or for any item of a list."""
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        schema = {**schema, "items": or_reference(schema["items"])}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*(or_reference(s) for s in schema["anyOf"]), ref("reference")]}
+    return {"anyOf": [schema, ref("reference")]}
+
+
+def dataclass_schema(cls: type[Any], required: Iterable[str] = (), *, references: bool = True) -> Schema:
+    """The keys of a dataclass as pydantic describes them; `references`: it is a part of a case."""
+    properties = TypeAdapter(cls).json_schema().get("properties", {})
+    plain = {name: {k: v for k, v in schema.items() if k != "title"} for name, schema in properties.items()}
+    return mapping({k: or_reference(v) for k, v in plain.items()} if references else plain, required)
+
+
+def _definitions() -> Schema:
+    table = mapping({dtype: dataclass_schema(Tolerance, ("rtol", "atol")) for dtype in COARSENESS})
+    return {
+        "reference": {**REFERENCE, "description": "a value of the case itself"},
+        "dtypes": {**array({"enum": list(COARSENESS)}), "uniqueItems": True},
+        "backend": {"anyOf": [_short_backend(), _backend_mapping()]},
+        "tolerance_table": table,
+        "tolerance": mapping(
+            {
+                **table["properties"],
+                "gradients": ref("tolerance_table"),
+                "tensors": {"type": "object", "additionalProperties": ref("tolerance_table")},
+            }
+        ),
+        "tensor": _tensor(),
+        "case": _case(),
+        "known": dataclass_schema(KnownEntry, ("case", "reason"), references=False),
+        **{f"{name}.params": dataclass_schema(op.params) for name, op in OPS.items()},
+        **{f"{name}.inputs": _inputs(op) for name, op in OPS.items()},
+    }
+
+
+def _short_backend() -> Schema:
+    names = "|".join(ADAPTERS)
+    return {**TEXT, "pattern": rf"^({names})(==[^=:\s]+)?(:[^=:\s]+)?$", "description": "NAME[==VERSION][:MODE]"}
+
+
+def _backend_mapping() -> Schema:
+    properties: dict[str, Schema] = dict.fromkeys(BACKEND_KEYS, TEXT)
+    properties["adapter"] = {"enum": list(ADAPTERS)}
+    properties["version"] = {"type": ["string", "number"]}
+    properties["mode"] = {"enum": sorted({mode for traits in ADAPTERS.values() for mode in traits.modes})}
+    properties["device"] = {"enum": sorted({device for traits in ADAPTERS.values() for device in traits.devices})}
+    return mapping(properties, required=["name"])
+
+
+def _tensor() -> Schema:
+    number = or_reference({"type": "number"})
+    axis = or_reference({"type": "integer", "minimum": 1})
+    properties = {
+        "shape": or_reference({"type": "array", "items": axis, "maxItems": MAX_AXES}),
+        **{name: dataclass_schema(cls) for name, cls in DISTRIBUTIONS.items()},
+        "values": {"type": ["array", "number", "string"]},
+        "file": {**TEXT, "description": "a .npy file, relative to the config"},
+        "scale": number,
+        "offset": number,
+        "special": dataclass_schema(Special),
+    }
+    properties["constant"] = {"anyOf": [number, properties["constant"]]}
+    pairs = [{"required": list(pair)} for pair in combinations(sorted(DRAW_KEYS), 2)]
+    return {**mapping(properties), "not": {"anyOf": pairs}}
+
+
+def _input(item: Input) -> Schema:
+    if item.listed:
+        return {"type": "array", "items": ref("tensor")}
+    return {"anyOf": [ref("tensor"), {"type": "null"}]} if item.optional else ref("tensor")
+
+
+def _inputs(op: Op) -> Schema:
+    upstream = op.upstream if op.differentiable else ()
+    gradients = {f"grad.{name}": ref("tensor") for name in upstream}
+    return mapping({**{item.name: _input(item) for item in op.inputs}, **gradients})
+
+
+def _partial(op: Op) -> dict[str, Schema]:
+    """What a case of `op`, or the defaults of such cases, may hold."""
+    return {"params": ref(f"{op.name}.params"), "inputs": ref(f"{op.name}.inputs")}
+
+
+COMMON: Mapping[str, Schema] = {
+    "dtypes": or_reference(ref("dtypes")),
+    "tolerance": ref("tolerance"),
+    "gradients": or_reference({"type": "boolean"}),
+}
+
+
+def _case() -> Schema:
+    swept = {"type": "object", "patternProperties": {SWEPT: array({})}, "additionalProperties": False}
+    whole = mapping(
+        {
+            "id": {"type": ["string", "number"]},
+            "op": {"enum": list(OPS), "description": "\n".join(f"{op.name}: {op.summary}" for op in OPS.values())},
+            "params": {"type": "object"},
+            "inputs": {"type": "object"},
+            "sweep": swept,
+            **COMMON,
+        }
+    )
+    by_op = [
+        {
+            "if": {"properties": {"op": {"const": name}}, "required": ["op"]},
+            "then": {"properties": _partial(op)},
+        }
+        for name, op in OPS.items()
+    ]
+    return {**whole, "allOf": by_op}
+
+
+def _defaults() -> Schema:
+    ops = {name: mapping({**_partial(op), **COMMON}) for name, op in OPS.items()}
+    return mapping({**COMMON, "ops": mapping(ops)})

@@ -1,0 +1,119 @@
+"""What the command line keeps of a draft, and the last checks: it must leave something, and fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from parity.cases.draw import COARSENESS
+from parity.config.case_filter import keyword_matcher
+from parity.config.cases import BuiltCase
+from parity.config.nodes import Report
+from parity.config.overrides import Overrides
+from parity.config.plan import ORACLE, BackendSpec, ConfigFile, KnownDeviation, Plan
+from parity.config.tolerances import parse_options
+
+ORACLE_BYTES = 16
+BACKEND_BYTES = 8
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Draft:
+    """All that the files ask for; `baseline` is None where none of them names one."""
+
+    name: str
+    configs: tuple[ConfigFile, ...]
+    backends: tuple[BackendSpec, ...]
+    baseline: str | None
+    seed: int
+    cases: tuple[BuiltCase, ...]
+    known: tuple[KnownDeviation, ...]
+
+
+def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
+    """The plan that is left, or None after reporting what is wrong."""
+    backends = _backends(draft.backends, overrides.backends, report)
+    baseline = _baseline(draft, backends, overrides, report)
+    cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
+    cases = _matching(cases, overrides.keyword, report)
+    _check_memory(cases, len(backends), report)
+    if len(report) or not backends or not cases:
+        return None
+    plans = tuple(built.plan for built in cases)
+    return Plan(draft.name, draft.configs, backends, baseline, draft.seed, plans, draft.known)
+
+
+def _backends(backends: tuple[BackendSpec, ...], wanted: Sequence[str], report: Report) -> tuple[BackendSpec, ...]:
+    names = [spec.name for spec in backends]
+    for name in wanted:
+        if names and name not in names:
+            report.add_command_line(f"--backend {name}", "the config has no such backend", names, name)
+    return tuple(spec for spec in backends if not wanted or spec.name in wanted)
+
+
+def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overrides, report: Report) -> str:
+    """The command line's, else the config's as long as it is kept (the oracle stands in for it), else the first."""
+    names = [spec.name for spec in backends]
+    if overrides.baseline is not None:
+        if names and overrides.baseline not in (*names, ORACLE):
+            option = f"--baseline {overrides.baseline}"
+            report.add_command_line(option, "no backend of this run", (*names, ORACLE), overrides.baseline)
+        return overrides.baseline
+    if draft.baseline is not None:
+        return draft.baseline if draft.baseline in names else ORACLE
+    return names[0] if names else ORACLE
+
+
+def _with_tolerances(cases: tuple[BuiltCase, ...], overrides: Overrides, report: Report) -> tuple[BuiltCase, ...]:
+    tensors = tuple(dict.fromkeys(name for built in cases for name in built.compared))
+    rules = parse_options("rtol", overrides.rtol, tensors, report)
+    rules += parse_options("atol", overrides.atol, tensors, report)
+    if not rules:
+        return cases
+    return tuple(
+        replace(built, plan=replace(built.plan, tolerance=built.plan.tolerance.extended(rules))) for built in cases
+    )
+
+
+def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Report) -> tuple[BuiltCase, ...]:
+    """The cases with only the wanted dtypes; a case that has none of them goes."""
+    for name in wanted:
+        if name not in COARSENESS:
+            report.add_command_line(f"--dtype {name}", "no such dtype", COARSENESS, name)
+    if not wanted or not set(wanted) & set(COARSENESS):
+        return cases
+    left = []
+    for built in cases:
+        dtypes = tuple(dtype for dtype in built.plan.dtypes if dtype in wanted)
+        if dtypes:
+            left.append(replace(built, plan=replace(built.plan, dtypes=dtypes)))
+    if cases and not left:
+        had = [name for name in COARSENESS if any(name in built.plan.dtypes for built in cases)]
+        report.add_command_line(f"--dtype {' --dtype '.join(wanted)}", "no case has this dtype", had)
+    return tuple(left)
+
+
+def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Report) -> tuple[BuiltCase, ...]:
+    if keyword is None:
+        return cases
+    matches = keyword_matcher(keyword)
+    left = tuple(built for built in cases if matches(built.plan.id))
+    if cases and not left:
+        report.add_command_line(f"-k {keyword}", "no case matches", [built.plan.id for built in cases], keyword)
+    return left
+
+
+def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report) -> None:
+    """Refuses cases whose tensors, held by every backend and by the oracle, exceed the machine's memory."""
+    if not cases:
+        return
+    import psutil
+
+    limit = int(psutil.virtual_memory().total)
+    for built in cases:
+        n_bytes = built.n_elements * (BACKEND_BYTES * n_backends + ORACLE_BYTES)
+        if n_bytes > limit:
+            need = f"{n_bytes / GIB:.1f} GiB for {n_backends} backends and the oracle"
+            message = f"the case {built.plan.id} needs {need}; this machine has {limit / GIB:.1f} GiB"
+            report.add(built.node.get("inputs") or built.node, message, value=False)

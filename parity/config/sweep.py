@@ -1,0 +1,100 @@
+"""A sweep makes one case for each combination of the values it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from parity.config.fields import require_mapping
+from parity.config.nodes import Node, Report
+from parity.config.references import as_text
+from parity.config.tree import put, split_path
+
+MAX_COMBINATIONS = 100_000
+ROOTS = ("params", "inputs", "op", "dtypes", "gradients")
+"""The parts of a case that a sweep may set."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A case with one value set for each path of its sweep."""
+
+    case: Node
+    swept: tuple[tuple[str, Node], ...] = ()
+
+
+def expand(case: Node, report: Report) -> Iterator[Combination]:
+    """The case itself, or the cases of its sweep; what is wrong with a sweep is reported."""
+    sweep = case.get("sweep")
+    if sweep is None:
+        yield Combination(case)
+        return
+    if not _valid(sweep, report):
+        return
+    for values in product(*(axis.items for axis in sweep.mapping.values())):
+        swept = tuple(zip(sweep.mapping, values, strict=True))
+        made = _set_all(case, swept, report)
+        if made is None:
+            return
+        yield Combination(made, swept)
+
+
+def _valid(sweep: Node, report: Report) -> bool:
+    if not require_mapping(sweep, report, "a sweep"):
+        return False
+    n_before = len(report)
+    for path, axis in sweep.mapping.items():
+        _check_axis(path, axis, report)
+    n_combinations = prod(len(axis.items) for axis in sweep.mapping.values())
+    if n_combinations > MAX_COMBINATIONS:
+        report.add(sweep, f"{n_combinations} combinations; a sweep may have {MAX_COMBINATIONS}", value=False)
+    return len(report) == n_before
+
+
+def _check_axis(path: str, axis: Node, report: Report) -> None:
+    parts = split_path(path)
+    root = parts[0]
+    if root not in ROOTS:
+        example = "a sweep sets paths such as params.eps or inputs.x.normal.mean"
+        near = next((f"{word}.{path}" for word in ROOTS[:1] if "." not in path), root)
+        report.add(axis, f'"{path}" leads nowhere: {example}', allowed=ROOTS, near=near.partition(".")[0])
+    elif not all(parts) or (len(parts) > 1 and root not in ("params", "inputs")):
+        report.add(axis, f'"{path}" leads nowhere')
+    if not axis.is_list:
+        report.add(axis, f"a sweep lists the values of {path}: [first, second]")
+    elif not axis.items:
+        report.add(axis, f"a sweep needs at least one value for {path}")
+
+
+def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Report) -> Node | None:
+    tree = case
+    for path, value in swept:
+        new = put(tree, split_path(path), value)
+        if new is None:
+            report.add(
+                value, f'"{path}" leads nowhere: what stands on the way is neither a mapping nor a long enough list'
+            )
+            return None
+        tree = new
+    return tree
+
+
+def suffixes(swept: tuple[tuple[str, Node], ...]) -> tuple[str, ...]:
+    """`mean=100` for each swept path: its last word, or as many as tell the paths apart."""
+    names = _short_names(tuple(path for path, _ in swept))
+    return tuple(f"{name}={as_text(value)}" for name, (_, value) in zip(names, swept, strict=True))
+
+
+def _short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
+    def tail(path: str, n: int) -> str:
+        return ".".join(path.split(".")[-n:])
+
+    names = []
+    for path in paths:
+        others = [other for other in paths if other != path]
+        lengths = range(1, path.count(".") + 2)
+        n = next((n for n in lengths if all(tail(path, n) != tail(other, n) for other in others)), len(lengths))
+        names.append(tail(path, n))
+    return tuple(names)

@@ -1,0 +1,114 @@
+"""Paths into a case, defaults under a case, and values set by a sweep: all of it makes new trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from parity.cases.draw import DISTRIBUTIONS
+from parity.config.nodes import Node
+
+DRAW_KEYS = frozenset({*DISTRIBUTIONS, "values", "file"})
+"""Where the numbers of a tensor come from: exactly one of these."""
+
+Path = tuple[str, ...]
+
+
+def split_path(text: str) -> Path:
+    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name holds a dot."""
+    parts = text.split(".")
+    if len(parts) > 2 and parts[:2] == ["inputs", "grad"]:
+        parts[1:3] = [f"grad.{parts[2]}"]
+    return tuple(parts)
+
+
+def step(node: Node, key: str) -> Node | None:
+    """The entry of a mapping, or the item of a list by its number."""
+    if node.is_list:
+        return node.items[int(key)] if key.isdecimal() and len(key) < 9 and int(key) < len(node.items) else None
+    return node.get(key)
+
+
+def find(tree: Node, path: Path) -> Node | None:
+    """What stands at `path`, None where nothing does."""
+    node: Node | None = tree
+    for key in path:
+        node = step(node, key) if node is not None else None
+    return node
+
+
+def nearest_parent(tree: Node, path: Path) -> tuple[Node, bool]:
+    """What stands at `path` or, failing that, its nearest parent; and whether it is the whole path."""
+    node = tree
+    for key in path:
+        inner = step(node, key)
+        if inner is None:
+            return node, False
+        node = inner
+    return node, True
+
+
+def paths(tree: Node, prefix: str = "") -> Iterator[str]:
+    """Every path of mappings below `tree`, dotted."""
+    for key, node in tree.mapping.items():
+        yield f"{prefix}{key}"
+        yield from paths(node, f"{prefix}{key}.")
+
+
+def put(tree: Node, path: Path, value: Node) -> Node | None:
+    """`tree` with `value` at `path`, or None where a scalar is in the way or a list has no such item.
+
+    Mappings on the way are made; a mapping is merged into one that stands there already.
+    """
+    key, rest = path[0], path[1:]
+    inner = step(tree, key)
+    if rest:
+        below = inner if inner is not None and inner.value is not None else replace(value, value={}, text="")
+        new = put(below, rest, value)
+    else:
+        new = merge(inner, value) if inner is not None and inner.is_mapping and value.is_mapping else value
+    if new is None:
+        return None
+    if tree.is_mapping:
+        return replace(tree, value={**tree.mapping, key: new})
+    if tree.is_list and inner is not None:
+        return replace(tree, value=tuple(new if item is inner else item for item in tree.items))
+    return None
+
+
+def merge(base: Node | None, over: Node | None) -> Node:
+    """Mappings merged key by key at every depth; for anything else `over` stands."""
+    if base is None or over is None:
+        only = over if over is not None else base
+        assert only is not None  # noqa: S101 - the callers have one of the two
+        return only
+    if not (base.is_mapping and over.is_mapping):
+        return over
+    return replace(over, value=_united(base.mapping, over.mapping, merge))
+
+
+def merge_case(base: Node, over: Node) -> Node:
+    """A case over its defaults: merged, except that a tensor drawn differently forgets the default's draw."""
+    inputs = base.get("inputs"), over.get("inputs")
+    merged = merge(base, over)
+    if inputs[0] is None or inputs[1] is None or not inputs[0].is_mapping or not inputs[1].is_mapping:
+        return merged
+    tensors = _united(inputs[0].mapping, inputs[1].mapping, _merge_tensor)
+    return replace(merged, value={**merged.mapping, "inputs": replace(inputs[1], value=tensors)})
+
+
+def _merge_tensor(base: Node, over: Node) -> Node:
+    drawn = DRAW_KEYS & over.mapping.keys()
+    if drawn and base.is_mapping:
+        dropped = DRAW_KEYS - drawn
+        if drawn & {"values", "file"}:
+            dropped |= {"shape"}
+        base = replace(base, value={key: node for key, node in base.mapping.items() if key not in dropped})
+    return merge(base, over)
+
+
+def _united(base: Mapping[str, Node], over: Mapping[str, Node], join: Callable[[Node, Node], Node]) -> dict[str, Node]:
+    united = dict(base)
+    for key, node in over.items():
+        united[key] = join(base[key], node) if key in base else node
+    return united

@@ -1,0 +1,289 @@
+"""Reads YAML 1.2 into nodes that know their line. Safe: no tags, no objects, bounded in size, depth and aliases.
+
+The parser is ruamel.yaml's; scalars are resolved here by the YAML 1.2 core schema, so `1e-5` is a number, `on` is a
+word, and a scalar's own text is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from parity.config.nodes import Node, Report
+
+MAX_BYTES = 10 * 2**20
+MAX_DEPTH = 60
+MAX_ALIASED = 200_000
+"""How many values aliases may stand for in one file: a few lines of nested aliases can mean billions."""
+
+CONSTANTS: dict[str, bool | float | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{sign + word: inf for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), nan),
+}
+INTEGER = re.compile(r"[-+]?[0-9]{1,400}")
+PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A file's top-level mapping and the digest of its bytes."""
+
+    path: Path
+    sha256: str
+    root: Node
+
+
+class _YamlProblem(Exception):  # noqa: N818 - never leaves this module
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+def read_yaml(path: Path, report: Report) -> YamlFile | None:
+    """The file's content, or None after reporting why there is none."""
+    data = _read_bytes(path, report)
+    if data is None:
+        return None
+    try:
+        root = _parse(data, str(path))
+    except _YamlProblem as problem:
+        report.add_file(str(path), problem.message, problem.line)
+        return None
+    if not root.is_mapping:
+        empty = root.value is None
+        message = "the file is empty" if empty else "the file must be a mapping at its top level"
+        report.add_file(str(path), f'{message}; a config begins with "version: 1"', 0 if empty else root.line)
+        return None
+    return YamlFile(path, hashlib.sha256(data).hexdigest(), root)
+
+
+def _read_bytes(path: Path, report: Report) -> bytes | None:
+    try:
+        if path.is_dir():
+            report.add_file(str(path), "this is a directory; name a config file in it")
+            return None
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        report.add_file(str(path), f"cannot be read: {reason}")
+        return None
+    if len(data) > MAX_BYTES:
+        report.add_file(str(path), f"larger than {MAX_BYTES // 2**20} MiB; put large tensors into .npy files (`file:`)")
+        return None
+    return data
+
+
+def _parse(data: bytes, file: str) -> Node:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _YamlProblem(f"not UTF-8: byte 0x{data[error.start]:02x}", line) from None
+    try:
+        return _Builder(file).build(YAML(typ="safe", pure=True).parse(text))
+    except _YamlProblem:
+        raise
+    except MarkedYAMLError as error:
+        raise _YamlProblem(*_explained(error, text)) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _YamlProblem(f"the character {chr(error.character)!a} is not allowed in YAML", line) from None
+    except YAMLError as error:
+        raise _YamlProblem(f"not valid YAML: {error}", 0) from None
+    except Exception as error:
+        # ruamel.yaml 0.19 lets IndexError, ValueError and the like escape from some malformed texts.
+        raise _YamlProblem(f"not valid YAML ({type(error).__name__} in the parser)", 0) from None
+
+
+def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark is not None else 0
+    lines = text.splitlines()
+    if 0 < line <= len(lines) and "\t" in lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]:
+        return "not valid YAML: a tab in the indentation; YAML wants spaces", line
+    parts = [str(part) for part in (error.context, error.problem) if part]
+    return f"not valid YAML: {', '.join(parts) or 'syntax error'}", line
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not come yet."""
+
+    node: Node
+    anchor: str | None
+    items: list[Node] = field(default_factory=list)
+    entries: dict[str, Node] = field(default_factory=dict)
+    merged: list[Node] = field(default_factory=list)
+    key: str | None = None
+    key_line: int = 0
+    size: int = 1
+    height: int = 1
+
+
+@dataclass
+class _Anchored:
+    """An anchored value with how many values it holds and how deep it is."""
+
+    node: Node
+    size: int
+    height: int
+
+
+class _Builder:
+    """Turns parser events into nodes."""
+
+    def __init__(self, file: str) -> None:
+        self.root = Node(None, file, 1, "")
+        self.file = file
+        self.stack: list[_Open] = []
+        self.anchors: dict[str, _Anchored] = {}
+        self.n_aliased = 0
+        self.n_documents = 0
+        self.handlers = {
+            ScalarEvent: self._scalar,
+            MappingStartEvent: self._start,
+            SequenceStartEvent: self._start,
+            MappingEndEvent: self._end,
+            SequenceEndEvent: self._end,
+            AliasEvent: self._alias,
+            DocumentStartEvent: self._document,
+        }
+
+    def build(self, events: Iterator[Any]) -> Node:
+        for event in events:
+            handler = self.handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+        return self.root
+
+    def _document(self, event: Any) -> None:
+        self.n_documents += 1
+        if self.n_documents > 1:
+            raise _YamlProblem("a second document starts here; one file holds one config", event.start_mark.line + 1)
+
+    def _scalar(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        _refuse_tag(event, line)
+        top = self.stack[-1] if self.stack else None
+        if top is not None and top.node.is_mapping and top.key is None:
+            self._set_key(top, event.value, line, plain=event.implicit[0])
+            return
+        value = resolve(event.value) if event.implicit[0] else event.value
+        key, line = self._place(line)
+        self._put(_Anchored(Node(value, self.file, line, key, event.value), 1, 0), event.anchor)
+
+    def _set_key(self, top: _Open, key: str, line: int, *, plain: bool) -> None:
+        if key in top.entries:
+            first = top.entries[key].line
+            raise _YamlProblem(f'the key "{key}" stands here twice (first in line {first})', line)
+        top.key, top.key_line = "<<" if plain and key == "<<" else key, line
+
+    def _start(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        _refuse_tag(event, line)
+        if self.stack and self.stack[-1].node.is_mapping and self.stack[-1].key is None:
+            raise _YamlProblem("a key must be a word, not a list or a mapping", line)
+        if len(self.stack) >= MAX_DEPTH:
+            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
+        key, line = self._place(line)
+        empty: Any = {} if type(event) is MappingStartEvent else ()
+        self.stack.append(_Open(Node(empty, self.file, line, key), event.anchor))
+
+    def _end(self, _event: Any) -> None:
+        done = self.stack.pop()
+        value: Any = {**_merged(done), **done.entries} if done.node.is_mapping else tuple(done.items)
+        self._put(_Anchored(replace(done.node, value=value), done.size, done.height), done.anchor)
+
+    def _alias(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        if self.stack and self.stack[-1].node.is_mapping and self.stack[-1].key is None:
+            raise _YamlProblem("a key must be a word, not an alias", line)
+        found = self.anchors.get(event.anchor)
+        if found is None:
+            raise _YamlProblem(f"the alias *{event.anchor} has no anchor &{event.anchor} that ends above it", line)
+        self.n_aliased += found.size
+        if self.n_aliased > MAX_ALIASED:
+            raise _YamlProblem(f"the aliases up to here stand for more than {MAX_ALIASED} values", line)
+        if len(self.stack) + found.height > MAX_DEPTH:
+            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
+        self._put(replace(found, node=replace(found.node, line=self._place(line)[1])), None)
+
+    def _place(self, line: int) -> tuple[str, int]:
+        """Path and line of the value that comes next: an entry is where its key is."""
+        if not self.stack:
+            return "", line
+        top = self.stack[-1]
+        if top.node.is_mapping:
+            return (f"{top.node.key}.{top.key}" if top.node.key else f"{top.key}"), top.key_line
+        return f"{top.node.key}[{len(top.items)}]", line
+
+    def _put(self, value: _Anchored, anchor: str | None) -> None:
+        if anchor is not None:
+            self.anchors[anchor] = value
+        if not self.stack:
+            self.root = value.node
+            return
+        top = self.stack[-1]
+        top.size += value.size
+        top.height = max(top.height, value.height + 1)
+        if not top.node.is_mapping:
+            top.items.append(value.node)
+        elif top.key == "<<":
+            top.merged.append(value.node)
+            top.key = None
+        else:
+            top.entries[str(top.key)], top.key = value.node, None
+
+
+def _merged(opened: _Open) -> dict[str, Node]:
+    """What `<<: *base` brings into a mapping; of several bases the first wins."""
+    entries: dict[str, Node] = {}
+    for node in opened.merged:
+        for base in node.items or (node,):
+            if not base.is_mapping:
+                raise _YamlProblem('"<<" merges a mapping or a list of mappings', node.line)
+            entries = {**base.mapping, **entries}
+    return entries
+
+
+def _refuse_tag(event: Any, line: int) -> None:
+    if event.tag is not None:
+        raise _YamlProblem(f"the tag {event.tag} is not allowed: a config holds plain values only", line)
+
+
+def resolve(text: str) -> bool | int | float | str | None:
+    """A plain scalar's value by the YAML 1.2 core schema."""
+    if text in CONSTANTS:
+        return CONSTANTS[text]
+    if text[0] not in "+-.0123456789":
+        return text
+    if INTEGER.fullmatch(text):
+        return int(text)
+    if PREFIXED_INTEGER.fullmatch(text):
+        return int(text, 0)
+    return float(text) if FLOAT.fullmatch(text) else text
