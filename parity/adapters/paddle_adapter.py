@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ class PaddleAdapter(Adapter):
         return str(self.paddle.__version__)
 
     def describe(self, error: BaseException) -> str:
-        return str(error).rpartition("Error Message Summary:")[2].strip("-\n ")
+        """Paddle's messages bring C++ traces before, and hints and an operator's name behind, what they say."""
+        summary = str(error).rpartition("Error Message Summary:")[2].strip("-\n ")
+        return re.split(r"\n\s*\[Hint:|\s*\(at /", summary)[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         return self.paddle.to_tensor(array, stop_gradient=not requires_grad)
@@ -50,6 +53,8 @@ class PaddleAdapter(Adapter):
         return self.functional.layer_norm(x, list(normalized_shape), weight, bias, eps)
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        if len(x.shape) < 3:
+            raise Unsupported("paddle.nn.functional.group_norm takes inputs with 3 to 5 axes")
         return self.functional.group_norm(x, num_groups, eps, weight, bias, self.layout(x))
 
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:

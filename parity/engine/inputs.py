@@ -39,4 +39,4 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path) -> Prepared:
 
 def slug(text: str) -> str:
     """`text` as part of a file name: no separator, no dot at its start, at most 60 characters."""
-    return re.sub(r"[^A-Za-z0-9_=+-]+", "_", text)[:60]
+    return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text).lstrip(".")[:60] or "_"

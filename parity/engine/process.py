@@ -16,7 +16,7 @@ from typing import Any
 
 import parity
 from parity.engine.logs import LogDrain, RunLog
-from parity.engine.outcome import Outcome
+from parity.outcome import Outcome
 
 PACKAGE = Path(parity.__file__).parent
 BOOTSTRAP = PACKAGE / "worker" / "bootstrap.py"
@@ -28,7 +28,7 @@ MAX_REPLY_BYTES = 64 << 20
 Message = dict[str, Any]
 
 
-class WorkerDied(Exception):
+class WorkerError(Exception):
     """The worker gave no reply; `outcome` is crash or timeout and the message says how it ended."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
@@ -66,11 +66,11 @@ class WorkerProcess:
         return self._process.pid
 
     def request(self, message: Message, timeout_s: float) -> Message:
-        """Send one request and wait for its reply; raises WorkerDied and leaves nothing running where none comes."""
+        """Send one request and wait for its reply; raises WorkerError and leaves nothing running where none comes."""
         try:
             self._send(message)
             return self._receive(time.monotonic() + timeout_s, timeout_s)
-        except WorkerDied:
+        except WorkerError:
             self.kill()
             raise
 
@@ -86,7 +86,9 @@ class WorkerProcess:
         while (line := self._take_line()) is None:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise WorkerDied(Outcome.TIMEOUT, f"no result after {timeout_s:g} s; raise --timeout if it needs longer")
+                raise WorkerError(
+                    Outcome.TIMEOUT, f"no result after {timeout_s:g} s; raise --timeout if it needs longer"
+                )
             if not select.select([self._replies], [], [], min(left, POLL_S))[0]:
                 # A child of the worker may hold the pipe open after the worker has gone.
                 if self._process.poll() is not None:
@@ -110,18 +112,18 @@ class WorkerProcess:
         try:
             reply = json.loads(line)
         except ValueError as error:
-            raise WorkerDied(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs") from error
+            raise WorkerError(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs") from error
         if not isinstance(reply, dict):
-            raise WorkerDied(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs")
+            raise WorkerError(Outcome.CRASH, f"wrote {line[:80]!r} where a reply belongs")
         return reply
 
-    def _crashed(self) -> WorkerDied:
+    def _crashed(self) -> WorkerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_S)
         code = self._process.poll()
         kill_group(self.pid)
         tail = self._drain.tail()
-        return WorkerDied(Outcome.CRASH, how_it_ended(code) + (f"; last output: {tail}" if tail else ""))
+        return WorkerError(Outcome.CRASH, how_it_ended(code) + (f"; last output: {tail}" if tail else ""))
 
     def close(self) -> None:
         """Say bye and wait a moment, then end whatever is left of it."""

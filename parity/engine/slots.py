@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.engine.outcome import Output
+from parity.outcome import Output
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 MIN_FREE_BYTES = 1 << 30
@@ -52,7 +52,9 @@ class Slots:
         if kind.hasobject or kind.kind not in "biuf":
             return Output(dtype, shape, None)
         n_bytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        values = np.ndarray(shape, kind, self._memory(path, offset + n_bytes), offset) if n_bytes else np.empty(shape, kind)
+        values = (
+            np.ndarray(shape, kind, self._memory(path, offset + n_bytes), offset) if n_bytes else np.empty(shape, kind)
+        )
         return Output(dtype, shape, values)
 
     def _memory(self, path: Path, size: int) -> mmap.mmap:

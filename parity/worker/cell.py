@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from parity.worker.user_ops import UserOps
 Message = Dict[str, Any]
 
 MAX_MESSAGE = 2000
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -109,5 +111,5 @@ def remark(backend: Backend, job: Job) -> str:
 
 def explain(backend: Backend, error: BaseException) -> str:
     """One line on what went wrong, with the place in the user's file where it did."""
-    text = " ".join(backend.adapter.describe(error).split()) or "no message"
+    text = " ".join(CONTROL.sub("", backend.adapter.describe(error)).split()) or "no message"
     return f"{backend.user_ops.place(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]

@@ -1,0 +1,247 @@
+"""The command line: parse, call, exit code. Everything but click is imported where it is used, so --help is quick."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from parity import __version__
+
+if TYPE_CHECKING:
+    from parity.config import Overrides
+    from parity.config.plan import Plan
+
+USAGE = 2
+
+
+def example(*lines: str) -> str:
+    """An epilog that shows a command as it is typed."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=example("parity run configs/layernorm.yaml", "parity run configs/*.yaml -b torch -b paddle --dtype float32"),
+)
+@click.version_option(__version__, prog_name="parity")
+def main() -> None:
+    """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
+    # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def plan_options(command: Any) -> Any:
+    """The options that choose what of a config is run."""
+    options = (
+        click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
+        click.option(
+            "-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."
+        ),
+        click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
+        click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
+        click.option(
+            "--rtol", multiple=True, metavar="V|TENSOR:V", help="Override rtol, of all tensors or of one. Repeatable."
+        ),
+        click.option(
+            "--atol", multiple=True, metavar="V|TENSOR:V", help="Override atol, of all tensors or of one. Repeatable."
+        ),
+        click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command(
+    epilog=example(
+        "parity run configs/layernorm.yaml",
+        "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
+    )
+)
+@plan_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory (default: reports/CONFIG-TIME)."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="How many cells compute at once (default: one per backend)."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for one cell.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads of each worker; results change with it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
+@click.option("--no-provision", is_flag=True, help="Never create an environment.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
+def run(
+    configs: tuple[Path, ...],
+    backends: tuple[str, ...],
+    keyword: str | None,
+    dtypes: tuple[str, ...],
+    rtol: tuple[str, ...],
+    atol: tuple[str, ...],
+    baseline: str | None,
+    out: Path | None,
+    jobs: int | None,
+    timeout: float,
+    threads: int,
+    as_json: bool,
+    no_provision: bool,
+    quiet: bool,
+    verbose: bool,
+) -> NoReturn:
+    """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
+
+    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
+    could not be compared, 130 interrupted (what was finished is kept).
+    """
+    from parity.config import Overrides
+    from parity.engine import EngineOptions
+    from parity.run import run_and_show
+
+    plan = load(configs, Overrides(backends, keyword, dtypes, rtol, atol, baseline))
+    options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        results = run_and_show(
+            plan, options, out, command=["parity", *sys.argv[1:]], as_json=as_json, verbosity=verbose - quiet
+        )
+    except OSError as error:
+        fail(str(error))
+    sys.exit(results.summary["exit_code"])
+
+
+@main.command(epilog=example("parity validate configs/*.yaml"))
+@plan_options
+def validate(
+    configs: tuple[Path, ...],
+    backends: tuple[str, ...],
+    keyword: str | None,
+    dtypes: tuple[str, ...],
+    rtol: tuple[str, ...],
+    atol: tuple[str, ...],
+    baseline: str | None,
+) -> None:
+    """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
+    from parity.config import Overrides
+
+    plan = load(configs, Overrides(backends, keyword, dtypes, rtol, atol, baseline))
+    n_cells = sum(len(case.dtypes) for case in plan.cases)
+    names = ", ".join(spec.name for spec in plan.backends)
+    click.echo(f"ok: {len(plan.cases)} cases, {n_cells} cells on each of {names}; baseline {plan.baseline}")
+
+
+@main.command(epilog=example("parity schema > parity.schema.json"))
+def schema() -> None:
+    """Print the JSON schema of a config, for editors that complete and check YAML."""
+    import json
+
+    from parity.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@main.command(epilog=example("parity report reports/layernorm-20261121-101500", "parity report RUN_DIR --json"))
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
+def report(run_dir: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Show a stored run again."""
+    from parity.reporting.results import ResultsError, read_results
+    from parity.run import show
+
+    try:
+        results = read_results(run_dir)
+    except ResultsError as error:
+        fail(str(error))
+    show(results, as_json=as_json, verbosity=verbose - quiet)
+
+
+@main.command(epilog=example("parity ops"))
+def ops() -> None:
+    """List the ops, their params and the backends that have a method for them."""
+    from parity.listing import ops_table
+
+    ops_table()
+
+
+@main.command(epilog=example("parity backends"))
+def backends() -> None:
+    """List the backends: what is installed, where, in which version."""
+    from parity.listing import backends_table
+
+    backends_table()
+
+
+@main.group(epilog=example("parity env list", "parity env create oneflow", "parity env create paddle==2.6.2"))
+def env() -> None:
+    """The managed environments, in which backends run that do not fit into this interpreter."""
+
+
+@env.command("list", epilog=example("parity env list"))
+def env_list() -> None:
+    """List the managed environments."""
+    from parity.listing import environments_table
+
+    environments_table()
+
+
+@env.command("create", epilog=example("parity env create oneflow", "parity env create paddle==2.6.2"))
+@click.argument("backend", metavar="NAME[==VERSION]")
+def env_create(backend: str) -> None:
+    """Create the environment of a backend, pinned unless a version is given."""
+    from parity import environments
+
+    adapter, _, version = backend.partition("==")
+    try:
+        made = environments.create_environment(adapter, version or None, click.echo)
+    except environments.EnvironmentUnavailable as error:
+        fail(str(error))
+    click.echo(f"ready: {made.name} ({made.path})")
+
+
+@env.command("remove", epilog=example("parity env remove oneflow-0.9.0-py3.10"))
+@click.argument("name")
+def env_remove(name: str) -> None:
+    """Remove an environment by the name that `parity env list` shows."""
+    from parity import environments
+
+    try:
+        environments.remove_environment(name)
+    except environments.EnvironmentUnavailable as error:
+        fail(str(error))
+    click.echo(f"removed: {name}")
+
+
+def load(configs: tuple[Path, ...], overrides: Overrides) -> Plan:
+    """The plan, or all that is wrong with it and exit code 2."""
+    from parity.config import ConfigError, load_plan
+
+    try:
+        return load_plan(configs, overrides)
+    except ConfigError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong and leave with the exit code for it."""
+    click.echo(message, err=True)
+    sys.exit(USAGE)

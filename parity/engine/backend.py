@@ -1,0 +1,280 @@
+"""One backend at work: a thread that finds its interpreter, keeps a warm worker and feeds it cell after cell."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parity import environments
+from parity.cases import OPS
+from parity.cases.op import call_params, default_params
+from parity.config.plan import BackendSpec, CasePlan
+from parity.engine.inputs import Prepared
+from parity.engine.logs import RunLog
+from parity.engine.process import Message, WorkerError, WorkerProcess
+from parity.engine.slots import Slots
+from parity.outcome import CellOutcome, Outcome
+
+PROTOCOL = 1
+START_TIMEOUT_S = 300.0
+MAX_FAILED_STARTS = 2
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How to run: see `parity run --help`. `jobs` bounds how many cells compute at the same time (0: no bound)."""
+
+    timeout_s: float = 60.0
+    threads: int = 1
+    jobs: int = 0
+    provision: bool = True
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A backend as it was found; empty strings for what could not be learnt."""
+
+    spec: BackendSpec
+    version: str = ""
+    python: str = ""
+    executable: str = ""
+    numpy: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case in one dtype, as it is asked of every backend."""
+
+    number: int
+    prepared: Prepared
+    dtype: str
+
+    @property
+    def case(self) -> CasePlan:
+        """The case."""
+        return self.prepared.case
+
+
+@dataclass(frozen=True)
+class BackendStarted:
+    """A backend's worker answered; `info` says what it is."""
+
+    info: BackendInfo
+
+
+@dataclass(frozen=True)
+class BackendLost:
+    """A backend cannot be used; all its remaining cells get the outcome and the message."""
+
+    spec: BackendSpec
+    message: str
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Something that takes long said how far it is."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class OutcomeArrived:
+    """A cell came back from one backend. `release` gives its memory back once its outputs are not needed."""
+
+    cell: Cell
+    outcome: CellOutcome
+    release: Callable[[], None]
+
+
+class BackendError(Exception):
+    """No cell of this backend can run; `outcome` is unavailable or error."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.UNAVAILABLE) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class BackendRunner:
+    """Serves cells from a queue of its own and posts events; several may share the queue of one backend."""
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        options: EngineOptions,
+        cells: queue.SimpleQueue[Cell | None],
+        post: Callable[[Any], None],
+        gate: threading.Semaphore,
+        slots: Slots,
+        log: RunLog,
+    ) -> None:
+        self.spec = spec
+        self.cookies: list[str] = []
+        self._options = options
+        self._cells = cells
+        self._post = post
+        self._gate = gate
+        self._slots = slots
+        self._log = log
+        self._worker: WorkerProcess | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End at once: the worker is killed, cells that are left stay undone."""
+        self._stopped.set()
+        if self._worker is not None:
+            self._worker.kill()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread."""
+        self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        try:
+            interpreter = self._resolve()
+            self._work(interpreter)
+        except BackendError as error:
+            self._give_up(error)
+        except Exception as error:
+            # A bug here must end in a clear outcome, not in a hang.
+            self._log.line(f"{self.spec.name}: {error!r}")
+            self._give_up(BackendError(f"parity failed: {error!r}", Outcome.ERROR))
+        finally:
+            if self._worker is not None:
+                self._worker.close()
+                self._worker = None
+
+    def _resolve(self) -> environments.Interpreter:
+        def announce(text: str) -> None:
+            if self._stopped.is_set():
+                raise BackendError("stopped")
+            self._post(Announced(text))
+
+        try:
+            return environments.resolve(self.spec, provision=self._options.provision, progress=announce)
+        except environments.EnvironmentUnavailable as error:
+            raise BackendError(str(error)) from error
+
+    def _work(self, interpreter: environments.Interpreter) -> None:
+        self._start(interpreter)
+        failed_starts = 0
+        while (cell := self._cells.get()) is not None and not self._stopped.is_set():
+            try:
+                if self._worker is None:
+                    self._start(interpreter)
+            except BackendError as error:
+                failed_starts += 1
+                self._arrive(
+                    cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
+                )
+                if failed_starts >= MAX_FAILED_STARTS:
+                    raise
+                continue
+            failed_starts = 0
+            self._run(cell)
+
+    def _start(self, interpreter: environments.Interpreter) -> None:
+        environment = environments.worker_environment(interpreter, self._options.threads)
+        with self._gate:
+            worker = WorkerProcess(interpreter.python, environment, self._log)
+            self.cookies.append(worker.cookie)
+            self._worker = worker
+            if self._stopped.is_set():
+                worker.kill()
+            try:
+                reply = worker.request(hello(self.spec, self._options.threads), START_TIMEOUT_S)
+            except WorkerError as error:
+                self._worker = None
+                raise BackendError(f"{self.spec.adapter} did not start in {interpreter.python}: {error}") from error
+        if not reply.get("ok"):
+            worker.close()
+            self._worker = None
+            raise BackendError(str(reply.get("message")), Outcome(reply.get("outcome", "unavailable")))
+        executable = str(interpreter.python)
+        known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
+        self._post(BackendStarted(BackendInfo(self.spec, executable=executable, **known)))
+
+    def _run(self, cell: Cell) -> None:
+        if self._worker is None:
+            return
+        slot = self._slots.take()
+        try:
+            with self._gate:
+                reply = self._worker.request(run_request(cell, str(slot)), self._options.timeout_s)
+            outcome = self._outcome(cell, reply, slot)
+        except WorkerError as error:
+            self._worker = None
+            self._log.line(f"{self.spec.name}: {cell.case.id} {cell.dtype}: {error}")
+            outcome = CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
+        if not self._stopped.is_set():
+            self._arrive(cell, outcome, lambda: self._slots.give_back(slot))
+
+    def _outcome(self, cell: Cell, reply: Message, slot: Path) -> CellOutcome:
+        try:
+            if reply["cell"] != cell.number:
+                raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
+            return CellOutcome(
+                case=cell.case.id,
+                dtype=cell.dtype,
+                backend=self.spec.name,
+                outcome=Outcome(reply["outcome"]),
+                seconds=float(reply["seconds"]),
+                message=str(reply["message"]),
+                outputs=self._slots.outputs(slot, reply["tensors"]),
+            )
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            if self._worker is not None:
+                self._worker.kill()
+            raise WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}") from error
+
+    def _give_up(self, error: BackendError) -> None:
+        self._post(BackendLost(self.spec, str(error)))
+        while (cell := self._cells.get()) is not None and not self._stopped.is_set():
+            self._arrive(cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error)))
+
+    def _arrive(self, cell: Cell, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
+        self._post(OutcomeArrived(cell, outcome, release))
+
+
+def hello(spec: BackendSpec, threads: int) -> Message:
+    """The first request to a worker."""
+    ops = None if spec.ops is None else str(spec.ops)
+    return {
+        "do": "hello",
+        "protocol": PROTOCOL,
+        "adapter": spec.adapter,
+        "device": spec.device,
+        "threads": threads,
+        "ops": ops,
+    }
+
+
+def run_request(cell: Cell, slot: str) -> Message:
+    """What is asked of a worker for `cell`."""
+    case, op = cell.case, OPS[cell.case.op]
+    paths = {name: str(path) for name, path in cell.prepared.paths.items()}
+    upstream = {name: paths[f"grad.{name}"] for name in op.upstream if case.gradients and f"grad.{name}" in paths}
+    tensors = {name: path for name, path in paths.items() if op.input(name) is not None}
+    return {
+        "do": "run",
+        "cell": cell.number,
+        "op": case.op,
+        "dtype": cell.dtype,
+        "params": call_params(case.params),
+        "droppable": sorted(default_params(case.params)),
+        "tensors": tensors,
+        "absent": [item.name for item in op.inputs if item.optional and item.name not in tensors],
+        "upstream": upstream,
+        "differentiable": [name for name in op.differentiable if name in tensors],
+        "lists": [item.name for item in op.inputs if item.listed],
+        "slot": slot,
+    }

@@ -1,0 +1,174 @@
+"""From a Plan to outcomes: draws inputs, keeps every backend busy, yields what happened as it happens."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from parity.config.plan import CasePlan, Plan
+from parity.engine.backend import (
+    Announced,
+    BackendLost,
+    BackendRunner,
+    BackendStarted,
+    Cell,
+    EngineOptions,
+    OutcomeArrived,
+)
+from parity.engine.inputs import Prepared, prepare
+from parity.engine.logs import RunLog
+from parity.engine.process import kill_strays
+from parity.engine.slots import Slots, make_scratch
+from parity.outcome import CellOutcome
+
+MAX_CELLS_AHEAD = 64
+MAX_BYTES_AHEAD = 512 << 20
+
+
+@dataclass(frozen=True)
+class CasePrepared:
+    """A case's inputs are drawn and stored; its cells are on their way."""
+
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
+class CellFinished:
+    """All backends answered for a cell. The outputs are valid until the next event is asked for."""
+
+    prepared: Prepared
+    dtype: str
+    outcomes: tuple[CellOutcome, ...]
+    last_of_case: bool
+
+
+Event = CasePrepared | CellFinished | BackendStarted | BackendLost | Announced
+
+
+def execute(plan: Plan, options: EngineOptions, run_dir: Path) -> Iterator[Event]:
+    """Run the plan. Closing the iterator, or an exception in its consumer, ends every worker."""
+    with_tensors = run_dir / "tensors"
+    with_tensors.mkdir(parents=True, exist_ok=True)
+    crew = Crew(plan, options, RunLog(run_dir / "log.txt"))
+    try:
+        yield from Dispatcher(plan, crew, with_tensors).events()
+        crew.finish()
+    finally:
+        crew.dismiss()
+
+
+class Crew:
+    """The runners of all backends, and what they share."""
+
+    def __init__(self, plan: Plan, options: EngineOptions, log: RunLog) -> None:
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._log = log
+        self._scratch = make_scratch()
+        per_backend = max(1, options.jobs // len(plan.backends))
+        gate = threading.Semaphore(options.jobs or len(plan.backends))
+        self._queues: list[queue.SimpleQueue[Cell | None]] = []
+        self._runners: list[BackendRunner] = []
+        self._per_backend = per_backend
+        for number, spec in enumerate(plan.backends):
+            cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
+            self._queues.append(cells)
+            for copy in range(per_backend):
+                slots = Slots(self._scratch, f"slot-{number}-{copy}")
+                self._runners.append(BackendRunner(spec, options, cells, self.events.put, gate, slots, log))
+        for runner in self._runners:
+            runner.start()
+
+    def ask(self, cell: Cell) -> None:
+        """Hand a cell to every backend."""
+        for cells in self._queues:
+            cells.put(cell)
+
+    def finish(self) -> None:
+        """No more cells: let every worker leave."""
+        for cells in self._queues:
+            for _ in range(self._per_backend):
+                cells.put(None)
+        for runner in self._runners:
+            runner.join(10.0)
+
+    def dismiss(self) -> None:
+        """End everything that is left, and what it left behind."""
+        for runner in self._runners:
+            runner.stop()
+        self.finish()
+        kill_strays(cookie for runner in self._runners for cookie in runner.cookies)
+        self._log.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class Dispatcher:
+    """Keeps enough cells on their way, and gathers what comes back."""
+
+    def __init__(self, plan: Plan, crew: Crew, tensors: Path) -> None:
+        self._plan = plan
+        self._crew = crew
+        self._tensors = tensors
+        self._waiting = list(reversed(list(enumerate(plan.cases))))
+        self._numbers = count()
+        self._arrived: dict[int, list[OutcomeArrived]] = {}
+        self._left: dict[str, int] = {}
+        self._bytes_ahead = 0
+
+    def events(self) -> Iterator[Event]:
+        """All events up to the last cell."""
+        while self._waiting or self._arrived:
+            yield from self._top_up()
+            event = self._crew.events.get()
+            if isinstance(event, OutcomeArrived):
+                yield from self._gather(event)
+            else:
+                yield event
+
+    def _top_up(self) -> Iterator[Event]:
+        while self._waiting and self._room_for(self._waiting[-1][1]):
+            index, case = self._waiting.pop()
+            prepared = prepare(case, index, self._plan.seed, self._tensors)
+            self._left[case.id] = len(case.dtypes)
+            self._bytes_ahead += size_of(case)
+            for dtype in case.dtypes:
+                cell = Cell(next(self._numbers), prepared, dtype)
+                self._arrived[cell.number] = []
+                self._crew.ask(cell)
+            yield CasePrepared(prepared)
+
+    def _room_for(self, case: CasePlan) -> bool:
+        if not self._arrived:
+            return True
+        return len(self._arrived) < MAX_CELLS_AHEAD and self._bytes_ahead + size_of(case) <= MAX_BYTES_AHEAD
+
+    def _gather(self, event: OutcomeArrived) -> Iterator[Event]:
+        arrived = self._arrived[event.cell.number]
+        arrived.append(event)
+        if len(arrived) < len(self._plan.backends):
+            return
+        case = event.cell.case
+        self._left[case.id] -= 1
+        yield CellFinished(
+            event.cell.prepared, event.cell.dtype, self._in_order(arrived), last_of_case=not self._left[case.id]
+        )
+        for each in arrived:
+            each.release()
+        del self._arrived[event.cell.number]
+        if not self._left[case.id]:
+            self._bytes_ahead -= size_of(case)
+
+    def _in_order(self, arrived: Sequence[OutcomeArrived]) -> tuple[CellOutcome, ...]:
+        by_name = {each.outcome.backend: each.outcome for each in arrived}
+        return tuple(by_name[spec.name] for spec in self._plan.backends)
+
+
+def size_of(case: CasePlan) -> int:
+    """About how many bytes the outputs of a case take on one backend, in all its dtypes."""
+    return 2 * 8 * len(case.dtypes) * sum(prod(tensor.shape) for tensor in case.tensors)

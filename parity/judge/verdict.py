@@ -1,0 +1,55 @@
+"""Did it agree: verdicts, and the comparison of one tensor that carries one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+
+from parity.judge.metrics import Metrics
+
+
+class Verdict(Enum):
+    """Did it agree, worst last. Has no truth value: `if verdict` would take a mismatch for a pass."""
+
+    EQUAL = "equal"
+    CLOSE = "close"
+    NOT_COMPARED = "not-compared"
+    MISMATCH = "mismatch"
+    NONFINITE = "nonfinite"
+    STRUCTURE = "structure"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a Verdict has no truth value; ask for .passes")
+
+    @property
+    def passes(self) -> bool:
+        """Whether the tensors agree."""
+        return self in (Verdict.EQUAL, Verdict.CLOSE)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the tensors were compared and disagree."""
+        return not self.passes and self is not Verdict.NOT_COMPARED
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor of one cell, the side under test (`actual`) against the baseline or the oracle (`expected`).
+
+    `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
+    how). `culprit` names the sides that are themselves outside the tolerance when measured against the oracle.
+    """
+
+    case: str
+    dtype: str
+    tensor: str
+    actual: str
+    expected: str
+    verdict: Verdict
+    rtol: float
+    atol: float
+    metrics: Metrics | None = None
+    oracle_value: float | None = None
+    culprit: tuple[str, ...] = ()
+    message: str = ""

@@ -1,0 +1,1 @@
+"""Results to formats: dataclasses first, then one small renderer per format."""

@@ -1,0 +1,243 @@
+"""The console: first the answer, then one table per op with the worst tensors first and who is off from the oracle."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.plan import ORACLE
+from parity.reporting.record import excess
+from parity.reporting.results import Results, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS_PER_OP = 16
+NARROW = 100
+STYLES = {
+    "equal": "green",
+    "close": "green",
+    "mismatch": "bold red",
+    "nonfinite": "bold red",
+    "structure": "bold red",
+    "not-compared": "yellow",
+}
+SEVERITY = ("equal", "close", "not-compared", "mismatch", "nonfinite", "structure")
+FAILING = frozenset(("mismatch", "nonfinite", "structure"))
+
+
+def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
+    """Print the results; `verbosity` -1 prints the answer only, 1 every tensor with its three values."""
+    console.print(answer(results), soft_wrap=True)
+    if verbosity < 0:
+        return
+    console.print(lineup(results), soft_wrap=True)
+    for line in not_compared(results):
+        console.print(line, soft_wrap=True)
+    if results.comparisons:
+        for op, frame in results.frame().groupby("op", sort=False):
+            console.print()
+            console.print(op_table(str(op), frame, results, narrow=console.width < NARROW, verbose=verbosity > 0))
+        console.print(Text(legend(results), style="dim"), soft_wrap=True)
+
+
+def answer(results: Results) -> Text:
+    """The verdict line: what differs and who is off."""
+    code = results.summary["exit_code"]
+    verdicts = results.summary["verdicts"]
+    failing = [row for row in results.comparisons if row["verdict"] in FAILING]
+    n_cells = len({(row["case"], row["dtype"], row["tensor"]) for row in results.comparisons})
+    if code == 130:
+        return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept")
+    if failing:
+        return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
+    if code == 3:
+        return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
+    return Text.assemble(
+        ("PASS", "bold green"), f"  all {n_cells} tensors of {plural(n_cases(results.comparisons), 'case')} agree"
+    )
+
+
+def differ(failing: Sequence[Row], n_cells: int) -> str:
+    """`12 of 240 tensors differ, in 3 cases`."""
+    n_failing = len({(row["case"], row["dtype"], row["tensor"]) for row in failing})
+    return f"{n_failing} of {n_cells} tensors differ, in {plural(n_cases(failing), 'case')}"
+
+
+def blame(failing: Sequence[Row]) -> str:
+    """`; off from the oracle: oneflow in 9, paddle in 3`."""
+    off = Counter(
+        side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
+    )
+    if not off:
+        return "; every side is within its tolerance of the oracle"
+    return "; off from the oracle: " + ", ".join(f"{side} in {n}" for side, n in off.most_common())
+
+
+def left_out(verdicts: Row) -> str:
+    """`; 4 comparisons could not be made`, or nothing."""
+    n = verdicts.get("not-compared", 0)
+    if not verdicts:
+        return "; nothing was compared"
+    return f"; {plural(n, 'comparison')} could not be made" if n else ""
+
+
+def n_cases(rows: Sequence[Row]) -> int:
+    """How many cases the rows are about."""
+    return len({row["case"] for row in rows})
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def lineup(results: Results) -> Text:
+    """Who took part, and who is the baseline."""
+    parts = []
+    for row in results.backends:
+        shown = (
+            row["name"]
+            if row["version"] and row["version"] in row["name"]
+            else f"{row['name']} {row['version']}".strip()
+        )
+        framework = "" if row["name"].startswith(row["framework"]) else f" ({row['framework']})"
+        parts.append(shown + framework + (" = baseline" if row["name"] == results.run["baseline"] else ""))
+    return Text(" · ".join(parts), style="dim")
+
+
+def not_compared(results: Results) -> Iterator[Text]:
+    """One line for each reason why cells were not compared."""
+    reasons: Counter[tuple[str, str, str]] = Counter()
+    for row in results.outcomes:
+        if row["outcome"] != "ok":
+            reasons[(row["backend"], row["outcome"], row["message"])] += 1
+    for (backend, outcome, message), n in reasons.most_common():
+        yield Text.assemble((f"{backend}: {outcome}", "yellow"), f" in {plural(n, 'cell')}: {message}")
+
+
+def op_table(op: str, frame: pd.DataFrame, results: Results, *, narrow: bool, verbose: bool) -> Table:
+    """The tensors of one op, the worst first."""
+    rows = tensor_rows(frame)
+    shown = rows if verbose else rows[:ROWS_PER_OP]
+    n_failing = sum(row["verdict"] in FAILING for row in rows)
+    title = (
+        f"{op}: {n_failing} of {plural(len(rows), 'tensor')} differ"
+        if n_failing
+        else f"{op}: {plural(len(rows), 'tensor')} agree"
+    )
+    hidden = len(rows) - len(shown)
+    caption = f"{hidden} more, none worse than these (-v shows them)" if hidden else None
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    backends = [row["name"] for row in results.backends]
+    for name in ("case", "dtype", "tensor", "verdict"):
+        table.add_column(name, no_wrap=name != "case", overflow="fold")
+    table.add_column("× tol", justify="right", no_wrap=True)
+    for name in [] if narrow else backends:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    table.add_column("off", overflow="fold")
+    for row in shown:
+        errors = [] if narrow else [error_text(row, name) for name in backends]
+        table.add_row(*lead(row), *errors, Text(", ".join(row["culprit"]), style="red"))
+        if verbose:
+            add_details(table, row, len(errors))
+    return table
+
+
+def tensor_rows(frame: pd.DataFrame) -> list[Row]:
+    """One row per case, dtype and tensor: worst verdict, excess, culprits, every backend's error; worst first."""
+    frame = frame.assign(
+        excess=[excess(row) for row in frame.to_dict("records")],
+        severity=frame["verdict"].map(SEVERITY.index),
+    )
+    rows = []
+    for (case, dtype, tensor), group in frame.groupby(["case", "dtype", "tensor"], sort=False):
+        worst = group.sort_values(["severity", "excess"], ascending=False, kind="stable").iloc[0]
+        against_oracle = group[group["expected"] == ORACLE]
+        rows.append(
+            {
+                "case": case,
+                "dtype": dtype,
+                "tensor": tensor,
+                "verdict": worst["verdict"],
+                "severity": int(worst["severity"]),
+                "excess": float(worst["excess"]),
+                "worst": worst.to_dict(),
+                "culprit": list(dict.fromkeys(side for sides in group["culprit"] for side in sides)),
+                "errors": dict(zip(against_oracle["actual"], against_oracle["max_abs_diff"], strict=True)),
+                "off": {r["actual"]: r["verdict"] for r in against_oracle.to_dict("records")},
+            }
+        )
+    return sorted(rows, key=lambda row: (row["severity"], row["excess"]), reverse=True)
+
+
+def lead(row: Row) -> list[Text]:
+    """The columns that every table has."""
+    verdict = row["verdict"]
+    off = "" if verdict in ("structure", "not-compared") else factor(row["excess"])
+    return [
+        Text(row["case"]),
+        Text(row["dtype"], style="dim"),
+        Text(row["tensor"]),
+        Text(verdict, style=STYLES[verdict]),
+        Text(off, style="bold" if row["excess"] > 1 else ""),
+    ]
+
+
+def error_text(row: Row, backend: str) -> Text:
+    """A backend's largest error from the oracle, marked where it is outside the tolerance."""
+    verdict = row["off"].get(backend)
+    if verdict is None or verdict == "not-compared":
+        return Text("-", style="dim")
+    if verdict in ("structure", "nonfinite"):
+        return Text(f"{'NaN/Inf' if verdict == 'nonfinite' else verdict} ✗", style="red")
+    error = row["errors"][backend]
+    return Text(f"{error:.1e} ✗", style="red") if verdict in FAILING else Text(f"{error:.1e}  ", style="dim")
+
+
+def add_details(table: Table, row: Row, n_errors: int) -> None:
+    """A second line under a row: the worst element and its values."""
+    worst = row["worst"]
+    text = worst["message"] or describe_worst(worst)
+    if text:
+        table.add_row(Text(f"  {text}", style="dim"), *[""] * (5 + n_errors))
+
+
+def describe_worst(worst: Row) -> str:
+    """`paddle -0.84543 against torch -0.84544 at [0, 0], oracle -0.84543; needs rtol 1e-5`."""
+    if worst["worst_index"] is None or (isinstance(worst["worst_index"], float) and math.isnan(worst["worst_index"])):
+        return ""
+    values = f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"
+    oracle = (
+        "" if worst["expected"] == ORACLE or worst["oracle_value"] is None else f", oracle {worst['oracle_value']:.9g}"
+    )
+    return f"{values} at {list(worst['worst_index'])}{oracle}; rtol {worst['rtol']:g}, atol {worst['atol']:g}; needs rtol {worst['required_rtol']:.2g}"
+
+
+def factor(value: float) -> str:
+    """A factor for reading: `0.02`, `7.1`, `340`, `1.2e+06`, `∞`."""
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.2g}" if value < 100 or value >= 1e5 else f"{value:.0f}"
+
+
+def legend(results: Results) -> str:
+    """What the columns mean, where there is something to explain."""
+    text = "× tol: the worst element's difference in tolerances (1 is the limit). Under a backend's name: its largest |x − oracle|"
+    failing: Any = any(row["verdict"] in FAILING for row in results.comparisons)
+    return text + (", ✗ where that is outside the tolerance." if failing else ".")

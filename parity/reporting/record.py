@@ -1,0 +1,143 @@
+"""Turns what the engine and the judge say into the rows of results.json."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from parity import __version__
+from parity.cases.draw import TensorPlan
+from parity.config.plan import BackendSpec, CasePlan, Plan
+from parity.judge.verdict import Comparison
+from parity.outcome import CellOutcome
+from parity.reporting.results import Row
+
+
+def run_row(plan: Plan, run_id: str, started: str, seconds: float, command: Sequence[str], threads: int) -> Row:
+    """The `run` object."""
+    return {
+        "id": run_id,
+        "started": started,
+        "seconds": round(seconds, 3),
+        "parity": __version__,
+        "command": list(command),
+        "configs": [asdict(config) for config in plan.configs],
+        "seed": plan.seed,
+        "baseline": plan.baseline,
+        "host": {"cpu": cpu_model(), "os": platform.platform(), "threads": threads, "cores": os.cpu_count()},
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as Linux spells it, else what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def backend_row(spec: BackendSpec, version: str = "", python: str = "", numpy: str = "", flags: Any = None) -> Row:
+    """A row of `backends`; empty strings where the backend never answered."""
+    ops = {} if spec.ops is None else {"ops": spec.ops.name}
+    return {
+        "name": spec.name,
+        "framework": spec.adapter,
+        "version": version,
+        "python": python,
+        "mode": spec.mode,
+        "device": spec.device,
+        "numpy": numpy,
+        "flags": {**(flags or {}), **ops},
+    }
+
+
+def case_row(case: CasePlan, folder: Path | None) -> Row:
+    """A row of `cases`; `folder` is where its inputs are stored, relative to the run directory."""
+    return {
+        "id": case.id,
+        "op": case.op,
+        "params": asdict(case.params),
+        "dtypes": list(case.dtypes),
+        "inputs": {tensor.name: input_row(tensor, folder) for tensor in case.tensors},
+        "source": {"file": case.source.file, "line": case.source.line},
+    }
+
+
+def input_row(tensor: TensorPlan, folder: Path | None) -> Row:
+    """What is known about one input."""
+    file = None if folder is None else str(folder / f"{tensor.name}.npy")
+    return {"shape": list(tensor.shape), "draw": describe_draw(tensor), "file": file}
+
+
+def describe_draw(tensor: TensorPlan) -> str:
+    """`normal(mean=0.0, std=1.0) * 10 + 100`, as a person would write it."""
+    draw = tensor.draw
+    given = {f.name: getattr(draw, f.name) for f in fields(draw) if f.name != "values"}  # type: ignore[arg-type]
+    text = f"{type(draw).__name__.lower()}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
+    text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
+    return text + (f" with {tensor.special.count} special values" if tensor.special else "")
+
+
+def outcome_row(outcome: CellOutcome) -> Row:
+    """A row of `outcomes`."""
+    return {
+        "case": outcome.case,
+        "dtype": outcome.dtype,
+        "backend": outcome.backend,
+        "outcome": outcome.outcome.value,
+        "seconds": outcome.seconds,
+        "message": outcome.message,
+    }
+
+
+MEASURES = ("n_elements", "n_mismatched", "max_abs_diff", "max_rel_diff", "max_ulp_diff", "rmse", "required_rtol") + (
+    "worst_index",
+    "actual_value",
+    "expected_value",
+)
+
+
+def comparison_row(comparison: Comparison) -> Row:
+    """A row of `comparisons`; what was not measured is null."""
+    metrics = comparison.metrics
+    measured = {name: None if metrics is None else getattr(metrics, name) for name in MEASURES}
+    if metrics is not None and metrics.worst_index is not None:
+        measured["worst_index"] = list(metrics.worst_index)
+    return {
+        "case": comparison.case,
+        "dtype": comparison.dtype,
+        "tensor": comparison.tensor,
+        "actual": comparison.actual,
+        "expected": comparison.expected,
+        "verdict": comparison.verdict.value,
+        "culprit": list(comparison.culprit),
+        "suspect": False,
+        "known": None,
+        **measured,
+        "rtol": comparison.rtol,
+        "atol": comparison.atol,
+        "oracle_value": comparison.oracle_value,
+        "error_ratio": {"actual": None, "expected": None},
+        "message": comparison.message,
+    }
+
+
+def excess(row: Row) -> float:
+    """By how many tolerances the worst element of a comparison is off; inf for what no tolerance lets pass."""
+    if row["verdict"] in ("structure", "nonfinite"):
+        return math.inf
+    if row["worst_index"] is None:
+        return 0.0
+    allowed = row["atol"] + row["rtol"] * abs(row["expected_value"])
+    off = abs(row["actual_value"] - row["expected_value"])
+    if math.isnan(off) or off == 0.0:
+        return 0.0
+    return float(off / allowed) if allowed else math.inf

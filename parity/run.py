@@ -1,0 +1,186 @@
+"""The way that data takes: plan, engine, judge, results. One run, from start to a written run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from parity import gate
+from parity.config.plan import Plan
+from parity.engine import BackendStarted, CasePrepared, CellFinished, EngineOptions, Event, execute
+from parity.engine.inputs import slug
+from parity.judge.judge import Oracle, consult_oracle, judge_cell
+from parity.judge.verdict import Comparison
+from parity.outcome import CellOutcome
+from parity.reporting import record
+from parity.reporting.results import FILE_NAME, Results, Row, summarize, write_atomically
+
+CHECKPOINT_S = 10.0
+
+
+class Observer(Protocol):
+    """Is told what happens during a run."""
+
+    def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
+        """An engine's event; for a finished cell, with its comparisons."""
+
+
+@dataclass
+class Ledger:
+    """What has been learnt so far in a run."""
+
+    plan: Plan
+    run_dir: Path
+    command: Sequence[str]
+    threads: int
+    started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    clock: float = field(default_factory=time.monotonic)
+    backends: dict[str, Row] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    outcomes: list[Row] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def add(self, outcomes: Sequence[CellOutcome], comparisons: Sequence[Comparison]) -> None:
+        """A cell's outcomes and comparisons."""
+        self.outcomes += map(record.outcome_row, outcomes)
+        self.comparisons += comparisons
+
+    def results(self, *, interrupted: bool = False) -> Results:
+        """The results as they stand."""
+        rows = [record.comparison_row(c) for c in self.comparisons]
+        code = gate.INTERRUPTED if interrupted else gate.exit_code(c.verdict for c in self.comparisons)
+        seconds = time.monotonic() - self.clock
+        run_id = self.run_dir.name
+        return Results(
+            run=record.run_row(self.plan, run_id, self.started.isoformat(), seconds, self.command, self.threads),
+            backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
+            cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
+            outcomes=self.outcomes,
+            comparisons=rows,
+            summary={**summarize(self.outcomes, rows), "exit_code": code},
+        )
+
+    def write(self, *, interrupted: bool = False) -> Results:
+        """Write results.json and return what it holds."""
+        results = self.results(interrupted=interrupted)
+        write_atomically(self.run_dir / FILE_NAME, results.as_json())
+        return results
+
+
+def run_and_show(
+    plan: Plan,
+    options: EngineOptions,
+    out: Path | None,
+    *,
+    command: Sequence[str],
+    as_json: bool = False,
+    verbosity: int = 0,
+) -> Results:
+    """`run` with progress on stderr and the results on stdout; raises OSError where `out` cannot be used."""
+    from rich.console import Console
+
+    from parity.reporting.progress import reporter_for
+
+    run_dir = claim(out or Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    n_cells = sum(len(case.dtypes) for case in plan.cases)
+    with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
+        results = run(plan, options, run_dir, reporter, command)
+    show(results, as_json=as_json, verbosity=verbosity)
+    if verbosity >= 0:
+        Console(stderr=True).print(f"written to {run_dir}", style="dim", highlight=False, markup=False, soft_wrap=True)
+    return results
+
+
+def show(results: Results, *, as_json: bool = False, verbosity: int = 0) -> None:
+    """Print results on stdout, as tables or as results.json."""
+    if as_json:
+        print(results.as_json())  # noqa: T201 - the document is the output
+        return
+    from rich.console import Console
+
+    from parity.reporting.console import render
+
+    render(results, Console(), verbosity=verbosity)
+
+
+def claim(run_dir: Path) -> Path:
+    """An empty run directory: a new one, or that of an earlier run, whose files go."""
+    if run_dir.is_dir() and any(run_dir.iterdir()):
+        if not (run_dir / FILE_NAME).is_file():
+            raise FileExistsError(f"--out {run_dir} is not empty and holds no parity run; choose another directory")
+        for name in (FILE_NAME, "log.txt"):
+            (run_dir / name).unlink(missing_ok=True)
+        shutil.rmtree(run_dir / "tensors", ignore_errors=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, command: Sequence[str] = ()) -> Results:
+    """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130."""
+    ledger = Ledger(plan, run_dir, command, options.threads)
+    try:
+        for _ in follow(ledger, execute(plan, options, run_dir), observer):
+            ledger.write()
+    except KeyboardInterrupt:
+        return ledger.write(interrupted=True)
+    return ledger.write()
+
+
+def follow(ledger: Ledger, events: Iterator[Event], observer: Observer) -> Iterator[None]:
+    """Take in all events; yields whenever it is time to write down what is known."""
+    oracles: dict[str, Oracle] = {}
+    written = time.monotonic()
+    with contextlib.closing(events):  # type: ignore[type-var]
+        for event in events:
+            observer.on_event(event, take_in(ledger, event, oracles))
+            if time.monotonic() - written > CHECKPOINT_S:
+                yield
+                written = time.monotonic()
+
+
+def take_in(ledger: Ledger, event: Event, oracles: dict[str, Oracle]) -> Sequence[Comparison]:
+    """What one event teaches; the comparisons of a finished cell."""
+    if isinstance(event, BackendStarted):
+        info = event.info
+        row = record.backend_row(info.spec, info.version, info.python, info.numpy, info.flags)
+        ledger.backends[info.spec.name] = row
+    elif isinstance(event, CasePrepared):
+        prepared = event.prepared
+        oracles[prepared.case.id] = consult_oracle(prepared.case, prepared.arrays)
+        ledger.folders[prepared.case.id] = prepared.folder.relative_to(ledger.run_dir)
+    elif isinstance(event, CellFinished):
+        return judge(ledger, event, oracles)
+    return ()
+
+
+def judge(ledger: Ledger, event: CellFinished, oracles: dict[str, Oracle]) -> Sequence[Comparison]:
+    """The comparisons of a finished cell, with its tensors kept where it fails."""
+    case = event.prepared.case
+    oracle = oracles.pop(case.id) if event.last_of_case else oracles[case.id]
+    comparisons = judge_cell(case, event.dtype, event.outcomes, oracle, ledger.plan.baseline)
+    ledger.add(event.outcomes, comparisons)
+    if any(c.verdict.fails for c in comparisons):
+        keep_tensors(event, oracle, {c.tensor for c in comparisons if c.verdict.fails})
+    return comparisons
+
+
+def keep_tensors(event: CellFinished, oracle: Oracle, tensors: set[str]) -> None:
+    """Store what every backend and the oracle gave for the failing tensors of a cell."""
+    folder = event.prepared.folder / event.dtype
+    given: dict[str, Mapping[str, Any]] = {
+        slug(o.backend): {name: output.values for name, output in o.outputs.items()} for o in event.outcomes
+    }
+    given["oracle"] = {name: values.astype(np.float64) for name, values in oracle.items()}
+    for side, outputs in given.items():
+        (folder / side).mkdir(parents=True, exist_ok=True)
+        for name in tensors & outputs.keys():
+            if outputs[name] is not None:
+                np.save(folder / side / f"{slug(name)}.npy", outputs[name], allow_pickle=False)
