@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.config.fields import check_keys
+from parity.config.files import beside, existing_file
 from parity.config.nodes import Node, Report
 from parity.config.plan import ORACLE, BackendSpec
 
@@ -71,11 +72,9 @@ def _from_string(node: Node, report: Report) -> BackendSpec | None:
 
 def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
     n_before = len(report)
-    check_keys(node, KEYS, report, "a backend")
+    check_keys(node, KEYS, report, "a backend", required={"name": "text"})
     name = _text(node, "name", report)
     if name is None:
-        if node.get("name") is None:
-            report.add(node, 'a backend mapping needs a "name"', key=f"{node.key}.name")
         return None
     _check_name(name, node.mapping["name"], report)
     adapter = _adapter(name, node, report)
@@ -143,38 +142,25 @@ def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -
     return False
 
 
-def _beside(node: Node) -> Path:
-    """The path in `node`, relative to the config file. Symlinks stay: a venv's python is one."""
-    return Path(os.path.abspath(Path(node.file).parent / Path(node.text).expanduser()))  # noqa: PTH100
-
-
 def _python(node: Node | None, report: Report) -> Path | None:
+    """An interpreter: a path, or a command on PATH such as python3.10."""
     if node is None:
         return None
-    path = _existing(node, "python", report)
+    command = shutil.which(node.text) if isinstance(node.value, str) and _is_bare(node) else None
+    path = Path(command) if command else existing_file(node, report, "python")
     if path is not None and not os.access(path, os.X_OK):
         report.add(node, "not executable; name an interpreter such as ./venv/bin/python")
-    return path
+    return _absolute(path)
+
+
+def _is_bare(node: Node) -> bool:
+    return bool(node.text) and node.text.isprintable() and "/" not in node.text and not beside(node).exists()
 
 
 def _ops(node: Node | None, report: Report) -> Path | None:
-    return None if node is None else _existing(node, "ops", report)
+    return None if node is None else _absolute(existing_file(node, report, "ops"))
 
 
-def _existing(node: Node, what: str, report: Report) -> Path | None:
-    if not isinstance(node.value, str) or not node.value:
-        report.add(node, f"{what} must be a path")
-        return None
-    try:
-        path = _beside(node)
-        found = shutil.which(node.text) if what == "python" and "/" not in node.text and not path.exists() else None
-        path = Path(found) if found else path
-        is_file = path.is_file()
-    except (OSError, ValueError, RuntimeError):  # a null byte, a path too long, ~nobody
-        report.add(node, f"{what} is not a usable path")
-        return None
-    if not is_file:
-        state = "is not a file" if path.exists() else "does not exist"
-        report.add(node, f"{state}; the path is relative to {Path(node.file).parent}/, where this config lies")
-        return None
-    return path
+def _absolute(path: Path | None) -> Path | None:
+    """Absolute and without dots, but with its symlinks: a venv's python is one."""
+    return None if path is None else Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow them

@@ -11,7 +11,7 @@ from parity.cases.op import Op
 from parity.config.defaults import Defaults
 from parity.config.fields import check_keys, fill, require_mapping
 from parity.config.ids import AutoId, check_id, swept_id
-from parity.config.inputs import CaseTensors, plan_tensors
+from parity.config.inputs import CaseTensors, plan_tensors, read_inputs
 from parity.config.nodes import Node, Report, child
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
 from parity.config.references import substitute
@@ -68,7 +68,10 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     dtypes = parse_dtypes(case.get("dtypes"), scope.dtypes, report)
     gradients = _gradients(case.get("gradients"), report)
     rules = parse_tolerance(case.get("tolerance"), report)
-    tensors = plan_tensors(case, op, params, report, gradients=gradients) if params is not None else None
+    inputs = read_inputs(case, op, report)
+    if params is None or inputs is None:
+        return None
+    tensors = plan_tensors(inputs, op, params, report, gradients=gradients)
     if tensors is None or not dtypes:
         return None
     check_tensor_names(case.get("tolerance"), tensors.compared, report)
@@ -104,10 +107,11 @@ def parse_dtypes(node: Node | None, default: tuple[str, ...], report: Report) ->
     if not node.is_list or not node.items:
         report.add(node, "dtypes must be a list, for example [float32, float64]", allowed=COARSENESS)
         return ()
-    for item in node.items:
-        if item.value not in COARSENESS:
-            report.add(item, "no such dtype", allowed=COARSENESS, near=item.text)
-            return ()
+    wrong = [item for item in node.items if item.value not in COARSENESS]
+    for item in wrong:
+        report.add(item, "no such dtype", allowed=COARSENESS, near=item.text)
+    if wrong:
+        return ()
     dtypes = tuple(dict.fromkeys(item.text for item in node.items))
     if len(dtypes) < len(node.items):
         report.add(node, "a dtype stands here twice")
@@ -127,7 +131,9 @@ def _id(combination: Combination, case: Node, op: Op, params: Any, tensors: Case
     node = case.get("id")
     if node is None:
         inputs = tuple(plan for plan in tensors.plans if op.input(plan.name))
-        return str(AutoId(op.name, params, inputs, combination.swept))
+        case_id = str(AutoId(op.name, params, inputs, combination.swept))
+        check_id(case, case_id, report)
+        return case_id
     if node.is_list or node.is_mapping or node.value is None:
         report.add(node, "an id must be text")
         return ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parity.config.fields import check_keys
+from parity.config.files import existing_file
 from parity.config.nodes import Node, Report
 from parity.config.plan import ConfigFile
 from parity.config.tree import merge, merge_case
@@ -21,13 +22,17 @@ KEYS = ("version", *REPLACED, "tolerance", "defaults", "include", "cases", "know
 
 @dataclass(frozen=True)
 class Document:
-    """The keys of a config and of all that it includes: own keys win, included cases come first."""
+    """The keys of a config and of all that it includes: own keys win, included cases come first.
+
+    `complete`: nothing was wrong so far, so that what is missing is missing indeed.
+    """
 
     path: Path
     settings: dict[str, Node] = field(default_factory=dict)
     cases: tuple[Node, ...] = ()
     known: tuple[Node, ...] = ()
     files: tuple[ConfigFile, ...] = ()
+    complete: bool = True
 
     def get(self, key: str) -> Node | None:
         """A setting, None where no file has it."""
@@ -36,19 +41,17 @@ class Document:
 
 def read_document(path: Path, report: Report) -> Document:
     """The config at `path` with its includes; what cannot be read is reported and left out."""
-    return _read(path, None, (), set(), report)
+    n_before = len(report)
+    document = _read(path, None, (), set(), report)
+    return replace(document, complete=len(report) == n_before)
 
 
 def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Report) -> Document:
-    real = os.path.realpath(path)
+    real = _identity(path)
     if place is not None and real in open_files:
         report.add(place, "the includes go in a circle: this file is being read already")
         return Document(path)
     if real in seen:
-        return Document(path)
-    if place is not None and not path.is_file():
-        state = "is not a file" if path.exists() else "does not exist"
-        report.add(place, f"{state}; the path is relative to {path_of(place).parent}/, where this config lies")
         return Document(path)
     seen.add(real)
     read = read_yaml(path, report)
@@ -59,9 +62,11 @@ def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set
     return _joined(read, included, report)
 
 
-def path_of(node: Node) -> Path:
-    """The file that a node was written in."""
-    return Path(node.file)
+def _identity(path: Path) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # no usable path; reading it will say so
+        return str(path)
 
 
 def _version_ok(read: YamlFile, report: Report) -> bool:
@@ -83,13 +88,8 @@ def _includes(root: Node, report: Report) -> list[tuple[Path, Node]]:
     if not node.is_list or not all(isinstance(item.value, str) and item.value for item in node.items):
         report.add(node, "include must be a list of files, for example [common.yaml]")
         return []
-    found = []
-    for item in node.items:
-        if item.text.isprintable():
-            found.append((path_of(item).parent / item.text, item))
-        else:
-            report.add(item, "this is not a usable path")
-    return found
+    found = [(existing_file(item, report, "an included file"), item) for item in node.items]
+    return [(path, item) for path, item in found if path is not None]
 
 
 def _joined(read: YamlFile, included: Sequence[Document], report: Report) -> Document:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from parity.config.errors import nearest
 from parity.config.nodes import Node, Report
+
+SWEPT_VALUE = re.compile(r"(\.sweep\..*)\[[0-9]+\]$")
+"""One value of a swept path: an unknown key is wrong in the path, whatever the value."""
 
 STRICT = ConfigDict(strict=True)
 PHRASES: Mapping[Any, str] = {
@@ -62,17 +67,24 @@ def describe(hint: Any) -> str:
     return PHRASES.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def check_keys(node: Node, allowed: Mapping[str, Any] | tuple[str, ...], report: Report, what: str) -> bool:
-    """Reports every key of a mapping that is not allowed; `what` has no such key."""
+def check_keys(
+    node: Node, allowed: Iterable[str], report: Report, what: str, required: Mapping[str, str] | None = None
+) -> bool:
+    """Reports every key of a mapping that is not allowed, and every required one (key: phrase) that is missing.
+
+    A missing key that an unknown one was probably meant to be is not reported twice.
+    """
     words = tuple(allowed)
     unknown = [key for key in node.mapping if key not in words]
     for key in unknown:
         entry = node.mapping[key]
-        if words:
-            report.add(entry, f'{what} has no "{key}"', allowed=words, near=key)
-        else:
-            report.add(entry, f"{what} takes nothing")
-    return not unknown
+        place = SWEPT_VALUE.sub(r"\1", entry.key)
+        message = f'{what} has no "{key}"' if words else f"{what} takes nothing"
+        report.add(entry, message, key=place, allowed=words, near=key, value=place == entry.key)
+    missing = [key for key in required or () if key not in node.mapping]
+    for key in set(missing) - {nearest(key, words) for key in unknown}:
+        report.add(node, f'{what} needs "{key}": {(required or {})[key]}', key=f"{node.key}.{key}")
+    return not unknown and not missing
 
 
 def require_mapping(node: Node, report: Report, what: str) -> bool:
@@ -88,16 +100,13 @@ def fill(cls: type[Any], node: Node, report: Report, what: str) -> Any | None:
     What a dataclass refuses by itself (ValueError from `__post_init__`) is reported at `node`, or at the key that
     the error names.
     """
-    if not require_mapping(node, report, what):
+    if not require_mapping(node, report, node.key.rpartition(".")[2]):
         return None
     specs = field_specs(cls)
-    n_before = len(report)
-    known = check_keys(node, dict.fromkeys(specs), report, what)
+    required = {name: spec.phrase for name, spec in specs.items() if spec.required}
+    complete = check_keys(node, specs, report, what, required)
     values = {key: _validated(specs[key], entry, report) for key, entry in node.mapping.items() if key in specs}
-    missing = [spec for name, spec in specs.items() if spec.required and name not in node.mapping]
-    for spec in missing if known else ():
-        report.add(node, f'{what} needs "{spec.name}": {spec.phrase}', key=f"{node.key}.{spec.name}")
-    if missing or not known or len(report) > n_before or any(v is _WRONG for v in values.values()):
+    if not complete or any(value is _WRONG for value in values.values()):
         return None
     try:
         return cls(**values)

@@ -8,7 +8,7 @@ from typing import Any
 
 from parity.cases.draw import DISTRIBUTIONS, Draw, File, TensorPlan, Values
 from parity.config.nodes import Node, Report
-from parity.config.references import referenced
+from parity.config.references import number_text, referenced
 from parity.config.sweep import suffixes
 
 MAX_LENGTH = 300
@@ -45,7 +45,8 @@ class AutoId:
     swept: tuple[tuple[str, Node], ...] = ()
 
     def __str__(self) -> str:
-        swept = tuple((path, node) for path, node in self.swept if path != "op")
+        said = ("op", f"inputs.{self.tensors[0].name}.shape" if self.tensors else "")
+        swept = tuple((path, node) for path, node in self.swept if path not in said)
         distinctions = (text for path, text in self._distinctions() if not self._is_swept(path))
         return "-".join([self.op, self._sizes(), *distinctions, *suffixes(swept)])[:MAX_LENGTH]
 
@@ -98,7 +99,7 @@ def _parameters(draw: Draw) -> Iterator[tuple[str, str]]:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return repr(value).removesuffix(".0")
+        return number_text(value)
     if isinstance(value, tuple):
         return "x".join(_text(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,7 +27,7 @@ class CaseTensors:
 
 
 @dataclass(frozen=True)
-class _Written:
+class WrittenInputs:
     """What a case says: specs by tensor name, inputs that it switches off, and the whole case for places."""
 
     case: Node
@@ -41,33 +41,30 @@ class _Written:
         return tuple(name for name in self.specs if name.rpartition(".")[0] == item.name)
 
 
-def plan_tensors(case: Node, op: Op, params: Any, report: Report, *, gradients: bool) -> CaseTensors | None:
+def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *, gradients: bool) -> CaseTensors | None:
     """All tensors of a case, or None after reporting what is wrong."""
-    written = _read(case, op, report)
-    layout = _layout(written, op, params, report) if written is not None else None
-    if written is None or layout is None:
+    layout = _layout(written, op, params, report)
+    if layout is None:
         return None
     n_before = len(report)
     inputs = tuple(_inputs(written, op, layout, report))
     present = {plan.name for plan in inputs}
     differentiable = tuple(name for name in op.differentiable if name in present)
     gradients = gradients and bool(op.upstream) and bool(differentiable)
-    upstream = tuple(_upstream(written, op, layout, report)) if gradients else ()
-    for name, shape in layout.outputs.items():
-        if len(report) == n_before:
-            check_size(tuple(shape), case, report, f"the output {name}", key=f"{case.key}.inputs")
+    plans = inputs + (tuple(_upstream(written, op, layout, report)) if gradients else ())
+    for name, shape in layout.outputs.items() if len(report) == n_before else ():
+        check_size(tuple(shape), written.case, report, name, key=f"{written.case.key}.inputs")
     if len(report) > n_before:
         return None
     compared = (*layout.outputs, *(f"grad.{name}" for name in differentiable if gradients))
-    plans = inputs + upstream
     return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), layout), gradients)
 
 
-def _read(case: Node, op: Op, report: Report) -> _Written | None:
-    """Every tensor under `inputs`, checked by itself."""
+def read_inputs(case: Node, op: Op, report: Report) -> WrittenInputs | None:
+    """Every tensor under `inputs`, checked by itself; None after reporting what is wrong."""
     node = case.get("inputs")
     if node is None or node.value is None:
-        return _Written(case, {}, frozenset())
+        return WrittenInputs(case, {}, frozenset())
     if not require_mapping(node, report, "inputs"):
         return None
     n_before = len(report)
@@ -75,29 +72,36 @@ def _read(case: Node, op: Op, report: Report) -> _Written | None:
     specs: dict[str, tuple[TensorSpec, Node]] = {}
     off = set()
     for name, entry in node.mapping.items():
-        item = op.input(name) or next((i for i in op.inputs if i.name == name), None)
-        if entry.value is None and (item is None or not item.listed):
+        item = next((i for i in op.inputs if i.name == name), None)
+        if entry.value is None and name in tensor_names(op):
             off.add(name)
-            if item is None or not item.optional:
-                report.add(entry, f"{name} cannot be switched off", allowed=[i.name for i in op.inputs if i.optional])
+            _check_off(entry, op, item, report)
             continue
         for tensor, place in _listed(name, entry, report) if item is not None and item.listed else [(name, entry)]:
             spec = parse_tensor(place, report)
             if spec is not None:
                 specs[tensor] = (spec, place)
-    return _Written(case, specs, frozenset(off)) if len(report) == n_before else None
+    return WrittenInputs(case, specs, frozenset(off)) if len(report) == n_before else None
+
+
+def _check_off(node: Node, op: Op, item: Input | None, report: Report) -> None:
+    if item is None or not item.optional:
+        optional = [i.name for i in op.inputs if i.optional]
+        name = node.key.partition(".inputs.")[2] or "this"
+        message = f"null switches an optional input off, but {name} is needed"
+        report.add(node, message, allowed=optional)
 
 
 def _listed(name: str, node: Node, report: Report) -> Iterator[tuple[str, Node]]:
     if not node.is_list:
-        report.add(node, f"{name} is a list of tensors, for example [{{shape: [3, 4]}}, {{shape: [4]}}]")
+        report.add(node, f"{name} must be a list of tensors, for example [{{shape: [3, 4]}}, {{shape: [4]}}]")
     for i, item in enumerate(node.items):
         if item.is_mapping and not item.mapping.keys() & {"shape", "values", "file"}:
             report.add(item, "a tensor of a list needs a shape (or values, or a file)")
         yield f"{name}.{i}", item
 
 
-def _layout(written: _Written, op: Op, params: Any, report: Report) -> Layout | None:
+def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layout | None:
     given = {name: s.shape for name, (s, _) in written.specs.items() if s.shape is not None and op.input(name)}
     try:
         return op.layout(params, given)
@@ -114,7 +118,7 @@ def add_at(case: Node, path: str, message: str, report: Report) -> None:
     report.add(node, message, key=None if whole else f"{case.key}.{path}")
 
 
-def _inputs(written: _Written, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
     for item in op.inputs:
         for name in written.names(item):
             spec, node = written.specs.get(name, (None, written.case))
@@ -133,7 +137,7 @@ def _inputs(written: _Written, op: Op, layout: Layout, report: Report) -> Iterat
                 yield plan
 
 
-def _upstream(written: _Written, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
     for output in op.upstream:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
@@ -151,7 +155,7 @@ def _plan(
     if spec.shape is not None and spec.shape != shape:
         add_at(case, path, f"the shape {list(spec.shape)} does not fit: {name} is {list(shape)} here", report)
         return None
-    if spec.shape is None and not check_size(shape, case, report, f"the tensor {name}", key=f"{case.key}.{path}"):
+    if spec.shape is None and not check_size(shape, case, report, name, key=f"{case.key}.{path}"):
         return None
     return TensorPlan(name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special)
 

@@ -42,12 +42,16 @@ def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
     unique = list(dict.fromkeys(Path(path) for path in paths))
     if not unique:
         report.add_command_line("CONFIG", "no config file is named")
-    documents = [read_document(path, report) for path in unique]
-    files = [_file_plan(document, report) for document in documents if document.files]
+    files = [file for path in unique if (file := _read_file(path, report)) is not None]
     plan = select(_draft(files, report), overrides, report) if files else None
     if plan is None or len(report):
         raise ConfigError(report.problems)
     return plan
+
+
+def _read_file(path: Path, report: Report) -> FilePlan | None:
+    document = read_document(path, report)
+    return _file_plan(document, report) if document.files else None
 
 
 def _file_plan(document: Document, report: Report) -> FilePlan:
@@ -60,7 +64,7 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
         defaults=defaults,
         report=report,
     )
-    if not document.cases:
+    if not document.cases and document.complete:
         report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
     cases = tuple(built for node in document.cases for built in build_cases(node, scope))
     compared = _compared_by_op(cases)
@@ -75,8 +79,9 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
 def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
     node = document.get("backends")
     if node is None:
-        message = 'the config needs "backends", for example backends: [torch, paddle]'
-        report.add_file(str(document.path), message)
+        if document.complete:
+            message = 'the config needs "backends", for example backends: [torch, paddle]'
+            report.add_file(str(document.path), message)
         return ()
     return parse_backends(node, report)
 
@@ -123,6 +128,9 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> boo
         return True
     node = built.node.get("id") or built.node
     other = first.node.get("id") or first.node
+    if other == node:
+        report.add(node, f'the sweep makes two cases with the id "{built.plan.id}"', value=False)
+        return False
     place = f"line {other.line}" if other.file == node.file else f"{other.file}:{other.line}"
     report.add(node, f'the id "{built.plan.id}" is taken by the case in {place}')
     return False
@@ -159,7 +167,7 @@ def _united_baseline(files: Sequence[FilePlan], names: Sequence[str], report: Re
     stated = [node for file in files if (node := file.baseline) is not None]
     for node in stated:
         if names and node.text not in (*names, ORACLE):
-            report.add(node, "the baseline is no backend of this config", allowed=(*names, ORACLE), near=node.text)
+            report.add(node, f'no backend is called "{node.text}"', allowed=(*names, ORACLE), near=node.text)
         elif node.text != stated[0].text:
             report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")
     return stated[0].text if stated else None

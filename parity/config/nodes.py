@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from parity.config.errors import COMMAND_LINE, Problem, nearest
 
 MAX_VALUE_SHOWN = 70
+SPECIAL = re.compile(r"""^[!&*%@`|>-]|["'{}\[\],]|: | #|:$""")
+"""What a word cannot hold in YAML without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,16 @@ def _enclosed(start: str, end: str, entries: Iterable[tuple[str, Node]]) -> Iter
 
 def _quoted(text: str) -> str:
     head = text[: 2 * MAX_VALUE_SHOWN]
-    plain = head.isprintable() and head == head.strip() and head and not any(c in head for c in "\"'{}[],#:")
-    return head if plain else '"' + _printable(head).replace('"', '\\"') + '"'
+    bare = head.isprintable() and head == head.strip() and not SPECIAL.search(head) and not _looks_typed(head)
+    return head if bare else '"' + _printable(head).replace('"', '\\"') + '"'
+
+
+def _looks_typed(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.casefold() in ("", "~", "null", "true", "false")
+    return True
 
 
 def _printable(text: str) -> str:
@@ -110,16 +121,16 @@ class Report:
         key: str | None = None,
         allowed: Iterable[str] = (),
         near: str | None = None,
-        value: bool = True,
+        value: bool | None = None,
     ) -> None:
         """Says what is wrong at `node`.
 
         `near` is the wrong word for which the nearest allowed one is offered; `key` is the path where it is not the
-        node's own (something is missing in it); `value=False` leaves the value out where it says nothing.
+        node's own (something is missing in it), and then there is no value to show unless `value` says so.
         """
         words = tuple(allowed)
         hint = nearest(near, words) if near is not None else None
-        shown = node.shown() if value and key is None else ""
+        shown = node.shown() if (key is None if value is None else value) else ""
         self._put(Problem(node.file, node.line, _printable(key or node.key), shown, message, words, hint))
 
     def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:

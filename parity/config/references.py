@@ -11,6 +11,8 @@ from parity.config.tree import find, paths, split_path
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 MAX_TEXT = 10_000
 MAX_ITEMS = 10_000
+MAX_PLAIN = 1e9
+"""Whole numbers up to here are written without an exponent."""
 
 
 def referenced(text: str) -> tuple[str, ...]:
@@ -19,10 +21,19 @@ def referenced(text: str) -> tuple[str, ...]:
 
 
 def as_text(node: Node) -> str:
-    """A value inside a text, such as an id: scalars as they were written, lists as 64x128."""
+    """A value inside a text, such as an id: numbers in their shortest form, lists as 64x128."""
     if node.is_list:
         return "x".join(as_text(item) for item in node.items)
+    if isinstance(node.value, float):
+        return number_text(node.value)
     return node.shown() if node.is_mapping else node.text
+
+
+def number_text(value: float) -> str:
+    """The shortest form of a number, however it was written: 10000, 0.5, 1e-5, inf."""
+    if value.is_integer() and abs(value) < MAX_PLAIN:
+        return str(int(value))
+    return repr(value).replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 class _Unresolved(Exception):  # noqa: N818 - never leaves this module

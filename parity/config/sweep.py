@@ -58,10 +58,9 @@ def _check_axis(path: str, axis: Node, report: Report) -> None:
     root = parts[0]
     if root not in ROOTS:
         example = "a sweep sets paths such as params.eps or inputs.x.normal.mean"
-        near = next((f"{word}.{path}" for word in ROOTS[:1] if "." not in path), root)
-        report.add(axis, f'"{path}" leads nowhere: {example}', allowed=ROOTS, near=near.partition(".")[0])
+        report.add(axis, f'"{path}" leads nowhere: {example}', allowed=ROOTS, near=root, value=False)
     elif not all(parts) or (len(parts) > 1 and root not in ("params", "inputs")):
-        report.add(axis, f'"{path}" leads nowhere')
+        report.add(axis, f'"{path}" leads nowhere', value=False)
     if not axis.is_list:
         report.add(axis, f"a sweep lists the values of {path}: [first, second]")
     elif not axis.items:

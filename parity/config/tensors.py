@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from parity.cases.draw import (
     Values,
 )
 from parity.config.fields import check_keys, fill
+from parity.config.files import existing_file
 from parity.config.nodes import Node, Report
 from parity.config.tree import DRAW_KEYS
 
@@ -59,13 +59,13 @@ def parse_tensor(node: Node, report: Report) -> TensorSpec | None:
     return TensorSpec(shape, draw, scale, offset, special)
 
 
-def check_size(shape: Shape, node: Node, report: Report, what: str = "this tensor", key: str | None = None) -> bool:
+def check_size(shape: Shape, node: Node, report: Report, what: str = "a tensor", key: str | None = None) -> bool:
     """Whether a shape can be allocated and compared at all; reports it when not."""
     n_elements = math.prod(shape)
     if n_elements < 1:
-        report.add(node, f"{what} {list(shape)} has no elements, so there is nothing to compare", key=key)
+        report.add(node, f"{what} of shape {list(shape)} has no elements, so there is nothing to compare", key=key)
     elif n_elements > MAX_ELEMENTS:
-        message = f"{what} {list(shape)} would have {n_elements} elements; at most 2**31 - 1 are possible"
+        message = f"{what} of shape {list(shape)} would have {n_elements} elements; at most 2**31 - 1 are possible"
         report.add(node, message, key=key)
     return 1 <= n_elements <= MAX_ELEMENTS
 
@@ -154,8 +154,9 @@ def _draw(node: Node, report: Report) -> Draw | None:
 def _distribution(name: str, node: Node, report: Report) -> Draw | None:
     if name == "constant" and _is_number(node):
         return Constant(_float(node))
-    if node.value is None:
-        report.add(node, f"{name} must be a mapping; for its defaults write {name}: {{}}")
+    if not node.is_mapping:
+        example = "a number, or a mapping: {value: 3}" if name == "constant" else "a mapping; {} is all defaults"
+        report.add(node, f"{name} must be {example}")
         return None
     cls = DISTRIBUTIONS[name]
     draw: Draw | None = fill(cls, node, report, name)
@@ -237,28 +238,18 @@ def _nested(node: Node, shape: Shape, report: Report) -> Any:
 
 
 def _file(node: Node, report: Report) -> File | None:
-    if not isinstance(node.value, str) or not node.value:
-        report.add(node, "file must be the path of a .npy file")
+    path = existing_file(node, report, "file")
+    if path is None:
         return None
     try:
-        path = Path(node.file).parent / Path(node.value).expanduser()
-        complaint = _npy_complaint(path)
-    except (OSError, RuntimeError) as error:
-        complaint = getattr(error, "strerror", None) or str(error)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception:
-        # numpy's header parser raises ValueError, EOFError, SyntaxError and more for what is not a .npy file.
-        complaint = "this is not a .npy file"
-    if complaint:
-        report.add(node, f"{complaint}; the path is relative to {Path(node.file).parent}/, where this config lies")
-        return None
-    return File(path.absolute())
-
-
-def _npy_complaint(path: Path) -> str | None:
-    """What is wrong with a .npy file, by its header; nothing of it is loaded."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+        # numpy's header parser raises ValueError, EOFError, SyntaxError, OSError and more for what it cannot read.
+        array = None
     if not isinstance(array, np.ndarray):
-        return "this is not a .npy file"
-    if array.dtype.kind not in "fiub":
-        return f"the numbers in it are of type {array.dtype}; real numbers are wanted"
+        report.add(node, "this is not a .npy file of numbers")
+    elif array.dtype.kind not in "fiub":
+        report.add(node, f"the numbers in it are of type {array.dtype}; real numbers are wanted")
+    else:
+        return File(path.absolute())
     return None

@@ -17,7 +17,10 @@ EXAMPLE = "float32: {rtol: 1.0e-5, atol: 1.0e-6}"
 
 def parse_tolerance(node: Node | None, report: Report) -> tuple[ToleranceRule, ...]:
     """The rules of one `tolerance` mapping: dtype rows, then `gradients`, then `tensors`."""
-    if node is None or not require_mapping(node, report, "tolerance"):
+    if node is None:
+        return ()
+    if not node.is_mapping:
+        report.add(node, f"a tolerance is given by dtype: {{{EXAMPLE}}}")
         return ()
     check_keys(node, (*COARSENESS, "gradients", "tensors"), report, "tolerance")
     rules = _rows(node, None, report)
@@ -31,7 +34,7 @@ def parse_tolerance(node: Node | None, report: Report) -> tuple[ToleranceRule, .
 
 
 def _table(node: Node, tensor: str, report: Report) -> list[ToleranceRule]:
-    if not node.mapping:
+    if not node.mapping or {"rtol", "atol"} & node.mapping.keys():
         report.add(node, f"a tolerance is given by dtype: {{{EXAMPLE}}}")
         return []
     check_keys(node, COARSENESS, report, "a tolerance")
@@ -49,11 +52,10 @@ def _rows(node: Node, tensor: str | None, report: Report) -> list[ToleranceRule]
 
 
 def _sane(node: Node, tolerance: Tolerance, report: Report) -> bool:
-    for key in ("rtol", "atol"):
-        if not sane_number(getattr(tolerance, key)):
-            report.add(node.mapping[key], f"{key} must be finite and not below 0")
-            return False
-    return True
+    wrong = [key for key in ("rtol", "atol") if not sane_number(getattr(tolerance, key))]
+    for key in wrong:
+        report.add(node.mapping[key], f"{key} must be finite and not below 0")
+    return not wrong
 
 
 def sane_number(value: float) -> bool:

@@ -127,7 +127,9 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     if 0 < line <= len(lines) and "\t" in lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]:
         return "not valid YAML: a tab in the indentation; YAML wants spaces", line
     parts = [str(part) for part in (error.context, error.problem) if part]
-    return f"not valid YAML: {', '.join(parts) or 'syntax error'}", line
+    begins = error.context_mark.line + 1 if error.context_mark is not None else line
+    aside = f" (it begins in line {begins})" if begins != line else ""
+    return f"not valid YAML: {', '.join(parts) or 'syntax error'}{aside}", line
 
 
 @dataclass
@@ -273,7 +275,8 @@ def _merged(opened: _Open) -> dict[str, Node]:
 
 def _refuse_tag(event: Any, line: int) -> None:
     if event.tag is not None:
-        raise _YamlProblem(f"the tag {event.tag} is not allowed: a config holds plain values only", line)
+        tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+        raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", line)
 
 
 def resolve(text: str) -> bool | int | float | str | None:
