@@ -101,7 +101,7 @@ def last_words(lines: Sequence[str], limit: int = 4) -> str:
     """The part of uv's output that says why it failed, on one line."""
     said = [line.strip(" │╰╭─▶×") for line in lines if line.strip()]
     starts = [index for index, line in enumerate(said) if line.lower().startswith(("error", "no solution"))]
-    return " ".join(said[starts[0] :][:limit] if starts else said[-limit:])
+    return " ".join(said[starts[0] :][:limit] if starts else said[-limit:]).removeprefix("error: ")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

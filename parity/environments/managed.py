@@ -17,19 +17,20 @@ from parity.environments.probe import Contents, ProbeError, contents_of
 
 _NO_PYTHON = "Install that Python, or name an interpreter with `python:`."
 _NO_NETWORK = "Check the network, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror that can be reached."
-# What uv (0.13) says, and what helps; the first that occurs.
+# What uv (0.13) says, in lower case, and what helps; the first that occurs.
 REMEDIES = (
     ("no interpreter found", _NO_PYTHON),
-    ("python-build-standalone", _NO_PYTHON),
+    ("cpython-3.", _NO_PYTHON),  # the name of the file when the download of a Python fails
     ("no space left", "Free some disk space, or set PARITY_HOME to a folder on a larger disk."),
     ("permission denied", "Set PARITY_HOME to a folder that you may write to."),
+    ("`--find-links`", "Correct UV_FIND_LINKS or PIP_FIND_LINKS."),
     ("error sending request", _NO_NETWORK),
     ("failed to fetch", _NO_NETWORK),
     ("failed to download", _NO_NETWORK),
-    ("network connectivity is disabled", _NO_NETWORK),
-    ("was not found in the provided package locations", _NO_NETWORK),
-    ("was not found in the package registry", "Check the name and the index in PIP_INDEX_URL."),
+    ("network was disabled", _NO_NETWORK),
+    ("not found in the provided package locations", _NO_NETWORK),
     ("no solution found", "Ask for a release that exists for this platform, or name an interpreter with `python:`."),
+    ("does not load", "Ask for another release, or name an interpreter with `python:`."),
 )
 _OTHERWISE = "Try again, or name an interpreter with `python:`."
 _STEPS = ("Resolved", "Prepared", "Installed", "Downloading", "Building")
@@ -110,7 +111,7 @@ def _build(order: Order, folder: Path, python: str, progress: Progress) -> None:
     log = _fresh_log(folder.name)
     try:
         _install(order, partial, python, log, progress)
-        store.write_marker(partial, _marker(order, partial))
+        store.write_marker(partial, _marker(order, partial, log))
         store.discard(folder)
         partial.rename(folder)
     except (installer.UvError, ProbeError) as error:
@@ -131,25 +132,31 @@ def _install(order: Order, partial: Path, python: str, log: Path, progress: Prog
     installer.run_uv(["pip", "install", "--python", target, *settings, *order.requirements], log, relay)
 
 
-def _marker(order: Order, partial: Path) -> store.Marker:
-    """Import the framework for real; an environment whose framework does not load is none."""
-    found = contents_of(store.python_of(partial), order.pin, isolated_environment(os.environ), importing=True)
+def _marker(order: Order, partial: Path, log: Path) -> store.Marker:
+    found = _loaded(order, partial, log)
     return store.Marker(
         adapter=order.adapter,
         version=order.version,
         requirements=order.requirements,
         python_version=found.python_version,
-        numpy_version=_numpy_version(found),
+        numpy_version=found.numpy_version or "unknown",
         framework_version=found.framework_version,
         size_bytes=store.size_of(partial),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
-def _numpy_version(found: Contents) -> str:
-    if found.missing or found.numpy_version is None:
-        raise ProbeError(f"it lacks {', '.join(found.missing) or 'numpy'} after the installation")
-    return found.numpy_version
+def _loaded(order: Order, partial: Path, log: Path) -> Contents:
+    """Import the framework for real: an environment whose framework does not load is none."""
+    try:
+        found = contents_of(store.python_of(partial), order.pin, isolated_environment(os.environ), importing=True)
+        if found.missing:
+            raise ProbeError(f"it lacks {', '.join(found.missing)}")
+    except ProbeError as error:
+        with log.open("a", encoding="utf-8") as sink:
+            sink.write(f"{error}\n{error.output}")
+        raise ProbeError(f"{order.requirements[0]} is installed and does not load: {error}") from error
+    return found
 
 
 def _fresh_log(name: str) -> Path:

@@ -17,7 +17,11 @@ _WHO = "import sys; print('%d.%d.%d' % tuple(sys.version_info[:3])); print(sys.e
 
 
 class ProbeError(Exception):
-    """The interpreter did not answer; the message says how it failed."""
+    """The interpreter did not answer; the message says how it failed, `output` is all that it wrote on stderr."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,10 @@ def _run(command: list[str], environment: Mapping[str, str] | None, timeout_s: f
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        raise ProbeError(f"it gave no answer in {timeout_s:.0f} s") from None
+        raise ProbeError(f"it gave no answer in {timeout_s:g} s") from None
     except (OSError, ValueError) as error:
         raise ProbeError(f"it cannot be started ({error})") from None
     if process.returncode != 0:
         last_words = process.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise ProbeError(f"it exits with {process.returncode} ({last_words[0]})")
+        raise ProbeError(f"it exits with {process.returncode} ({last_words[0]})", process.stderr)
     return process.stdout

@@ -119,7 +119,7 @@ def _order(adapter: str, version: str | None, pin: Pin) -> managed.Order:
     wanted = version or pin.version
     if wanted is None:
         raise EnvironmentUnavailable(
-            f"adapter {adapter} runs in parity's own interpreter, which lacks {' or '.join(pin.modules)}:"
-            " install parity with its dependencies, or name a release for an environment of its own."
+            f"adapter {adapter} runs in parity's own interpreter and needs {' and '.join(pin.modules)} there;"
+            " name a release to give it an environment of its own."
         )
     return managed.Order(adapter, wanted, pin)
