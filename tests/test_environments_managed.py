@@ -124,12 +124,14 @@ def test_it_is_made_and_says_so(home):
     assert visible(home) == [NAME]
 
 
-def test_the_interpreter_works_where_it_was_moved_to(home, monkeypatch):
+def test_the_interpreter_works_where_it_was_moved_to(home):
     interpreter = resolve(SPEC)
     code = "import sys, tinyfw; print(sys.prefix, tinyfw.__file__)"
     prefix, module = subprocess.check_output([interpreter.python, "-c", code], text=True).split()
     assert prefix == str(home / NAME)
     assert Path(module).is_relative_to(home / NAME)
+    texts = [home / NAME / "pyvenv.cfg", *(home / NAME / "bin").glob("activate*")]
+    assert not [file for file in texts if store.PARTIAL in file.read_text()]
 
 
 def test_it_is_used_again_without_uv_and_without_a_word(home, request):
@@ -376,10 +378,10 @@ def interrupted(home, tmp_path, slow_uv):
         process = start_resolve(slow_uv)
         wait_for((tmp_path / "pid").exists, "installation")
         uv_pid = int((tmp_path / "pid").read_text())
+        pids.extend([uv_pid, process.pid])
         assert is_running(uv_pid)
         process.send_signal(with_signal)
         process.communicate(timeout=60)
-        pids.append(uv_pid)
         return process.returncode, uv_pid
 
     pids = []
