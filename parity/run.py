@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from parity.reporting import record
 from parity.reporting.results import FILE_NAME, Results, Row, summarize, write_atomically
 
 CHECKPOINT_S = 10.0
+PIPED_WIDTH = 120
 
 
 class Observer(Protocol):
@@ -108,7 +110,10 @@ def show(results: Results, *, as_json: bool = False, verbosity: int = 0) -> None
 
     from parity.reporting.console import render
 
-    render(results, Console(), verbosity=verbosity)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=PIPED_WIDTH)
+    render(results, console, verbosity=verbosity)
 
 
 def claim(run_dir: Path) -> Path:

@@ -24,7 +24,7 @@ class NumpyAdapter(Adapter):
     def version(self) -> str:
         return str(self.numpy.__version__)
 
-    def leaf(self, array: Any, requires_grad: bool) -> Any:
+    def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - NumPy tracks nothing
         return array
 
     def to_numpy(self, tensor: Any) -> Any:

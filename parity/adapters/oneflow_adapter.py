@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ class OneflowAdapter(Adapter):
     no_kernel = (r"Cannot find the kernel matching", r"no kernel|kernel.*not (found|registered)")
 
     def __init__(self, device: str, threads: int) -> None:
+        # OneFlow 0.9.0 would write a folder `log` into the working directory.
+        os.environ.setdefault("GLOG_logtostderr", "1")
         import oneflow
 
         super().__init__(device, threads)

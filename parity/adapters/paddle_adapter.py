@@ -14,10 +14,15 @@ CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
 class PaddleAdapter(Adapter):
     """paddle.nn.functional and paddle.nn.ClipGradBy* in dynamic mode on the CPU.
 
-    Translated here: Linear's weight is [in, out] in Paddle, and its BatchNorm's momentum weighs the old statistic.
+    Translated here: Linear's weight is [in, out] in Paddle, LayerNorm's weight and bias are flat, and BatchNorm's
+    momentum weighs the old statistic.
     """
 
-    no_kernel = (r"The kernel \S+ is not registered", r"[Tt]he kernel (\(|`|with key).*(not registered|not found)")
+    no_kernel = (
+        r"'epsilon' in Op\(\w+\) should be",
+        r"The kernel \S+ is not registered",
+        r"[Tt]he kernel (\(|`|with key).*(not registered|not found)",
+    )
 
     def __init__(self, device: str, threads: int) -> None:
         import paddle
@@ -50,7 +55,7 @@ class PaddleAdapter(Adapter):
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
     ) -> Any:
-        return self.functional.layer_norm(x, list(normalized_shape), weight, bias, eps)
+        return self.functional.layer_norm(x, list(normalized_shape), self.flat(weight), self.flat(bias), eps)
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         if len(x.shape) < 3:
@@ -111,6 +116,10 @@ class PaddleAdapter(Adapter):
     def norm(self, tensors: Sequence[Any], norm_type: float) -> Any:
         flat = self.paddle.concat([tensor.reshape([-1]) for tensor in tensors])
         return self.paddle.linalg.norm(flat, norm_type)
+
+    @staticmethod
+    def flat(values: Any) -> Any:
+        return None if values is None else values.flatten()
 
     @staticmethod
     def layout(x: Any) -> str:

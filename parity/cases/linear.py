@@ -9,6 +9,7 @@ from typing import Any
 import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
+from parity.cases.exact import matmul
 from parity.cases.op import CaseError, Input, Layout, Op, require_shape, require_x
 
 
@@ -46,7 +47,7 @@ def out_features(params: LinearParams, given: Mapping[str, Shape]) -> int:
 def forward(tensors: Mapping[str, Any], params: LinearParams, *, transposed: bool = False) -> dict[str, Any]:  # noqa: ARG001 - shapes say it all
     """The oracle; `transposed` multiplies with the weight as it is stored (a square weight allows it)."""
     weight = tensors["weight"] if transposed else anp.transpose(tensors["weight"])
-    y = anp.matmul(tensors["x"], weight)
+    y = matmul(tensors["x"], weight)
     return {"y": y if tensors.get("bias") is None else y + tensors["bias"]}
 
 

@@ -70,6 +70,9 @@ class WorkerProcess:
         try:
             self._send(message)
             return self._receive(time.monotonic() + timeout_s, timeout_s)
+        except ValueError as error:
+            # Another thread killed the worker and closed its pipes.
+            raise WorkerError(Outcome.CRASH, "ended") from error
         except WorkerError:
             self.kill()
             raise
@@ -79,7 +82,7 @@ class WorkerProcess:
         try:
             while data:
                 data = data[os.write(self._requests.fileno(), data) :]
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise self._crashed() from error
 
     def _receive(self, deadline: float, timeout_s: float) -> Message:
@@ -127,7 +130,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Say bye and wait a moment, then end whatever is left of it."""
-        with contextlib.suppress(OSError):
+        # ValueError: another thread killed the worker and closed its pipes.
+        with contextlib.suppress(OSError, ValueError):
             os.write(self._requests.fileno(), b'{"do": "bye"}\n')
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_S)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from parity.judge.metrics import compare
 
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
+from parity.judge.metrics import compare
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,7 +44,10 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     if results.comparisons:
         for op, frame in results.frame().groupby("op", sort=False):
             console.print()
-            console.print(op_table(str(op), frame, results, narrow=console.width < NARROW, verbose=verbosity > 0))
+            rows = tensor_rows(frame)
+            console.print(op_table(str(op), rows, results, narrow=console.width < NARROW, verbose=verbosity > 0))
+            for line in details(rows) if verbosity > 0 else ():
+                console.print(line, soft_wrap=True)
         console.print(Text(legend(results), style="dim"), soft_wrap=True)
 
 
@@ -123,10 +126,9 @@ def not_compared(results: Results) -> Iterator[Text]:
         yield Text.assemble((f"{backend}: {outcome}", "yellow"), f" in {plural(n, 'cell')}: {message}")
 
 
-def op_table(op: str, frame: pd.DataFrame, results: Results, *, narrow: bool, verbose: bool) -> Table:
+def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table:
     """The tensors of one op, the worst first."""
-    rows = tensor_rows(frame)
-    shown = rows if verbose else rows[:ROWS_PER_OP]
+    shown = rows if verbose else [row for row in rows if row["verdict"] != "not-compared"][:ROWS_PER_OP]
     n_failing = sum(row["verdict"] in FAILING for row in rows)
     title = (
         f"{op}: {n_failing} of {plural(len(rows), 'tensor')} differ"
@@ -134,7 +136,7 @@ def op_table(op: str, frame: pd.DataFrame, results: Results, *, narrow: bool, ve
         else f"{op}: {plural(len(rows), 'tensor')} agree"
     )
     hidden = len(rows) - len(shown)
-    caption = f"{hidden} more, none worse than these (-v shows them)" if hidden else None
+    caption = f"{hidden} more, none of them worse (-v shows them)" if hidden else None
     table = Table(
         title=title,
         caption=caption,
@@ -153,16 +155,14 @@ def op_table(op: str, frame: pd.DataFrame, results: Results, *, narrow: bool, ve
     table.add_column("off", overflow="fold")
     for row in shown:
         errors = [] if narrow else [error_text(row, name) for name in backends]
-        table.add_row(*lead(row), *errors, Text(", ".join(row["culprit"]), style="red"))
-        if verbose:
-            add_details(table, row, len(errors))
+        table.add_row(*lead(row), *errors, Text(who(row["culprit"], backends), style="red"))
     return table
 
 
 def tensor_rows(frame: pd.DataFrame) -> list[Row]:
     """One row per case, dtype and tensor: worst verdict, excess, culprits, every backend's error; worst first."""
     frame = frame.assign(
-        excess=[excess(row) for row in frame.to_dict("records")],
+        excess=[excess({str(k): v for k, v in row.items()}) for row in frame.to_dict("records")],
         severity=frame["verdict"].map(SEVERITY.index),
     )
     rows = []
@@ -210,23 +210,29 @@ def error_text(row: Row, backend: str) -> Text:
     return Text(f"{error:.1e} ✗", style="red") if verdict in FAILING else Text(f"{error:.1e}  ", style="dim")
 
 
-def add_details(table: Table, row: Row, n_errors: int) -> None:
-    """A second line under a row: the worst element and its values."""
-    worst = row["worst"]
-    text = worst["message"] or describe_worst(worst)
-    if text:
-        table.add_row(Text(f"  {text}", style="dim"), *[""] * (5 + n_errors))
+def who(culprits: Sequence[str], backends: Sequence[str]) -> str:
+    """The sides that are off; `all` says it shorter where it is everyone."""
+    return "all" if len(backends) > 1 and set(culprits) == set(backends) else ", ".join(culprits)
+
+
+def details(rows: Sequence[Row]) -> Iterator[Text]:
+    """A line for each tensor that is not bit for bit equal: its worst element and the values there."""
+    for row in rows:
+        text = row["worst"]["message"] or describe_worst(row["worst"])
+        if text and row["verdict"] != "equal":
+            yield Text.assemble((f"{row['case']} {row['dtype']} {row['tensor']}: ", "bold"), text)
 
 
 def describe_worst(worst: Row) -> str:
     """`paddle -0.84543 against torch -0.84544 at [0, 0], oracle -0.84543; needs rtol 1e-5`."""
     if worst["worst_index"] is None or (isinstance(worst["worst_index"], float) and math.isnan(worst["worst_index"])):
         return ""
-    values = f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"
-    oracle = (
-        "" if worst["expected"] == ORACLE or worst["oracle_value"] is None else f", oracle {worst['oracle_value']:.9g}"
-    )
-    return f"{values} at {list(worst['worst_index'])}{oracle}; rtol {worst['rtol']:g}, atol {worst['atol']:g}; needs rtol {worst['required_rtol']:.2g}"
+    parts = [f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"]
+    parts.append(f"at {list(worst['worst_index'])}")
+    if worst["expected"] != ORACLE and worst["oracle_value"] is not None:
+        parts.append(f"(oracle {worst['oracle_value']:.9g})")
+    parts.append(f"rtol {worst['rtol']:g} atol {worst['atol']:g}, needs rtol {worst['required_rtol']:.2g}")
+    return " ".join(parts)
 
 
 def factor(value: float) -> str:
@@ -238,6 +244,7 @@ def factor(value: float) -> str:
 
 def legend(results: Results) -> str:
     """What the columns mean, where there is something to explain."""
-    text = "× tol: the worst element's difference in tolerances (1 is the limit). Under a backend's name: its largest |x − oracle|"
-    failing: Any = any(row["verdict"] in FAILING for row in results.comparisons)
+    text = "× tol: the worst element's difference in tolerances (1 is the limit). "
+    text += "Under a backend's name: its largest |x − oracle|"
+    failing = any(row["verdict"] in FAILING for row in results.comparisons)
     return text + (", ✗ where that is outside the tolerance." if failing else ".")

@@ -83,7 +83,7 @@ class LineReporter:
     def __exit__(self, *_: object) -> None:
         """Nothing to end."""
 
-    def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
+    def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:  # noqa: ARG002 - a bar counts them
         """Print a line where it is time for one."""
         line = describe(event)
         if isinstance(event, CellFinished):

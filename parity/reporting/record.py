@@ -13,6 +13,7 @@ from typing import Any
 from parity import __version__
 from parity.cases.draw import TensorPlan
 from parity.config.plan import BackendSpec, CasePlan, Plan
+from parity.judge.metrics import Metrics
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting.results import Row
@@ -98,11 +99,7 @@ def outcome_row(outcome: CellOutcome) -> Row:
     }
 
 
-MEASURES = ("n_elements", "n_mismatched", "max_abs_diff", "max_rel_diff", "max_ulp_diff", "rmse", "required_rtol") + (
-    "worst_index",
-    "actual_value",
-    "expected_value",
-)
+MEASURES = tuple(f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal"))
 
 
 def comparison_row(comparison: Comparison) -> Row:

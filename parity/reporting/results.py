@@ -46,18 +46,31 @@ class Results:
         return pd.DataFrame.from_records(rows)
 
     def as_json(self) -> str:
-        """The document, with "nan", "inf" and "-inf" for numbers that are not finite."""
-        document = {
-            "format": FORMAT,
-            "run": self.run,
-            "backends": self.backends,
-            "cases": self.cases,
-            "outcomes": self.outcomes,
-            "comparisons": self.comparisons,
-            "diagnoses": self.diagnoses,
-            "summary": self.summary,
+        """The document, one row a line, with "nan", "inf" and "-inf" for numbers that are not finite."""
+        parts = {
+            "format": encode(FORMAT),
+            "run": encode(self.run),
+            "backends": encode_rows(self.backends),
+            "cases": encode_rows(self.cases),
+            "outcomes": encode_rows(self.outcomes),
+            "comparisons": encode_rows(self.comparisons),
+            "diagnoses": encode_rows(self.diagnoses),
+            "summary": encode(self.summary),
         }
-        return json.dumps(spelled(document), allow_nan=False, indent=1, ensure_ascii=False)
+        return "{" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "}\n"
+
+
+def encode_rows(rows: Sequence[Row]) -> str:
+    """A JSON list with one row a line."""
+    return "[" + ",\n".join(map(encode, rows)) + "]"
+
+
+def encode(value: Any) -> str:
+    """Strict JSON; numbers that are not finite become strings."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        return json.dumps(spelled(value), allow_nan=False, ensure_ascii=False)
 
 
 def spelled(value: Any) -> Any:
@@ -71,10 +84,8 @@ def spelled(value: Any) -> Any:
     return value
 
 
-NUMBERS = frozenset(
-    ("max_abs_diff", "max_rel_diff", "rmse", "rtol", "atol", "required_rtol")
-    + ("actual_value", "expected_value", "oracle_value")
-)
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "known", "message"))
 
 
 def read_results(run_dir: Path) -> Results:
@@ -92,11 +103,18 @@ def read_results(run_dir: Path) -> Results:
     missing = [key for key in (*keys, "comparisons") if key not in document]
     if missing:
         raise ResultsError(f"{path}: lacks {', '.join(missing)}")
-    comparisons = [
-        {k: float(v) if k in NUMBERS and isinstance(v, str) else v for k, v in row.items()}
-        for row in document["comparisons"]
-    ]
+    comparisons = [parsed(row) for row in document["comparisons"]]
     return Results(comparisons=comparisons, **{key: document[key] for key in keys})
+
+
+def parsed(row: Row) -> Row:
+    """A comparison with its spelled-out numbers as floats again."""
+    return {key: NON_FINITE.get(value, value) if spelled_out(key, value) else value for key, value in row.items()}
+
+
+def spelled_out(key: str, value: Any) -> bool:
+    """Whether a field is a number that JSON could not hold."""
+    return isinstance(value, str) and key not in TEXTS
 
 
 def summarize(outcomes: Iterable[Row], comparisons: Iterable[Row]) -> Row:

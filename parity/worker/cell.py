@@ -12,7 +12,7 @@ import numpy as np
 
 from parity.adapters.base import Adapter, Job, Unsupported
 from parity.worker.slot import write_arrays
-from parity.worker.user_ops import UserOps
+from parity.worker.user_ops import UserOps, UserOpsError
 
 Message = Dict[str, Any]
 
@@ -111,5 +111,7 @@ def remark(backend: Backend, job: Job) -> str:
 
 def explain(backend: Backend, error: BaseException) -> str:
     """One line on what went wrong, with the place in the user's file where it did."""
+    if isinstance(error, UserOpsError):
+        return str(error)
     text = " ".join(CONTROL.sub("", backend.adapter.describe(error)).split()) or "no message"
     return f"{backend.user_ops.place(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]

@@ -2,7 +2,7 @@
 
 Requests and replies are JSON objects, one per line. The host sends one request and waits for its reply.
 
-hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1, "ops": null | "/path/my_ops.py"}
+hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1, "ops": null | "/my_ops.py"}
         -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
         -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
 run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",

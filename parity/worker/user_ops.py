@@ -14,7 +14,7 @@ from parity.adapters.base import Job
 
 
 class UserOpsError(Exception):
-    """The user's file cannot be loaded; the message has its name and line."""
+    """The user's file, or a function in it, cannot be used; the message has its name and line."""
 
 
 class UserOps:
@@ -93,7 +93,7 @@ class UserOps:
 
 
 def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppable: List[str]) -> List[str]:
-    """Which of the offered tensors and params the function takes; TypeError where it must take one and does not."""
+    """Which of the offered tensors and params the function takes; UserOpsError where it must take one and does not."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return list(offered)
@@ -101,5 +101,5 @@ def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppa
     missing = [name for name in left_out if name not in droppable]
     if missing:
         place = f"{os.path.basename(inspect.getsourcefile(function) or '?')}:{inspect.getsourcelines(function)[1]}"
-        raise TypeError(f"{place}: {function.__name__} must take {', '.join(missing)} by keyword")
+        raise UserOpsError(f"{place}: {function.__name__} must take {', '.join(missing)} by keyword")
     return [name for name in offered if name in parameters]

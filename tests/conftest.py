@@ -1,0 +1,86 @@
+"""What all tests share: parity as a user starts it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FAKES = Path(__file__).parent / "fakes"
+CONFIGS = ROOT / "configs"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished `parity run`."""
+
+    code: int
+    stdout: str
+    stderr: str
+    run_dir: Path
+
+    @property
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.run_dir / "results.json").read_text())
+
+    def outcomes(self, backend: str) -> dict[tuple[str, str], str]:
+        return {(o["case"], o["dtype"]): o["outcome"] for o in self.results["outcomes"] if o["backend"] == backend}
+
+    def message(self, backend: str) -> str:
+        return next(o["message"] for o in self.results["outcomes"] if o["backend"] == backend and o["message"])
+
+    def failing(self, **wanted: str) -> list[dict[str, Any]]:
+        rows = self.select(**wanted)
+        return [row for row in rows if row["verdict"] not in ("equal", "close", "not-compared")]
+
+    def select(self, **wanted: str) -> list[dict[str, Any]]:
+        return [row for row in self.results["comparisons"] if all(row[k] == v for k, v in wanted.items())]
+
+
+def parity_command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "parity", *map(str, arguments)]
+
+
+@pytest.fixture
+def parity_run(tmp_path: Path) -> Callable[..., Finished]:
+    """Runs `parity run` on YAML text or on a config file."""
+
+    def run(config: str | Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300) -> Finished:
+        if isinstance(config, str):
+            path = tmp_path / "config.yaml"
+            path.write_text(config)
+            config = path
+        run_dir = tmp_path / "run"
+        done = subprocess.run(
+            parity_command("run", config, "--out", run_dir, *arguments),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+            env={**os.environ, **(env or {})},
+        )
+        return Finished(done.returncode, done.stdout, done.stderr, run_dir)
+
+    return run
+
+
+def user_config(ops: str | Path, *, cases: Sequence[str] = (), backends: Sequence[str] = ("numpy",), adapter: str = "numpy") -> str:
+    """A config in which the backend `mine` runs the user ops of a file, beside others."""
+    mine = f"{{name: mine, adapter: {adapter}, ops: {ops}}}"
+    lines = cases or ["{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"]
+    listed = "\n".join(f"  - {line}" for line in lines)
+    return f"version: 1\nbackends: [{', '.join([*backends, mine])}]\ncases:\n{listed}\n"
+
+
+def three_cases(op: str = "layer_norm") -> list[str]:
+    """Cases `before`, `bad` and `after`; fakes misbehave where the last axis has length 13."""
+    sizes = {"before": 6, "bad": 13, "after": 7}
+    return [f"{{id: {i}, op: {op}, params: {{normalized_shape: [{n}]}}, inputs: {{x: {{shape: [4, {n}]}}}}}}" for i, n in sizes.items()]

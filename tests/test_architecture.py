@@ -1,0 +1,97 @@
+"""ARCHITECTURE.md's table against the imports, and what the parts that run elsewhere may use."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "parity"
+ROW = re.compile(r"^\| `parity/(\w+)(?:/|\.py)` \|.*\|(?P<allowed>[^|]*)\|$", re.MULTILINE)
+HEAVY = ("numpy", "pandas", "rich", "pydantic", "ruamel", "torch", "paddle", "autograd", "uv", "psutil", "filelock")
+
+
+def allowed_imports() -> dict[str, set[str]]:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    return {m[1]: {name for name in re.findall(r"`(\w+)`", m["allowed"])} for m in ROW.finditer(text)}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def rooms_imported(path: Path) -> set[str]:
+    parts = [name.split(".") for name in imports_of(path) if name.split(".")[0] == "parity"]
+    return {p[1] for p in parts if len(p) > 1 and p[1] != "__version__"}
+
+
+SOURCES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in ("__init__.py", "__main__.py") or p.parent != PACKAGE)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_room_imports_only_what_the_table_allows(path):
+    room = room_of(path)
+    table = allowed_imports()
+    assert room in table, f"{room} is not in ARCHITECTURE.md"
+    allowed = table[room] | {room}
+    if room == "adapters" and path.name != "numpy_adapter.py":
+        allowed -= {"cases"}
+    assert rooms_imported(path) <= allowed
+
+
+def test_every_room_of_the_table_exists():
+    assert {room_of(path) for path in SOURCES} == set(allowed_imports())
+
+
+def test_the_check_can_fail(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text("from parity.engine import execute\nimport parity.judge.metrics\nfrom parity import reporting\n")
+    assert rooms_imported(path) == {"engine", "judge", "reporting"}
+
+
+def test_help_is_light():
+    code = f"import sys; from parity.cli import main; main(['--help'], standalone_mode=False); print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("module", ["parity.engine", "parity.run", "parity.config", "parity.worker.main"])
+def test_no_framework_is_imported_by_the_host(module):
+    code = f"import sys, {module}; print([m for m in ('torch', 'paddle', 'oneflow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) in ("worker", "adapters")], ids=lambda p: p.name)
+def test_what_runs_in_a_worker_parses_on_python_3_8(path):
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_functions_and_files_stay_small():
+    long_functions, long_files = [], []
+    for path in SOURCES:
+        text = path.read_text()
+        if text.count("\n") > 400:
+            long_files.append(path.name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 80:
+                long_functions.append(f"{path.name}:{node.name}")
+    assert not long_functions
+    assert not long_files

@@ -1,0 +1,152 @@
+"""Frameworks that crash, hang, babble and lie, as user ops in real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.conftest import FAKES, parity_command, three_cases, user_config
+
+
+def fake(name: str) -> str:
+    return user_config(FAKES / f"{name}.py", cases=three_cases())
+
+
+def others_are_unharmed(finished) -> bool:
+    mine = finished.outcomes("mine")
+    healthy = [(case, dtype) for case in ("before", "after") for dtype in ("float32", "float64")]
+    passed = all(row["verdict"] in ("equal", "close") for row in finished.results["comparisons"] if row["case"] != "bad")
+    return passed and all(mine[cell] == "ok" for cell in healthy) and set(finished.outcomes("numpy").values()) == {"ok"}
+
+
+def test_an_honest_user_op_passes(parity_run):
+    finished = parity_run(fake("honest"))
+    assert finished.code == 0, finished.stdout
+    assert "PASS" in finished.stdout
+    assert {row["tensor"] for row in finished.results["comparisons"]} == {"y", "grad.x", "grad.weight", "grad.bias"}
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "said"),
+    [
+        ("segfault", "crash", "killed by SIGSEGV"),
+        ("abort", "crash", "SIGABRT; last output: terminate called"),
+        ("leave", "crash", "exited with status 0 in the middle"),
+        ("orphan", "crash", "exited with status 3"),
+        ("hang", "timeout", "no result after 2 s"),
+        ("endless", "timeout", "no result after 2 s"),
+        ("raises", "error", "raises.py:12: ValueError: no such kernel"),
+        ("text", "error", "must return tensors"),
+    ],
+)
+def test_a_bad_cell_costs_only_itself(parity_run, name, outcome, said):
+    finished = parity_run(fake(name), "--timeout", "2")
+    mine = finished.outcomes("mine")
+    assert mine["bad", "float32"] == mine["bad", "float64"] == outcome
+    assert said in finished.message("mine")
+    assert others_are_unharmed(finished)
+    assert finished.code == 3
+    assert {row["verdict"] for row in finished.select(case="bad", actual="mine")} == {"not-compared"}
+
+
+def test_a_noisy_op_is_heard_in_the_log_only(parity_run):
+    finished = parity_run(fake("noisy"))
+    assert finished.code == 0
+    assert b"noise without an end of line" in (finished.run_dir / "log.txt").read_bytes()
+    assert "noise" not in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "said"),
+    [
+        ("wrong_shape", "structure", "mine has shape [4, 12], oracle [4, 13]"),
+        ("wrong_dtype", "structure", "mine has dtype"),
+        ("nothing", "structure", "mine has no y"),
+        ("extra", "structure", "oracle has no mean"),
+        ("nan", "nonfinite", ""),
+    ],
+)
+def test_a_liar_is_red(parity_run, name, verdict, said):
+    finished = parity_run(fake(name))
+    found = [row for row in finished.failing(case="bad", actual="mine", expected="oracle") if row["verdict"] == verdict]
+    assert found, finished.stdout
+    assert said in found[0]["message"]
+    assert finished.code == 1
+    assert others_are_unharmed(finished)
+
+
+def test_endless_output_does_not_fill_the_disk(parity_run):
+    finished = parity_run(fake("endless"), "--timeout", "2", "--dtype", "float32")
+    assert (finished.run_dir / "log.txt").stat().st_size < 4 << 20
+
+
+def test_nothing_outlives_the_run(parity_run):
+    before = {p.pid for p in psutil.process_iter()}
+    parity_run(fake("orphan"), "--dtype", "float32")
+    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and "bootstrap.py" in str(p.info["cmdline"])]
+    assert not left
+
+
+def test_scratch_files_are_gone(parity_run):
+    before = set(Path("/dev/shm").glob("parity-*"))
+    parity_run(fake("segfault"))
+    assert set(Path("/dev/shm").glob("parity-*")) <= before
+
+
+def wait_for(path: Path, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
+    config = tmp_path / "config.yaml"
+    config.write_text(fake("hang"))
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen(parity_command("run", config, "--out", run_dir), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(run_dir / "tensors" / "0002-after" / "grad.y.npy")
+    time.sleep(2)
+    workers = psutil.Process(process.pid).children()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert "INTERRUPTED" in out
+    from tests.conftest import Finished
+
+    finished = Finished(code, out, err, run_dir)
+    assert finished.outcomes("mine") == {("before", "float32"): "ok", ("before", "float64"): "ok"}
+    assert finished.results["summary"]["exit_code"] == 130
+    assert workers
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+
+
+def test_workers_die_with_a_killed_host(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(fake("hang"))
+    process = subprocess.Popen(parity_command("run", config, "--out", tmp_path / "run"), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    wait_for(tmp_path / "run" / "tensors" / "0002-after" / "grad.y.npy")
+    time.sleep(2)
+    workers = psutil.Process(process.pid).children()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=5)
+    assert gone
+    assert not alive
+
+
+def test_stored_outputs_of_a_failing_cell_can_be_read(parity_run):
+    finished = parity_run(fake("nan"), "--dtype", "float32")
+    folder = finished.run_dir / "tensors" / "0001-bad" / "float32"
+    y = np.load(folder / "mine" / "y.npy", allow_pickle=False)
+    assert np.isnan(y[0, 0])
+    assert np.isfinite(np.load(folder / "numpy" / "y.npy", allow_pickle=False)).all()

@@ -1,0 +1,74 @@
+"""The real wheels: every op on every backend, on well-conditioned inputs, against the oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.frameworks
+
+CONFIG = """
+version: 1
+backends: [torch, paddle, oneflow, numpy]
+cases:
+  - {id: layer_norm, op: layer_norm, params: {normalized_shape: [5, 9]}, inputs: {x: {shape: [7, 5, 9]}}}
+  - {id: layer_norm-plain, op: layer_norm, params: {normalized_shape: [9]}, inputs: {x: {shape: [7, 9]}, weight: null, bias: null}}
+  - {id: group_norm, op: group_norm, params: {num_groups: 2}, inputs: {x: {shape: [3, 4, 5, 6]}}}
+  - {id: group_norm-3d, op: group_norm, params: {num_groups: 2}, inputs: {x: {shape: [3, 4, 15]}}}
+  - {id: instance_norm, op: instance_norm, inputs: {x: {shape: [3, 4, 5, 6]}}}
+  - {id: instance_norm-1d, op: instance_norm, inputs: {x: {shape: [3, 4, 15]}}}
+  - {id: batch_norm-1d, op: batch_norm, inputs: {x: {shape: [16, 4]}}}
+  - {id: batch_norm-2d, op: batch_norm, inputs: {x: {shape: [3, 4, 5, 6]}}}
+  - {id: batch_norm-eval, op: batch_norm, params: {training: false}, inputs: {x: {shape: [3, 4, 5]}}}
+  - {id: linear, op: linear, params: {in_features: 6, out_features: 5}, inputs: {x: {shape: [2, 3, 6]}}}
+  - {id: linear-plain, op: linear, params: {in_features: 6, out_features: 5}, inputs: {x: {shape: [4, 6]}, bias: null}}
+  - {id: clip-2, op: clip_grad_norm, params: {max_norm: 0.7}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+  - {id: clip-1, op: clip_grad_norm, params: {max_norm: 0.7, norm_type: 1}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+  - {id: clip-inf, op: clip_grad_norm, params: {max_norm: 0.7, norm_type: .inf}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+  - {id: clip-each, op: clip_grad_norm, params: {max_norm: 0.7, scope: per_tensor}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+  - {id: clip-value, op: clip_grad_value, params: {clip_value: 0.4}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    import json
+    import subprocess
+
+    from tests.conftest import Finished, parity_command
+
+    folder = tmp_path_factory.mktemp("frameworks")
+    (folder / "config.yaml").write_text(CONFIG)
+    done = subprocess.run(
+        parity_command("run", "config.yaml", "--out", "run", "--rtol", "1e-4", "--atol", "3e-6"), cwd=folder, capture_output=True, text=True
+    )
+    assert json.loads((folder / "run" / "results.json").read_text())["format"] == 1, done.stderr
+    return Finished(done.returncode, done.stdout, done.stderr, folder / "run")
+
+
+@pytest.mark.parametrize("backend", ["torch", "paddle", "oneflow", "numpy"])
+def test_every_op_runs_and_agrees_with_the_oracle(finished, backend):
+    outcomes = finished.outcomes(backend)
+    lacking = {("clip-each", "float64")} if backend == "paddle" else set()
+    assert {cell for cell, outcome in outcomes.items() if outcome != "ok"} == lacking
+    off = {(row["case"], row["tensor"]) for row in finished.failing(actual=backend, expected="oracle")}
+    conventions = {("batch_norm-1d", "running_var"), ("batch_norm-2d", "running_var")} if backend == "paddle" else set()
+    assert off == conventions, finished.stdout
+
+
+def test_what_paddle_lacks_is_unsupported_with_its_reason(finished):
+    assert finished.outcomes("paddle")["clip-each", "float64"] == "unsupported"
+    assert "clip_by_norm" in finished.message("paddle")
+
+
+def test_the_versions_are_the_pinned_ones(finished):
+    versions = {row["name"]: row["version"].partition("+")[0] for row in finished.results["backends"]}
+    assert versions["torch"] == "2.13.0"
+    assert versions["paddle"] == "3.3.1"
+    assert versions["oneflow"] == "0.9.0"
+
+
+def test_every_tensor_was_compared_with_baseline_and_oracle(finished):
+    for case in finished.results["cases"]:
+        tensors = {row["tensor"] for row in finished.select(case=case["id"], expected="oracle", actual="torch", dtype="float32")}
+        for backend in ("paddle", "oneflow", "numpy"):
+            assert {row["tensor"] for row in finished.select(case=case["id"], expected="torch", actual=backend, dtype="float32")} == tensors
