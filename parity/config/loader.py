@@ -30,6 +30,7 @@ class FilePlan:
 
     document: Document
     backends: tuple[tuple[BackendSpec, Node], ...]
+    backends_ok: bool
     baseline: Node | None
     seed: int
     cases: tuple[BuiltCase, ...]
@@ -55,7 +56,9 @@ def _read_file(path: Path, report: Report) -> FilePlan | None:
 
 
 def _file_plan(document: Document, report: Report) -> FilePlan:
+    n_before = len(report)
     backends = _backends(document, report)
+    backends_ok = len(report) == n_before and bool(backends)
     defaults = parse_defaults(document.get("defaults"), OPS, report)
     scope = Scope(
         ops=OPS,
@@ -73,7 +76,7 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
     known = tuple(entry for node in document.known if (entry := parse_known(node, report)) is not None)
     seed = _seed(document.get("seed"), report)
-    return FilePlan(document, backends, document.get("baseline"), seed, _named(cases, report), known)
+    return FilePlan(document, backends, backends_ok, document.get("baseline"), seed, _named(cases, report), known)
 
 
 def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
@@ -145,7 +148,8 @@ def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
         name=name,
         configs=tuple(configs),
         backends=tuple(backends),
-        baseline=_united_baseline(files, tuple(spec.name for spec in backends), report),
+        backends_ok=all(file.backends_ok for file in files),
+        baseline=_united_baseline(files, backends, report),
         seed=_united_seed(files, report),
         cases=_united_cases(files, report),
         known=tuple(dict.fromkeys(entry for file in files for entry in file.known)),
@@ -162,8 +166,9 @@ def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendS
     return [spec for spec, _ in united.values()]
 
 
-def _united_baseline(files: Sequence[FilePlan], names: Sequence[str], report: Report) -> str | None:
+def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Report) -> str | None:
     """The baseline that the files agree on; None where none names one."""
+    names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
     stated = [node for file in files if (node := file.baseline) is not None]
     for node in stated:
         if names and node.text not in (*names, ORACLE):

@@ -72,7 +72,7 @@ class Node:
 
 def _pieces(node: Node) -> Iterator[str]:
     if isinstance(node.value, dict):
-        yield from _enclosed("{", "}", ((f"{_printable(key)}: ", item) for key, item in node.value.items()))
+        yield from _enclosed("{", "}", ((f"{printable(key)}: ", item) for key, item in node.value.items()))
     elif isinstance(node.value, tuple):
         yield from _enclosed("[", "]", (("", item) for item in node.value))
     elif isinstance(node.value, str):
@@ -92,7 +92,7 @@ def _enclosed(start: str, end: str, entries: Iterable[tuple[str, Node]]) -> Iter
 def _quoted(text: str) -> str:
     head = text[: 2 * MAX_VALUE_SHOWN]
     bare = head.isprintable() and head == head.strip() and not SPECIAL.search(head) and not _looks_typed(head)
-    return head if bare else '"' + _printable(head).replace('"', '\\"') + '"'
+    return head if bare else '"' + printable(head).replace('"', '\\"') + '"'
 
 
 def _looks_typed(text: str) -> bool:
@@ -103,7 +103,10 @@ def _looks_typed(text: str) -> bool:
     return True
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """The text with line breaks, control characters and the like escaped."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -128,22 +131,39 @@ class Report:
         `near` is the wrong word for which the nearest allowed one is offered; `key` is the path where it is not the
         node's own (something is missing in it), and then there is no value to show unless `value` says so.
         """
-        words = tuple(allowed)
-        hint = nearest(near, words) if near is not None else None
         shown = node.shown() if (key is None if value is None else value) else ""
-        self._put(Problem(node.file, node.line, _printable(key or node.key), shown, message, words, hint))
+        self._put(node.file, node.line, key or node.key, shown, message, allowed, near)
 
     def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
         """Says what is wrong with an option, given as it was typed."""
-        words = tuple(allowed)
-        hint = nearest(near, words) if near is not None else None
-        self._put(Problem(COMMAND_LINE, 0, _printable(option), "", message, words, hint))
+        self._put(COMMAND_LINE, 0, option, "", message, allowed, near)
 
     def add_file(self, file: str, message: str, line: int = 0) -> None:
         """Says what is wrong with a file as a whole, or with its syntax at `line`."""
-        self._put(Problem(file, line, "", "", message))
+        self._put(file, line, "", "", message)
 
-    def _put(self, problem: Problem) -> None:
+    def _put(
+        self,
+        file: str,
+        line: int,
+        key: str,
+        value: str,
+        message: str,
+        allowed: Iterable[str] = (),
+        near: str | None = None,
+    ) -> None:
+        words = tuple(allowed)
+        hint = nearest(near, words) if near is not None else None
+        # What the user wrote is quoted in all of these, and may hold line breaks or escape sequences.
+        problem = Problem(
+            file,
+            line,
+            printable(key),
+            printable(value),
+            printable(message),
+            tuple(printable(word) for word in words),
+            None if hint is None else printable(hint),
+        )
         self._found.setdefault(problem)
 
     @property

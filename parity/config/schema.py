@@ -109,8 +109,8 @@ def _definitions() -> Schema:
 
 
 def _short_backend() -> Schema:
-    names = "|".join(ADAPTERS)
-    return {**TEXT, "pattern": rf"^({names})(==[^=:\s]+)?(:[^=:\s]+)?$", "description": "NAME[==VERSION][:MODE]"}
+    names = "|".join(rf"{name}(==[^=:\s]+)?(:({'|'.join(traits.modes)}))?" for name, traits in ADAPTERS.items())
+    return {**TEXT, "pattern": f"^({names})$", "description": "NAME[==VERSION][:MODE]"}
 
 
 def _backend_mapping() -> Schema:

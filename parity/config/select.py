@@ -20,11 +20,15 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Draft:
-    """All that the files ask for; `baseline` is None where none of them names one."""
+    """All that the files ask for; `baseline` is None where none of them names one.
+
+    `backends_ok`: none of them was left out for being wrong, so an unknown name is unknown indeed.
+    """
 
     name: str
     configs: tuple[ConfigFile, ...]
     backends: tuple[BackendSpec, ...]
+    backends_ok: bool
     baseline: str | None
     seed: int
     cases: tuple[BuiltCase, ...]
@@ -33,7 +37,7 @@ class Draft:
 
 def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     """The plan that is left, or None after reporting what is wrong."""
-    backends = _backends(draft.backends, overrides.backends, report)
+    backends = _backends(draft, overrides.backends, report)
     baseline = _baseline(draft, backends, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _matching(cases, overrides.keyword, report)
@@ -44,19 +48,19 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     return Plan(draft.name, draft.configs, backends, baseline, draft.seed, plans, draft.known)
 
 
-def _backends(backends: tuple[BackendSpec, ...], wanted: Sequence[str], report: Report) -> tuple[BackendSpec, ...]:
-    names = [spec.name for spec in backends]
+def _backends(draft: Draft, wanted: Sequence[str], report: Report) -> tuple[BackendSpec, ...]:
+    names = [spec.name for spec in draft.backends]
     for name in wanted:
-        if names and name not in names:
+        if draft.backends_ok and name not in names:
             report.add_command_line(f"--backend {name}", "the config has no such backend", names, name)
-    return tuple(spec for spec in backends if not wanted or spec.name in wanted)
+    return tuple(spec for spec in draft.backends if not wanted or spec.name in wanted)
 
 
 def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overrides, report: Report) -> str:
     """The command line's, else the config's as long as it is kept (the oracle stands in for it), else the first."""
     names = [spec.name for spec in backends]
     if overrides.baseline is not None:
-        if names and overrides.baseline not in (*names, ORACLE):
+        if draft.backends_ok and overrides.baseline not in (*names, ORACLE):
             option = f"--baseline {overrides.baseline}"
             report.add_command_line(option, "no backend of this run", (*names, ORACLE), overrides.baseline)
         return overrides.baseline

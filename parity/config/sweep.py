@@ -83,7 +83,14 @@ def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Report) ->
 def suffixes(swept: tuple[tuple[str, Node], ...]) -> tuple[str, ...]:
     """`mean=100` for each swept path: its last word, or as many as tell the paths apart."""
     names = _short_names(tuple(path for path, _ in swept))
-    return tuple(f"{name}={as_text(value)}" for name, (_, value) in zip(names, swept, strict=True))
+    return tuple(_suffix(name, value) for name, (_, value) in zip(names, swept, strict=True))
+
+
+def _suffix(name: str, value: Node) -> str:
+    """Of a mapping, each of its entries stands for itself."""
+    if value.mapping:
+        return "-".join(_suffix(key, entry) for key, entry in value.mapping.items())
+    return f"{name}={as_text(value)}"
 
 
 def _short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
