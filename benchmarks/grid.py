@@ -24,7 +24,7 @@ from pathlib import Path
 
 GOAL = 1.5
 
-SCRIPT = '''
+SCRIPT = """
 import os, sys
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import json, warnings
@@ -66,7 +66,7 @@ for case in json.load(open(path)):
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
         except AssertionError:
             pass
-'''
+"""
 
 
 def grid(n_cases: int) -> list[dict]:
@@ -85,8 +85,12 @@ def as_yaml(cases: list[dict]) -> str:
     """The same grid as a parity config."""
     lines = ["version: 1", "backends: [torch, paddle]", "cases:"]
     for number, case in enumerate(cases):
-        params = f"normalized_shape: {case['weight']}" if case["op"] == "layer_norm" else f"out_features: {case['bias'][0]}"
-        lines.append(f"  - {{id: case-{number}, op: {case['op']}, params: {{{params}}}, inputs: {{x: {{shape: {case['x']}}}}}}}")
+        params = (
+            f"normalized_shape: {case['weight']}" if case["op"] == "layer_norm" else f"out_features: {case['bias'][0]}"
+        )
+        lines.append(
+            f"  - {{id: case-{number}, op: {case['op']}, params: {{{params}}}, inputs: {{x: {{shape: {case['x']}}}}}}}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -72,7 +72,9 @@ def parity_run(tmp_path: Path) -> Callable[..., Finished]:
     return run
 
 
-def user_config(ops: str | Path, *, cases: Sequence[str] = (), backends: Sequence[str] = ("numpy",), adapter: str = "numpy") -> str:
+def user_config(
+    ops: str | Path, *, cases: Sequence[str] = (), backends: Sequence[str] = ("numpy",), adapter: str = "numpy"
+) -> str:
     """A config in which the backend `mine` runs the user ops of a file, beside others."""
     mine = f"{{name: mine, adapter: {adapter}, ops: {ops}}}"
     lines = cases or ["{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"]
@@ -83,4 +85,7 @@ def user_config(ops: str | Path, *, cases: Sequence[str] = (), backends: Sequenc
 def three_cases(op: str = "layer_norm") -> list[str]:
     """Cases `before`, `bad` and `after`; fakes misbehave where the last axis has length 13."""
     sizes = {"before": 6, "bad": 13, "after": 7}
-    return [f"{{id: {i}, op: {op}, params: {{normalized_shape: [{n}]}}, inputs: {{x: {{shape: [4, {n}]}}}}}}" for i, n in sizes.items()]
+    return [
+        f"{{id: {i}, op: {op}, params: {{normalized_shape: [{n}]}}, inputs: {{x: {{shape: [4, {n}]}}}}}}"
+        for i, n in sizes.items()
+    ]

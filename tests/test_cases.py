@@ -82,7 +82,13 @@ def test_the_near_constant_pair_of_oneflow_pull_request_6149():
 
 def test_running_statistics_follow_pytorch():
     x = np.array([[1.0], [2.0], [6.0]])
-    tensors = {"x": x, "running_mean": np.array([10.0]), "running_var": np.array([1.0]), "weight": np.ones(1), "bias": np.zeros(1)}
+    tensors = {
+        "x": x,
+        "running_mean": np.array([10.0]),
+        "running_var": np.array([1.0]),
+        "weight": np.ones(1),
+        "bias": np.zeros(1),
+    }
     found = evaluate(OPS["batch_norm"], BatchNormParams(momentum=0.1), tensors)
     np.testing.assert_allclose(found["running_mean"], [9.3], rtol=1e-15)
     np.testing.assert_allclose(found["running_var"], [0.9 + 0.1 * x.var(ddof=1)], rtol=1e-15)
@@ -103,7 +109,9 @@ def test_global_clipping_with_and_without_the_epsilon():
     found = clip(ClipGradNormParams(1.0))
     np.testing.assert_allclose(found["total_norm"], 134**0.5, rtol=1e-15)
     np.testing.assert_allclose(found["grads.0"][0], 0.259160505, atol=5e-10)
-    np.testing.assert_allclose(clip(ClipGradNormParams(1.0), denominator_eps=0.0)["grads.0"][0], 0.259160528, atol=5e-10)
+    np.testing.assert_allclose(
+        clip(ClipGradNormParams(1.0), denominator_eps=0.0)["grads.0"][0], 0.259160528, atol=5e-10
+    )
 
 
 def test_clipping_per_tensor():

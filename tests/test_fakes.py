@@ -22,7 +22,9 @@ def fake(name: str) -> str:
 def others_are_unharmed(finished) -> bool:
     mine = finished.outcomes("mine")
     healthy = [(case, dtype) for case in ("before", "after") for dtype in ("float32", "float64")]
-    passed = all(row["verdict"] in ("equal", "close") for row in finished.results["comparisons"] if row["case"] != "bad")
+    passed = all(
+        row["verdict"] in ("equal", "close") for row in finished.results["comparisons"] if row["case"] != "bad"
+    )
     return passed and all(mine[cell] == "ok" for cell in healthy) and set(finished.outcomes("numpy").values()) == {"ok"}
 
 
@@ -90,7 +92,9 @@ def test_endless_output_does_not_fill_the_disk(parity_run):
 def test_nothing_outlives_the_run(parity_run):
     before = {p.pid for p in psutil.process_iter()}
     parity_run(fake("orphan"), "--dtype", "float32")
-    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and "bootstrap.py" in str(p.info["cmdline"])]
+    left = [
+        p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and "bootstrap.py" in str(p.info["cmdline"])
+    ]
     assert not left
 
 
@@ -112,7 +116,13 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
     config = tmp_path / "config.yaml"
     config.write_text(fake("hang"))
     run_dir = tmp_path / "run"
-    process = subprocess.Popen(parity_command("run", config, "--out", run_dir), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        parity_command("run", config, "--out", run_dir),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_for(run_dir / "tensors" / "0002-after" / "grad.y.npy")
     time.sleep(2)
     workers = psutil.Process(process.pid).children()
@@ -133,7 +143,9 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
 def test_workers_die_with_a_killed_host(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(fake("hang"))
-    process = subprocess.Popen(parity_command("run", config, "--out", tmp_path / "run"), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        parity_command("run", config, "--out", tmp_path / "run"), cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
     wait_for(tmp_path / "run" / "tensors" / "0002-after" / "grad.y.npy")
     time.sleep(2)
     workers = psutil.Process(process.pid).children()

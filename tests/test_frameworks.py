@@ -39,7 +39,10 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frameworks")
     (folder / "config.yaml").write_text(CONFIG)
     done = subprocess.run(
-        parity_command("run", "config.yaml", "--out", "run", "--rtol", "1e-4", "--atol", "3e-6"), cwd=folder, capture_output=True, text=True
+        parity_command("run", "config.yaml", "--out", "run", "--rtol", "1e-4", "--atol", "3e-6"),
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert json.loads((folder / "run" / "results.json").read_text())["format"] == 1, done.stderr
     return Finished(done.returncode, done.stdout, done.stderr, folder / "run")
@@ -69,6 +72,12 @@ def test_the_versions_are_the_pinned_ones(finished):
 
 def test_every_tensor_was_compared_with_baseline_and_oracle(finished):
     for case in finished.results["cases"]:
-        tensors = {row["tensor"] for row in finished.select(case=case["id"], expected="oracle", actual="torch", dtype="float32")}
+        tensors = {
+            row["tensor"]
+            for row in finished.select(case=case["id"], expected="oracle", actual="torch", dtype="float32")
+        }
         for backend in ("paddle", "oneflow", "numpy"):
-            assert {row["tensor"] for row in finished.select(case=case["id"], expected="torch", actual=backend, dtype="float32")} == tensors
+            assert {
+                row["tensor"]
+                for row in finished.select(case=case["id"], expected="torch", actual=backend, dtype="float32")
+            } == tensors

@@ -72,8 +72,14 @@ def test_a_custom_gradient_in_paddle(parity_run):
     [
         ("def layer_norm(:\n", "ops.py:1: SyntaxError"),
         ("\nimport no_such_module\n", "ops.py:2: ModuleNotFoundError"),
-        ("def layer_norm(x, weight, bias, normalized_shape, eps):\n    return helper(x)\ndef helper(x):\n    return x.nope\n", "ops.py:4: AttributeError"),
-        ("def layer_norm(x, normalized_shape, eps):\n    return x\n", "ops.py:1: layer_norm must take weight, bias by keyword"),
+        (
+            "def layer_norm(x, weight, bias, normalized_shape, eps):\n    return helper(x)\ndef helper(x):\n    return x.nope\n",
+            "ops.py:4: AttributeError",
+        ),
+        (
+            "def layer_norm(x, normalized_shape, eps):\n    return x\n",
+            "ops.py:1: layer_norm must take weight, bias by keyword",
+        ),
         ("import sys\nsys.exit(3)\n", "ops.py:2: SystemExit: 3"),
     ],
 )

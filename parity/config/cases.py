@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from parity.cases.draw import COARSENESS
@@ -48,7 +48,7 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     if not require_mapping(node, scope.report, "a case"):
         return
     check_keys(node, KEYS, scope.report, "a case")
-    bare = replace(node, value={key: entry for key, entry in node.mapping.items() if key in KEYS})
+    bare = node.with_value({key: entry for key, entry in node.mapping.items() if key in KEYS})
     for combination in expand(bare, scope.report):
         built = _build(combination, scope)
         if built is not None:
@@ -61,7 +61,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     if op is None:
         return None
     written = {key: entry for key, entry in combination.case.mapping.items() if key != "sweep"}
-    case = substitute(scope.defaults.under(op.name, replace(combination.case, value=written)), report)
+    case = substitute(scope.defaults.under(op.name, combination.case.with_value(written)), report)
     if case is None:
         return None
     params = _params(case, op, report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from parity.cases.op import Op
 from parity.config.fields import check_keys, field_specs, require_mapping
@@ -61,7 +61,7 @@ def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Report) -> 
 
 
 def _only(node: Node, keys: tuple[str, ...]) -> Node:
-    return replace(node, value={key: entry for key, entry in node.mapping.items() if key in keys})
+    return node.with_value({key: entry for key, entry in node.mapping.items() if key in keys})
 
 
 def _op_entries(node: Node | None, ops: Mapping[str, Op], report: Report) -> list[tuple[str, Node]]:

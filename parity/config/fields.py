@@ -83,7 +83,8 @@ def check_keys(
         report.add(entry, message, key=place, allowed=words, near=key, value=place == entry.key)
     missing = [key for key in required or () if key not in node.mapping]
     for key in set(missing) - {nearest(key, words) for key in unknown}:
-        report.add(node, f'{what} needs "{key}": {(required or {})[key]}', key=f"{node.key}.{key}")
+        place = SWEPT_VALUE.sub(r"\1", node.key)
+        report.add(node, f'{what} needs "{key}": {(required or {})[key]}', key=f"{place}.{key}")
     return not unknown and not missing
 
 

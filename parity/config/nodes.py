@@ -52,6 +52,10 @@ class Node:
         """The entry `key` of a mapping, None where it is missing."""
         return self.mapping.get(key)
 
+    def with_value(self, value: Any) -> Node:
+        """Another value in this node's place (dataclasses.replace takes five times as long)."""
+        return Node(value, self.file, self.line, self.key, self.text)
+
     def plain(self) -> Any:
         """The value without its places; lists become tuples."""
         if isinstance(self.value, dict):

@@ -63,7 +63,7 @@ class _Resolver:
             return self._text(node, value, open_paths) if "${" in value else node
         if isinstance(value, dict):
             walked = {key: self.walk(item, open_paths) for key, item in value.items()}
-            return replace(node, value=walked) if any(walked[k] is not value[k] for k in value) else node
+            return node.with_value(walked) if any(walked[k] is not value[k] for k in value) else node
         if isinstance(value, tuple):
             return self._list(node, value, open_paths)
         return node
@@ -76,7 +76,7 @@ class _Resolver:
             changed = changed or new is not item
             spliced = new.is_list and isinstance(item.value, str)
             walked.extend(new.items if spliced else (new,))
-        return replace(node, value=tuple(walked)) if changed else node
+        return node.with_value(tuple(walked)) if changed else node
 
     def _text(self, node: Node, text: str, open_paths: tuple[str, ...]) -> Node:
         try:

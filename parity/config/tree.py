@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from parity.cases.draw import DISTRIBUTIONS
 from parity.config.nodes import Node
@@ -63,16 +62,16 @@ def put(tree: Node, path: Path, value: Node) -> Node | None:
     key, rest = path[0], path[1:]
     inner = step(tree, key)
     if rest:
-        below = inner if inner is not None and inner.value is not None else replace(value, value={}, text="")
+        below = inner if inner is not None and inner.value is not None else value.with_value({})
         new = put(below, rest, value)
     else:
         new = merge(inner, value) if inner is not None and inner.is_mapping and value.is_mapping else value
     if new is None:
         return None
     if tree.is_mapping:
-        return replace(tree, value={**tree.mapping, key: new})
+        return tree.with_value({**tree.mapping, key: new})
     if tree.is_list and inner is not None:
-        return replace(tree, value=tuple(new if item is inner else item for item in tree.items))
+        return tree.with_value(tuple(new if item is inner else item for item in tree.items))
     return None
 
 
@@ -84,7 +83,7 @@ def merge(base: Node | None, over: Node | None) -> Node:
         return only
     if not (base.is_mapping and over.is_mapping):
         return over
-    return replace(over, value=_united(base.mapping, over.mapping, merge))
+    return over.with_value(_united(base.mapping, over.mapping, merge))
 
 
 def merge_case(base: Node, over: Node) -> Node:
@@ -94,7 +93,7 @@ def merge_case(base: Node, over: Node) -> Node:
     if inputs[0] is None or inputs[1] is None or not inputs[0].is_mapping or not inputs[1].is_mapping:
         return merged
     tensors = _united(inputs[0].mapping, inputs[1].mapping, _merge_tensor)
-    return replace(merged, value={**merged.mapping, "inputs": replace(inputs[1], value=tensors)})
+    return merged.with_value({**merged.mapping, "inputs": inputs[1].with_value(tensors)})
 
 
 def _merge_tensor(base: Node, over: Node) -> Node:
@@ -103,7 +102,7 @@ def _merge_tensor(base: Node, over: Node) -> Node:
         dropped = DRAW_KEYS - drawn
         if drawn & {"values", "file"}:
             dropped |= {"shape"}
-        base = replace(base, value={key: node for key, node in base.mapping.items() if key not in dropped})
+        base = base.with_value({key: node for key, node in base.mapping.items() if key not in dropped})
     return merge(base, over)
 
 

@@ -69,10 +69,12 @@ def read_yaml(path: Path, report: Report) -> YamlFile | None:
     if data is None:
         return None
     try:
-        root = _parse(data, str(path))
+        root, problems = _parse(data, str(path))
     except _YamlProblem as problem:
         report.add_file(str(path), problem.message, problem.line)
         return None
+    for twice in problems:
+        report.add_file(str(path), twice.message, twice.line)
     if not root.is_mapping:
         empty = root.value is None
         message = "the file is empty" if empty else "the file must be a mapping at its top level"
@@ -98,14 +100,15 @@ def _read_bytes(path: Path, report: Report) -> bytes | None:
     return data
 
 
-def _parse(data: bytes, file: str) -> Node:
+def _parse(data: bytes, file: str) -> tuple[Node, list[_YamlProblem]]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _YamlProblem(f"not UTF-8: byte 0x{data[error.start]:02x}", line) from None
+    builder = _Builder(file)
     try:
-        return _Builder(file).build(YAML(typ="safe", pure=True).parse(text))
+        builder.read(YAML(typ="safe", pure=True).parse(text))
     except _YamlProblem:
         raise
     except MarkedYAMLError as error:
@@ -118,12 +121,13 @@ def _parse(data: bytes, file: str) -> Node:
     except Exception as error:
         # ruamel.yaml 0.19 lets IndexError, ValueError and the like escape from some malformed texts.
         raise _YamlProblem(f"not valid YAML ({type(error).__name__} in the parser)", 0) from None
+    return builder.root, builder.problems
 
 
 def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark is not None else 0
-    lines = text.splitlines()
+    lines = text.split("\n")
     if 0 < line <= len(lines) and "\t" in lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]:
         return "not valid YAML: a tab in the indentation; YAML wants spaces", line
     parts = [str(part) for part in (error.context, error.problem) if part]
@@ -134,20 +138,23 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
 
 @dataclass
 class _Open:
-    """A list or mapping whose end has not come yet."""
+    """A list or mapping whose end has not come yet; `size` and `height` count what is in it."""
 
-    node: Node
+    is_mapping: bool
+    key: str
+    line: int
     anchor: str | None
     items: list[Node] = field(default_factory=list)
     entries: dict[str, Node] = field(default_factory=dict)
     merged: list[Node] = field(default_factory=list)
-    key: str | None = None
-    key_line: int = 0
+    next_key: str | None = None
+    next_line: int = 0
+    merging: bool = False
     size: int = 1
     height: int = 1
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Anchored:
     """An anchored value with how many values it holds and how deep it is."""
 
@@ -157,11 +164,12 @@ class _Anchored:
 
 
 class _Builder:
-    """Turns parser events into nodes."""
+    """Turns parser events into nodes; `problems` (a key twice) do not keep the rest from being read."""
 
     def __init__(self, file: str) -> None:
         self.root = Node(None, file, 1, "")
         self.file = file
+        self.problems: list[_YamlProblem] = []
         self.stack: list[_Open] = []
         self.anchors: dict[str, _Anchored] = {}
         self.n_aliased = 0
@@ -176,12 +184,11 @@ class _Builder:
             DocumentStartEvent: self._document,
         }
 
-    def build(self, events: Iterator[Any]) -> Node:
+    def read(self, events: Iterator[Any]) -> None:
         for event in events:
             handler = self.handlers.get(type(event))
             if handler is not None:
                 handler(event)
-        return self.root
 
     def _document(self, event: Any) -> None:
         self.n_documents += 1
@@ -189,41 +196,40 @@ class _Builder:
             raise _YamlProblem("a second document starts here; one file holds one config", event.start_mark.line + 1)
 
     def _scalar(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        _refuse_tag(event, line)
-        top = self.stack[-1] if self.stack else None
-        if top is not None and top.node.is_mapping and top.key is None:
-            self._set_key(top, event.value, line, plain=event.implicit[0])
+        line, text = event.start_mark.line + 1, event.value
+        if event.tag is not None:
+            _refuse_tag(event, line)
+        if self._awaits_key():
+            self._set_key(self.stack[-1], text, line, plain=event.implicit[0])
             return
-        value = resolve(event.value) if event.implicit[0] else event.value
+        value = resolve(text) if event.implicit[0] else text
         key, line = self._place(line)
-        self._put(_Anchored(Node(value, self.file, line, key, event.value), 1, 0), event.anchor)
+        self._put(Node(value, self.file, line, key, text), 1, 0, event.anchor)
 
     def _set_key(self, top: _Open, key: str, line: int, *, plain: bool) -> None:
         if key in top.entries:
             first = top.entries[key].line
-            raise _YamlProblem(f'the key "{key}" stands here twice (first in line {first})', line)
-        top.key, top.key_line = "<<" if plain and key == "<<" else key, line
+            self.problems.append(_YamlProblem(f'the key "{key}" stands here twice (first in line {first})', line))
+        top.next_key, top.next_line, top.merging = key, line, plain and key == "<<"
 
     def _start(self, event: Any) -> None:
         line = event.start_mark.line + 1
-        _refuse_tag(event, line)
-        if self.stack and self.stack[-1].node.is_mapping and self.stack[-1].key is None:
+        if event.tag is not None:
+            _refuse_tag(event, line)
+        if self._awaits_key():
             raise _YamlProblem("a key must be a word, not a list or a mapping", line)
         if len(self.stack) >= MAX_DEPTH:
             raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
-        key, line = self._place(line)
-        empty: Any = {} if type(event) is MappingStartEvent else ()
-        self.stack.append(_Open(Node(empty, self.file, line, key), event.anchor))
+        self.stack.append(_Open(type(event) is MappingStartEvent, *self._place(line), event.anchor))
 
     def _end(self, _event: Any) -> None:
         done = self.stack.pop()
-        value: Any = {**_merged(done), **done.entries} if done.node.is_mapping else tuple(done.items)
-        self._put(_Anchored(replace(done.node, value=value), done.size, done.height), done.anchor)
+        value: Any = {**_merged(done), **done.entries} if done.is_mapping else tuple(done.items)
+        self._put(Node(value, self.file, done.line, done.key), done.size, done.height, done.anchor)
 
     def _alias(self, event: Any) -> None:
         line = event.start_mark.line + 1
-        if self.stack and self.stack[-1].node.is_mapping and self.stack[-1].key is None:
+        if self._awaits_key():
             raise _YamlProblem("a key must be a word, not an alias", line)
         found = self.anchors.get(event.anchor)
         if found is None:
@@ -233,33 +239,42 @@ class _Builder:
             raise _YamlProblem(f"the aliases up to here stand for more than {MAX_ALIASED} values", line)
         if len(self.stack) + found.height > MAX_DEPTH:
             raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
-        self._put(replace(found, node=replace(found.node, line=self._place(line)[1])), None)
+        self._put(replace(found.node, line=self._place(line)[1]), found.size, found.height, None)
+
+    def _awaits_key(self) -> bool:
+        return bool(self.stack) and self.stack[-1].is_mapping and self.stack[-1].next_key is None
 
     def _place(self, line: int) -> tuple[str, int]:
         """Path and line of the value that comes next: an entry is where its key is."""
         if not self.stack:
             return "", line
         top = self.stack[-1]
-        if top.node.is_mapping:
-            return (f"{top.node.key}.{top.key}" if top.node.key else f"{top.key}"), top.key_line
-        return f"{top.node.key}[{len(top.items)}]", line
+        if top.is_mapping:
+            return (f"{top.key}.{top.next_key}" if top.key else str(top.next_key)), top.next_line
+        return f"{top.key}[{len(top.items)}]", line
 
-    def _put(self, value: _Anchored, anchor: str | None) -> None:
+    def _put(self, node: Node, size: int, height: int, anchor: str | None) -> None:
         if anchor is not None:
-            self.anchors[anchor] = value
+            self.anchors[anchor] = _Anchored(node, size, height)
         if not self.stack:
-            self.root = value.node
+            self.root = node
             return
         top = self.stack[-1]
-        top.size += value.size
-        top.height = max(top.height, value.height + 1)
-        if not top.node.is_mapping:
-            top.items.append(value.node)
-        elif top.key == "<<":
-            top.merged.append(value.node)
-            top.key = None
+        top.size += size
+        top.height = max(top.height, height + 1)
+        if not top.is_mapping:
+            top.items.append(node)
+            return
+        if top.merging:
+            top.merged.append(node)
         else:
-            top.entries[str(top.key)], top.key = value.node, None
+            top.entries.setdefault(str(top.next_key), node)
+        top.next_key = None
+
+
+def _refuse_tag(event: Any, line: int) -> None:
+    tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+    raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", line)
 
 
 def _merged(opened: _Open) -> dict[str, Node]:
@@ -271,12 +286,6 @@ def _merged(opened: _Open) -> dict[str, Node]:
                 raise _YamlProblem('"<<" merges a mapping or a list of mappings', node.line)
             entries = {**base.mapping, **entries}
     return entries
-
-
-def _refuse_tag(event: Any, line: int) -> None:
-    if event.tag is not None:
-        tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-        raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", line)
 
 
 def resolve(text: str) -> bool | int | float | str | None:

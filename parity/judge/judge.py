@@ -43,20 +43,15 @@ def judge_cell(
     """All comparisons of one cell: every backend with the oracle, and every other backend with the baseline."""
     truth = Side(ORACLE, {name: oracle_output(values, dtype) for name, values in oracle.items()})
     sides = {outcome.backend: side_of(outcome) for outcome in outcomes}
-    names = sorted_union(truth, *sides.values())
-    against_oracle = {
-        name: [compare_tensor(case, dtype, tensor, side, truth, oracle) for tensor in names]
+    against_oracle = [c for side in sides.values() for c in compare_sides(case, dtype, side, truth, oracle)]
+    off = {(c.actual, c.tensor) for c in against_oracle if c.verdict.fails}
+    against_baseline = [
+        c
         for name, side in sides.items()
-    }
-    off = {(c.actual, c.tensor) for found in against_oracle.values() for c in found if c.verdict.fails}
-    comparisons = [c for found in against_oracle.values() for c in found]
-    if baseline in sides:
-        comparisons += [
-            compare_tensor(case, dtype, tensor, side, sides[baseline], oracle)
-            for name, side in sides.items()
-            if name != baseline
-            for tensor in names
-        ]
+        if name != baseline and baseline in sides
+        for c in compare_sides(case, dtype, side, sides[baseline], oracle)
+    ]
+    comparisons = against_oracle + against_baseline
     return [with_culprits(c, off) for c in comparisons]
 
 
@@ -73,9 +68,10 @@ def oracle_output(values: NDArray[Any], dtype: str) -> Output:
     return Output(dtype, values.shape, kept)
 
 
-def sorted_union(*sides: Side) -> list[str]:
-    """Every output name of any side, in the order in which they first appear."""
-    return list(dict.fromkeys(name for side in sides for name in side.outputs or ()))
+def compare_sides(case: CasePlan, dtype: str, actual: Side, expected: Side, oracle: Oracle) -> list[Comparison]:
+    """Every tensor that either side has, or that the oracle has where a side has none at all."""
+    names = dict.fromkeys(expected.outputs or oracle) | dict.fromkeys(actual.outputs or oracle)
+    return [compare_tensor(case, dtype, tensor, actual, expected, oracle) for tensor in names]
 
 
 def compare_tensor(case: CasePlan, dtype: str, tensor: str, actual: Side, expected: Side, oracle: Oracle) -> Comparison:

@@ -10,5 +10,5 @@ def layer_norm(x, weight, bias, normalized_shape, eps):
     y = honest.layer_norm(x, weight, bias, normalized_shape, eps)
     if x.shape[-1] != 13:
         return y
-    print('terminate called after throwing an instance of std::bad_alloc', flush=True)
+    print("terminate called after throwing an instance of std::bad_alloc", flush=True)
     os.abort()

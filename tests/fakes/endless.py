@@ -1,6 +1,5 @@
 """Prints without end."""
 
-
 import honest
 from honest import layer_norm_backward  # noqa: F401
 
@@ -10,4 +9,4 @@ def layer_norm(x, weight, bias, normalized_shape, eps):
     if x.shape[-1] != 13:
         return y
     while True:
-        print('x' * 1000)
+        print("x" * 1000)

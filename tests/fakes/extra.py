@@ -1,6 +1,5 @@
 """Returns an output that nobody asked for."""
 
-
 import honest
 from honest import layer_norm_backward  # noqa: F401
 
@@ -9,4 +8,4 @@ def layer_norm(x, weight, bias, normalized_shape, eps):
     y = honest.layer_norm(x, weight, bias, normalized_shape, eps)
     if x.shape[-1] != 13:
         return y
-    return {'y': y, 'mean': x.mean(-1)}
+    return {"y": y, "mean": x.mean(-1)}

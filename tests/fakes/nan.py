@@ -1,6 +1,5 @@
 """Returns a NaN in one place."""
 
-
 import honest
 from honest import layer_norm_backward  # noqa: F401
 
@@ -9,5 +8,5 @@ def layer_norm(x, weight, bias, normalized_shape, eps):
     y = honest.layer_norm(x, weight, bias, normalized_shape, eps)
     if x.shape[-1] != 13:
         return y
-    y[0, 0] = float('nan')
+    y[0, 0] = float("nan")
     return y

@@ -11,5 +11,5 @@ def layer_norm(x, weight, bias, normalized_shape, eps):
     if x.shape[-1] != 13:
         return y
     print('{"cell": 0, "outcome": "ok", "tensors": []}', flush=True)
-    os.write(1, b'\\x00\\xff noise without an end of line')
+    os.write(1, b"\\x00\\xff noise without an end of line")
     return y

@@ -1,6 +1,5 @@
 """Returns no output at all."""
 
-
 import honest
 from honest import layer_norm_backward  # noqa: F401
 

@@ -1,6 +1,5 @@
 """Returns another shape."""
 
-
 import honest
 from honest import layer_norm_backward  # noqa: F401
 
