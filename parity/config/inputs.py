@@ -157,6 +157,10 @@ def _plan(
         return None
     if spec.shape is None and not check_size(shape, case, report, name, key=f"{case.key}.{path}"):
         return None
+    if spec.special is not None and spec.special.count > prod(shape):
+        message = f"{spec.special.count} special values do not fit into {name}, which has {prod(shape)} elements"
+        add_at(case, f"{path}.special.count", message, report)
+        return None
     return TensorPlan(name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special)
 
 

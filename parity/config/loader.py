@@ -171,7 +171,9 @@ def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec],
     names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
     stated = [node for file in files if (node := file.baseline) is not None]
     for node in stated:
-        if names and node.text not in (*names, ORACLE):
+        if not node.text:
+            report.add(node, "baseline must be the name of a backend, or oracle")
+        elif names and node.text not in (*names, ORACLE):
             report.add(node, f'no backend is called "{node.text}"', allowed=(*names, ORACLE), near=node.text)
         elif node.text != stated[0].text:
             report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")

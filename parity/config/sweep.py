@@ -47,6 +47,10 @@ def _valid(sweep: Node, report: Report) -> bool:
     n_before = len(report)
     for path, axis in sweep.mapping.items():
         _check_axis(path, axis, report)
+    for path, axis in sweep.mapping.items():
+        for other in sweep.mapping:
+            if path.startswith(f"{other}."):
+                report.add(axis, f'"{path}" is a part of "{other}", which is swept as well', value=False)
     n_combinations = prod(len(axis.items) for axis in sweep.mapping.values())
     if n_combinations > MAX_COMBINATIONS:
         report.add(sweep, f"{n_combinations} combinations; a sweep may have {MAX_COMBINATIONS}", value=False)

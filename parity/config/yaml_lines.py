@@ -46,6 +46,14 @@ INTEGER = re.compile(r"[-+]?[0-9]{1,400}")
 PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
+HINTS = {
+    "<block end>": "look at the indentation of this line and the one before",
+    "mapping values are not allowed": 'two ": " in one line, a ":" without its space above, or a wrong indentation',
+    "could not find expected ':'": 'a key is written "key: value", with a space',
+    "while parsing a flow": "a comma or a bracket may be missing",
+}
+"""What the parser's words mostly mean."""
+
 
 @dataclass(frozen=True)
 class YamlFile:
@@ -133,7 +141,9 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     parts = [str(part) for part in (error.context, error.problem) if part]
     begins = error.context_mark.line + 1 if error.context_mark is not None else line
     aside = f" (it begins in line {begins})" if begins != line else ""
-    return f"not valid YAML: {', '.join(parts) or 'syntax error'}{aside}", line
+    said = ", ".join(parts) or "syntax error"
+    hint = next((f"; {hint}" for words, hint in HINTS.items() if words in said), "")
+    return f"not valid YAML: {said}{aside}{hint}", line
 
 
 @dataclass
