@@ -1,0 +1,1 @@
+"""Numbers to verdicts: metrics, tolerances, envelope, verdict rules, diagnosis."""

@@ -1,0 +1,69 @@
+"""Work memory and threads for passes over blocks of an array."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 1 << 16
+"""Elements of a block: its float64 buffers stay in a core's cache, and Python's share of the time is small."""
+
+Result = TypeVar("Result")
+
+
+class Workspace:
+    """Three buffers of one block each, in the dtype in which differences are taken."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.actual: NDArray[Any] = np.empty(BLOCK, dtype)
+        self.expected: NDArray[Any] = np.empty(BLOCK, dtype)
+        self.difference: NDArray[Any] = np.empty(BLOCK, dtype)
+
+
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.spaces: dict[np.dtype[Any], Workspace] = {}
+
+
+_LOCAL = _PerThread()
+
+
+def workspace(dtype: np.dtype[Any]) -> Workspace:
+    """The calling thread's buffers for `dtype`, kept from call to call: fresh pages cost more than the arithmetic."""
+    spaces = _LOCAL.spaces
+    if dtype not in spaces:
+        spaces[dtype] = Workspace(dtype)
+    return spaces[dtype]
+
+
+@functools.lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1), thread_name_prefix="parity-compare")
+
+
+def run_blocks(work: Callable[[int], Result], n_blocks: int, threads: int) -> list[Result]:
+    """`[work(0), ..., work(n_blocks - 1)]`, computed by up to `threads` threads, the caller's among them.
+
+    Threads take the next block when they are free; the order of the results does not depend on it.
+    """
+    counter = itertools.count()
+    results: dict[int, Result] = {}
+
+    def drain() -> None:
+        with np.errstate(all="ignore"):
+            while (index := next(counter)) < n_blocks:
+                results[index] = work(index)
+
+    helpers: list[Future[None]] = [_pool().submit(drain) for _ in range(min(threads, n_blocks) - 1)]
+    drain()
+    for helper in helpers:
+        helper.result()
+    return [results[index] for index in range(n_blocks)]
