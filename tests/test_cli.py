@@ -23,7 +23,9 @@ COMMANDS = ["", "run", "validate", "schema", "report", "ops", "backends", "env",
 
 
 def call(*arguments, cwd=None, env=None):
-    return subprocess.run(parity_command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})})
+    return subprocess.run(
+        parity_command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -55,7 +57,13 @@ def test_quiet_prints_one_line(parity_run):
 
 
 def test_verbose_prints_the_values_at_the_worst_element(parity_run):
-    finished = parity_run(user_config(FAKES / "nan.py", cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"]), "-v")
+    finished = parity_run(
+        user_config(
+            FAKES / "nan.py",
+            cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"],
+        ),
+        "-v",
+    )
     assert "bad float32 y: mine nan against" in finished.stdout
 
 
@@ -71,7 +79,9 @@ def test_results_have_the_contracts_keys(parity_run):
     document = parity_run(NUMPY).results
     assert {"id", "started", "seconds", "parity", "command", "configs", "seed", "host"} <= document["run"].keys()
     assert {"cpu", "os", "threads"} <= document["run"]["host"].keys()
-    assert {"name", "framework", "version", "python", "mode", "device", "numpy", "flags"} <= document["backends"][0].keys()
+    assert {"name", "framework", "version", "python", "mode", "device", "numpy", "flags"} <= document["backends"][
+        0
+    ].keys()
     assert {"id", "op", "params", "dtypes", "inputs", "source"} <= document["cases"][0].keys()
     assert document["cases"][0]["source"]["line"] == 5
     assert document["outcomes"][0].keys() == {"case", "dtype", "backend", "outcome", "seconds", "message"}
@@ -85,7 +95,12 @@ def test_results_have_the_contracts_keys(parity_run):
 
 
 def test_non_finite_numbers_are_strings(parity_run):
-    finished = parity_run(user_config(FAKES / "nan.py", cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"]))
+    finished = parity_run(
+        user_config(
+            FAKES / "nan.py",
+            cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"],
+        )
+    )
     text = (finished.run_dir / "results.json").read_text()
     assert "NaN" not in text.replace("NaN/Inf", "")
     assert {row["actual_value"] for row in finished.failing(tensor="y", dtype="float32")} == {"nan"}
@@ -117,8 +132,14 @@ def test_selection_by_backend_case_and_dtype(parity_run):
 
 
 def test_a_selection_changes_no_number(parity_run, tmp_path):
-    whole = {(r["case"], r["tensor"]): r["oracle_value"] for r in parity_run(NUMPY).select(actual="numpy", dtype="float32", case="second")}
-    part = {(r["case"], r["tensor"]): r["oracle_value"] for r in parity_run(NUMPY, "-k", "second").select(actual="numpy", dtype="float32")}
+    whole = {
+        (r["case"], r["tensor"]): r["oracle_value"]
+        for r in parity_run(NUMPY).select(actual="numpy", dtype="float32", case="second")
+    }
+    part = {
+        (r["case"], r["tensor"]): r["oracle_value"]
+        for r in parity_run(NUMPY, "-k", "second").select(actual="numpy", dtype="float32")
+    }
     assert whole == part
 
 
