@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parity.cases import OPS
@@ -21,6 +21,11 @@ from parity.config.yaml_lines import read_yaml
 from tests.configs.loading import CONFIGS
 
 TEXTS = [path.read_bytes() for path in sorted(CONFIGS.glob("*/*.yaml")) if path.stat().st_size < 5000]
+
+
+def fuzz(n_examples: int) -> settings:
+    """No limits on time: the machine may be busy."""
+    return settings(max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def load(data: bytes, overrides: Overrides | None = None) -> Plan | None:
@@ -59,13 +64,13 @@ yaml_text = st.text(
 
 
 @given(st.one_of(st.text(max_size=200), yaml_text))
-@settings(max_examples=400, deadline=None)
+@fuzz(400)
 def test_any_text(text: str) -> None:
     load(text.encode("utf-8", "surrogatepass"))
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@fuzz(200)
 def test_any_bytes(data: bytes) -> None:
     load(data)
 
@@ -74,13 +79,13 @@ def test_any_bytes(data: bytes) -> None:
     yaml_text,
     st.sampled_from(["version: 1\nbackends: [torch]\ncases:\n  - ", "version: 1\ncases: [{op: linear, inputs: "]),
 )
-@settings(max_examples=300, deadline=None)
+@fuzz(300)
 def test_any_text_in_a_config(text: str, head: str) -> None:
     load((head + text).encode("utf-8", "surrogatepass"))
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@fuzz(300)
 def test_damaged_configs(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(TEXTS))
     start, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
@@ -215,19 +220,19 @@ def to_yaml(value: Any) -> str:
 
 
 @given(configs)
-@settings(max_examples=500, deadline=None)
+@fuzz(500)
 def test_any_structure(config: Any) -> None:
     load(to_yaml(config).encode())
 
 
 @given(st.lists(cases, min_size=1, max_size=2))
-@settings(max_examples=500, deadline=None)
+@fuzz(500)
 def test_any_cases(entries: Any) -> None:
     load(f"version: 1\nbackends: [torch]\ncases: {to_yaml(entries)}\n".encode())
 
 
 @given(inputs, params, st.sampled_from(sorted(OPS)))
-@settings(max_examples=500, deadline=None)
+@fuzz(500)
 def test_any_inputs_and_params(tensors_of_case: Any, params_of_case: Any, op: str) -> None:
     case = {"op": op, "params": params_of_case, "inputs": tensors_of_case}
     load(f"version: 1\nbackends: [torch]\ncases: {to_yaml([case])}\n".encode())
@@ -292,7 +297,7 @@ def case_of(op: str) -> st.SearchStrategy[Any]:
 
 
 @given(st.sampled_from(sorted(PARAMS_OF)).flatmap(case_of))
-@settings(max_examples=1000, deadline=None)
+@fuzz(1000)
 def test_nearly_right_cases(case: Any) -> None:
     load(f"version: 1\nbackends: [torch]\ncases: {to_yaml([case])}\n".encode())
 
@@ -331,7 +336,7 @@ GOOD = [plain(CONFIGS / "valid" / "contract.yaml"), plain(CONFIGS / "valid" / "s
 
 
 @given(st.data())
-@settings(max_examples=600, deadline=None)
+@fuzz(600)
 def test_good_configs_with_one_value_changed(data: st.DataObject) -> None:
     config = data.draw(st.sampled_from(GOOD))
     for _ in range(data.draw(st.integers(1, 2))):
@@ -351,13 +356,13 @@ def test_good_configs_with_one_value_changed(data: st.DataObject) -> None:
         baseline=st.none() | st.sampled_from(["torch", "oracle", "x"]),
     )
 )
-@settings(max_examples=300, deadline=None)
+@fuzz(300)
 def test_any_options(overrides: Overrides) -> None:
     load((CONFIGS / "valid" / "contract.yaml").read_bytes(), overrides)
 
 
 @given(anything)
-@settings(max_examples=300, deadline=None)
+@fuzz(300)
 def test_values_come_back_as_written(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.yaml"
