@@ -18,7 +18,7 @@ from parity import gate
 from parity.config.plan import Plan
 from parity.engine import BackendStarted, CasePrepared, CellFinished, EngineOptions, Event, execute
 from parity.engine.inputs import slug
-from parity.judge.judge import Oracle, consult_oracle, judge_cell
+from parity.judge.judge import CellJudge, Oracle, consult_oracle
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting import record
@@ -136,6 +136,9 @@ def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, c
             ledger.write()
     except KeyboardInterrupt:
         return ledger.write(interrupted=True)
+    except BaseException:
+        ledger.write(interrupted=True)
+        raise
     return ledger.write()
 
 
@@ -170,7 +173,8 @@ def judge(ledger: Ledger, event: CellFinished, oracles: dict[str, Oracle]) -> Se
     """The comparisons of a finished cell, with its tensors kept where it fails."""
     case = event.prepared.case
     oracle = oracles.pop(case.id) if event.last_of_case else oracles[case.id]
-    comparisons = judge_cell(case, event.dtype, event.outcomes, oracle, ledger.plan.baseline)
+    cell = CellJudge(case, event.dtype, event.prepared.arrays, oracle)
+    comparisons = cell.comparisons(event.outcomes, ledger.plan.baseline)
     ledger.add(event.outcomes, comparisons)
     if any(c.verdict.fails for c in comparisons):
         keep_tensors(event, oracle, {c.tensor for c in comparisons if c.verdict.fails})

@@ -9,7 +9,7 @@ from parity import gate
 from parity.cases.draw import Normal, TensorPlan
 from parity.cases.layer_norm import LayerNormParams
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
-from parity.judge.judge import consult_oracle, judge_cell
+from parity.judge.judge import CellJudge, consult_oracle
 from parity.judge.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -34,7 +34,8 @@ def outcome(name, **changed):
 
 
 def verdicts(*outcomes, case=CASE, baseline="a"):
-    return {(c.actual, c.expected, c.tensor): c for c in judge_cell(case, "float32", outcomes, ORACLE, baseline)}
+    found = CellJudge(case, "float32", INPUTS, ORACLE).comparisons(outcomes, baseline)
+    return {(c.actual, c.expected, c.tensor): c for c in found}
 
 
 def test_equal_sides_pass():

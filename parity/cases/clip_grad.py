@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.op import CaseError, Input, Layout, Op
+from parity.cases.summation import total
 
 GRADS = Input("grads", default=Normal(), listed=True)
 
@@ -64,7 +65,7 @@ def vector_norm(values: Sequence[Any], norm_type: float) -> Any:
     if norm_type == float("inf"):
         return flat.max(initial=0)
     power = flat.dtype.type(norm_type)
-    return np.sum(flat**power) ** (1 / power)
+    return np.ravel(total(flat**power, (0,)))[0] ** (1 / power)
 
 
 def coefficient(norm: Any, max_norm: float, denominator_eps: float) -> Any:

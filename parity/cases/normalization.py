@@ -15,6 +15,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Shape, Uniform
 from parity.cases.op import CaseError, Input, require_shape
+from parity.cases.summation import total
 
 Axes = tuple[int, ...]
 
@@ -30,11 +31,11 @@ def statistics(x: Any, axes: Axes, *, variance: str = "two-pass", ddof: int = 0)
     `ddof`: what is subtracted from n in the variance's divisor.
     """
     n = count(getval(x).shape, axes)
-    mean = anp.mean(x, axis=axes, keepdims=True)
+    mean = total(x, axes) / n
     if variance == "two-pass":
-        var = anp.mean((x - mean) ** 2, axis=axes, keepdims=True)
+        var = total((x - mean) ** 2, axes) / n
     elif variance == "naive":
-        var = anp.mean(x * x, axis=axes, keepdims=True) - mean * mean
+        var = total(x * x, axes) / n - mean * mean
     else:
         raise ValueError(f"unknown variance algorithm {variance!r}")
     return mean, var * unbiasing(n, ddof, getval(x).dtype)

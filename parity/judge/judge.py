@@ -6,8 +6,10 @@ finite on one side only, is never a pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.metrics import compare
+from parity.judge.envelope import OFF, Size, envelopes, error_ratio
+from parity.judge.metrics import Metrics, compare
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -37,22 +40,69 @@ class Side:
     message: str = ""
 
 
-def judge_cell(
-    case: CasePlan, dtype: str, outcomes: Sequence[CellOutcome], oracle: Oracle, baseline: str
-) -> list[Comparison]:
-    """All comparisons of one cell: every backend with the oracle, and every other backend with the baseline."""
-    truth = Side(ORACLE, {name: oracle_output(values, dtype) for name, values in oracle.items()})
-    sides = {outcome.backend: side_of(outcome) for outcome in outcomes}
-    against_oracle = [c for side in sides.values() for c in compare_sides(case, dtype, side, truth, oracle)]
-    off = {(c.actual, c.tensor) for c in against_oracle if c.verdict.fails}
-    against_baseline = [
-        c
-        for name, side in sides.items()
-        if name != baseline and baseline in sides
-        for c in compare_sides(case, dtype, side, sides[baseline], oracle)
-    ]
-    comparisons = against_oracle + against_baseline
-    return [with_culprits(c, off) for c in comparisons]
+@dataclass(frozen=True)
+class CellJudge:
+    """Judges one cell. The envelope costs a dozen runs of the oracle's lines, and is known once something fails."""
+
+    case: CasePlan
+    dtype: str
+    inputs: Mapping[str, NDArray[Any]]
+    oracle: Oracle
+
+    def comparisons(self, outcomes: Sequence[CellOutcome], baseline: str) -> list[Comparison]:
+        """Every backend against the oracle, and every other backend against the baseline."""
+        truth = Side(ORACLE, {name: oracle_output(values, self.dtype) for name, values in self.oracle.items()})
+        sides = {outcome.backend: side_of(outcome) for outcome in outcomes}
+        pairs = [(side, truth) for side in sides.values()]
+        if baseline in sides:
+            pairs += [(side, sides[baseline]) for name, side in sides.items() if name != baseline]
+        return [self.attributed(c, left, right) for left, right in pairs for c in self.compare_sides(left, right)]
+
+    def compare_sides(self, actual: Side, expected: Side) -> list[Comparison]:
+        """Every tensor that either side has, or that the oracle has where a side has none at all."""
+        names = dict.fromkeys(expected.outputs or self.oracle) | dict.fromkeys(actual.outputs or self.oracle)
+        return [self.compare_tensor(tensor, actual, expected) for tensor in names]
+
+    def compare_tensor(self, tensor: str, actual: Side, expected: Side) -> Comparison:
+        """One tensor, one side against another."""
+        tolerance = self.case.tolerance.lookup(self.dtype, tensor)
+        limits = (tolerance.rtol, tolerance.atol)
+        names = (self.case.id, self.dtype, tensor, actual.name, expected.name)
+        if actual.outputs is None or expected.outputs is None:
+            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=actual.message or expected.message)
+        difference = structural_difference(tensor, actual, expected)
+        if difference:
+            return Comparison(*names, Verdict.STRUCTURE, *limits, message=difference)
+        left, right = actual.outputs[tensor].values, expected.outputs[tensor].values
+        assert left is not None and right is not None  # noqa: S101 - structure comes first
+        metrics = compare(left, right, *limits)
+        at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
+        return Comparison(*names, verdict_of(metrics), *limits, metrics=metrics, oracle_value=at_worst)
+
+    def attributed(self, comparison: Comparison, actual: Side, expected: Side) -> Comparison:
+        """The comparison with both sides' error ratios and the sides that are off, where it fails."""
+        if not comparison.verdict.fails:
+            return comparison
+        ratios = (self.ratio(actual, comparison.tensor), self.ratio(expected, comparison.tensor))
+        pairs = zip((actual, expected), ratios, strict=True)
+        off = tuple(side.name for side, ratio in pairs if ratio is not None and ratio >= OFF)
+        return replace(comparison, error_ratio=ratios, culprit=off)
+
+    def ratio(self, side: Side, tensor: str) -> float | None:
+        """A side's error ratio; inf where its structure is not the oracle's, None for the oracle itself."""
+        if side.name == ORACLE:
+            return None
+        output, exact = (side.outputs or {}).get(tensor), self.oracle.get(tensor)
+        if exact is None:
+            return None if output is None else math.inf
+        if output is None or output.values is None or output.shape != exact.shape or output.dtype != self.dtype:
+            return math.inf
+        return error_ratio(output.values, exact, self.envelopes[tensor])
+
+    @cached_property
+    def envelopes(self) -> Mapping[str, Size]:
+        """The envelope of every tensor."""
+        return envelopes(self.case, self.dtype, self.inputs, self.oracle)
 
 
 def side_of(outcome: CellOutcome) -> Side:
@@ -63,29 +113,24 @@ def side_of(outcome: CellOutcome) -> Side:
 
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
-    """The oracle's values as an output in `dtype`; below float64 they are kept in float64, which is exact enough."""
-    kept = values if dtype == "float64" else values.astype(np.float64)
-    return Output(dtype, values.shape, kept)
+    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios take them whole."""
+    return Output(dtype, values.shape, values.astype(np.float64))
 
 
-def compare_sides(case: CasePlan, dtype: str, actual: Side, expected: Side, oracle: Oracle) -> list[Comparison]:
-    """Every tensor that either side has, or that the oracle has where a side has none at all."""
-    names = dict.fromkeys(expected.outputs or oracle) | dict.fromkeys(actual.outputs or oracle)
-    return [compare_tensor(case, dtype, tensor, actual, expected, oracle) for tensor in names]
+def verdict_of(metrics: Metrics) -> Verdict:
+    """What the metrics of two tensors of the same structure say."""
+    if metrics.n_nonfinite_mismatched:
+        return Verdict.NONFINITE
+    if metrics.n_mismatched:
+        return Verdict.MISMATCH
+    return Verdict.EQUAL if metrics.equal else Verdict.CLOSE
 
 
-def compare_tensor(case: CasePlan, dtype: str, tensor: str, actual: Side, expected: Side, oracle: Oracle) -> Comparison:
-    """One tensor, one side against another."""
-    tolerance = case.tolerance.lookup(dtype, tensor)
-    blank = Comparison(
-        case.id, dtype, tensor, actual.name, expected.name, Verdict.NOT_COMPARED, tolerance.rtol, tolerance.atol
-    )
-    if actual.outputs is None or expected.outputs is None:
-        return replace(blank, message=actual.message or expected.message)
-    difference = structural_difference(tensor, actual, expected)
-    if difference:
-        return replace(blank, verdict=Verdict.STRUCTURE, message=difference)
-    return measured(blank, actual.outputs[tensor], expected.outputs[tensor], oracle.get(tensor))
+def value_at(values: NDArray[Any] | None, index: tuple[int, ...] | None, shape: tuple[int, ...]) -> float | None:
+    """The oracle's value at the worst place, where it has a tensor of that shape."""
+    if values is None or index is None or values.shape != shape:
+        return None
+    return float(values[index])
 
 
 def structural_difference(tensor: str, actual: Side, expected: Side) -> str:
@@ -98,27 +143,3 @@ def structural_difference(tensor: str, actual: Side, expected: Side) -> str:
     if left.dtype != right.dtype or left.values is None or right.values is None:
         return f"{actual.name} has dtype {left.dtype}, {expected.name} {right.dtype}"
     return ""
-
-
-def measured(blank: Comparison, actual: Output, expected: Output, oracle: NDArray[Any] | None) -> Comparison:
-    """The comparison of two tensors of the same structure."""
-    assert actual.values is not None and expected.values is not None  # noqa: S101 - structure comes first
-    metrics = compare(actual.values, expected.values, blank.rtol, blank.atol)
-    at_worst = None
-    if oracle is not None and metrics.worst_index is not None and oracle.shape == actual.shape:
-        at_worst = float(oracle[metrics.worst_index])
-    if metrics.n_nonfinite_mismatched:
-        verdict = Verdict.NONFINITE
-    elif metrics.n_mismatched:
-        verdict = Verdict.MISMATCH
-    else:
-        verdict = Verdict.EQUAL if metrics.equal else Verdict.CLOSE
-    return replace(blank, verdict=verdict, metrics=metrics, oracle_value=at_worst)
-
-
-def with_culprits(comparison: Comparison, off: set[tuple[str, str]]) -> Comparison:
-    """The comparison with the sides that are off from the oracle named, where it fails."""
-    if not comparison.verdict.fails:
-        return comparison
-    sides = (comparison.actual, comparison.expected)
-    return replace(comparison, culprit=tuple(side for side in sides if (side, comparison.tensor) in off))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parity.judge.workspace import BLOCK, Workspace, run_blocks, workspace
+from parity.judge.workspace import Workspace, block_length, run_blocks, workspace
 
 Array: TypeAlias = NDArray[Any]
 
@@ -76,7 +76,7 @@ class _Sums(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """The metrics of one block. `worst` counts from the start of the block; `max_ulp` is -1 where there is no line."""
+    """The metrics of a block, or of all: `worst` counts from its start; `max_ulp` is -1 where there is no line."""
 
     sums: _Sums
     n_finite: int
@@ -109,10 +109,10 @@ def compare(actual: ArrayLike, expected: ArrayLike, rtol: float, atol: float, *,
     x, y, tol = _flat(a), _flat(e), _Tolerance(rtol, atol)
     wide = _work_dtype(x.dtype, y.dtype)
     with np.errstate(all="ignore"):
-        parts = _run(x, y, tol, wide, threads)
-        if wide is _FLOAT64 and 8 in (x.itemsize, y.itemsize) and not _in_range(parts, x, y):
-            parts = _run(x, y, tol, _LONGDOUBLE, threads)
-        return _joined(parts, x, y, a.shape)
+        total = _total(x, y, tol, wide, threads)
+        if wide is _FLOAT64 and 8 in (x.itemsize, y.itemsize) and not _in_range(total, x, y):
+            total = _total(x, y, tol, _LONGDOUBLE, threads)
+        return _metrics(total, x, y, a.shape)
 
 
 def _check(actual: Array, expected: Array, rtol: float, atol: float) -> None:
@@ -138,21 +138,21 @@ def _work_dtype(actual: np.dtype[Any], expected: np.dtype[Any]) -> np.dtype[Any]
     return _FLOAT64
 
 
-def _run(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int) -> list[_Partial]:
-    """The partial metrics of every block, in order."""
-    kernel = _KERNELS["numpy"]
-    if actual.size <= BLOCK:
-        return [kernel(actual, expected, tol, workspace(wide))]
+def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int) -> _Partial:
+    """The metrics of all blocks together."""
+    kernel, length = _KERNELS["numpy"], block_length(wide)
+    if actual.size <= length:
+        return kernel(actual, expected, tol, workspace(wide))
 
     def work(index: int) -> _Partial:
-        part = slice(index * BLOCK, (index + 1) * BLOCK)
+        part = slice(index * length, (index + 1) * length)
         return kernel(actual[part], expected[part], tol, workspace(wide))
 
-    return run_blocks(work, -(-actual.size // BLOCK), threads)
+    return _joined(run_blocks(work, -(-actual.size // length), threads), length)
 
 
 def _block(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) -> _Partial:
-    """The metrics of one block of at most BLOCK elements."""
+    """The metrics of one block, which fits into `space`."""
     sums = _sums(actual, expected, space)
     if sums.finite:
         return _values(actual, expected, sums, tol, space)
@@ -286,42 +286,62 @@ def _order(bits: Array, out: Array, sign: Array) -> None:
     np.subtract(out, sign, out=out)
 
 
-def _in_range(parts: list[_Partial], actual: Array, expected: Array) -> bool:
+def _in_range(total: _Partial, actual: Array, expected: Array) -> bool:
     """Whether no square left the range of float64, or came so near to its end that digits were lost."""
-    square_a, square_e, _, square_d = (sum(map(float, column)) for column in zip(*(p.sums for p in parts), strict=True))
+    sums = total.sums
     return (
-        (_LOWEST < square_a < _HIGHEST or (square_a == 0 and not actual.any()))
-        and (_LOWEST < square_e < _HIGHEST or (square_e == 0 and not expected.any()))
-        and (_LOWEST < square_d < _HIGHEST or not any(p.max_abs for p in parts))
+        (_LOWEST < sums.actual < _HIGHEST or (sums.actual == 0 and not actual.any()))
+        and (_LOWEST < sums.expected < _HIGHEST or (sums.expected == 0 and not expected.any()))
+        and (_LOWEST < sums.difference < _HIGHEST or total.max_abs == 0)
     )
 
 
-def _joined(parts: list[_Partial], actual: Array, expected: Array, shape: tuple[int, ...]) -> Metrics:
-    """The metrics of all blocks together; `actual` and `expected` are flat, `shape` is theirs."""
-    sums = [_total(column) for column in zip(*(p.sums for p in parts), strict=True)]
-    n_finite = sum(p.n_finite for p in parts)
+def _joined(parts: list[_Partial], length: int) -> _Partial:
+    """The metrics of all blocks, each of `length` elements, together."""
     index, worst = max(enumerate(parts), key=lambda pair: (pair[1].n_nonfinite > 0, pair[1].excess))
-    place = index * BLOCK + worst.worst
-    max_ulp = max(p.max_ulp for p in parts)
-    return Metrics(
-        n_elements=actual.size,
+    return _Partial(
+        sums=_Sums(*map(_exact_sum, zip(*(p.sums for p in parts), strict=True))),
+        n_finite=sum(p.n_finite for p in parts),
         n_mismatched=sum(p.n_mismatched for p in parts),
-        n_nonfinite_mismatched=sum(p.n_nonfinite for p in parts),
-        max_abs_diff=float(max(p.max_abs for p in parts)),
-        max_rel_diff=float(max(p.max_rel for p in parts)),
-        max_ulp_diff=max_ulp if max_ulp >= 0 else None,
-        rmse=float((sums[3] / n_finite) ** 0.5) if n_finite else 0.0,
-        cosine=_cosine(sums[0], sums[1], sums[2]),
-        required_rtol=float(max(p.required for p in parts)),
-        worst_index=_index(place, shape),
-        actual_value=float(actual[place]),
-        expected_value=float(expected[place]),
+        n_nonfinite=sum(p.n_nonfinite for p in parts),
+        max_abs=max(p.max_abs for p in parts),
+        max_rel=max(p.max_rel for p in parts),
+        max_ulp=max(p.max_ulp for p in parts),
+        required=max(p.required for p in parts),
+        excess=worst.excess,
+        worst=index * length + worst.worst,
         equal=all(p.equal for p in parts),
     )
 
 
-def _total(values: tuple[Any, ...]) -> Any:
-    return sum(values) if isinstance(values[0], np.longdouble) else math.fsum(values)
+def _exact_sum(values: tuple[Any, ...]) -> Any:
+    """Rounded once for float64; longdouble is added up in order. Infinite where the sum leaves the range."""
+    if isinstance(values[0], np.longdouble):
+        return sum(values)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.inf
+
+
+def _metrics(total: _Partial, actual: Array, expected: Array, shape: tuple[int, ...]) -> Metrics:
+    """The public form of `total`; `actual` and `expected` are flat, `shape` is theirs."""
+    sums = total.sums
+    return Metrics(
+        n_elements=actual.size,
+        n_mismatched=total.n_mismatched,
+        n_nonfinite_mismatched=total.n_nonfinite,
+        max_abs_diff=float(total.max_abs),
+        max_rel_diff=float(total.max_rel),
+        max_ulp_diff=total.max_ulp if total.max_ulp >= 0 else None,
+        rmse=float((sums.difference / total.n_finite) ** 0.5) if total.n_finite else 0.0,
+        cosine=_cosine(sums.actual, sums.expected, sums.cross),
+        required_rtol=float(total.required),
+        worst_index=_index(total.worst, shape),
+        actual_value=float(actual[total.worst]),
+        expected_value=float(expected[total.worst]),
+        equal=total.equal,
+    )
 
 
 def _cosine(actual: Any, expected: Any, cross: Any) -> float:

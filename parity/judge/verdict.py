@@ -38,7 +38,8 @@ class Comparison:
     """One tensor of one cell, the side under test (`actual`) against the baseline or the oracle (`expected`).
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
-    how). `culprit` names the sides that are themselves outside the tolerance when measured against the oracle.
+    how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
+    loses, known where the comparison fails. `culprit` names the sides for which it is 8 or more.
     """
 
     case: str
@@ -51,5 +52,6 @@ class Comparison:
     atol: float
     metrics: Metrics | None = None
     oracle_value: float | None = None
+    error_ratio: tuple[float | None, float | None] = (None, None)
     culprit: tuple[str, ...] = ()
     message: str = ""

@@ -13,23 +13,29 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 1 << 16
-"""Elements of a block: its float64 buffers stay in a core's cache, and Python's share of the time is small."""
+BUFFER_BYTES = 1 << 21
+"""Size of a work buffer: it stays in cache, and threads meet at the GIL seldom enough not to queue there."""
 
 Result = TypeVar("Result")
+
+
+def block_length(dtype: np.dtype[Any]) -> int:
+    """Elements of a block whose differences are taken in `dtype`."""
+    return BUFFER_BYTES // dtype.itemsize
 
 
 class Workspace:
     """Three buffers of one block each, in the dtype in which differences are taken."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.actual: NDArray[Any] = np.empty(BLOCK, dtype)
-        self.expected: NDArray[Any] = np.empty(BLOCK, dtype)
-        self.difference: NDArray[Any] = np.empty(BLOCK, dtype)
+    def __init__(self, actual: NDArray[Any], expected: NDArray[Any], difference: NDArray[Any]) -> None:
+        self.actual = actual
+        self.expected = expected
+        self.difference = difference
 
 
 class _PerThread(threading.local):
     def __init__(self) -> None:
+        self.raw = [np.empty(BUFFER_BYTES, np.uint8) for _ in range(3)]
         self.spaces: dict[np.dtype[Any], Workspace] = {}
 
 
@@ -37,10 +43,10 @@ _LOCAL = _PerThread()
 
 
 def workspace(dtype: np.dtype[Any]) -> Workspace:
-    """The calling thread's buffers for `dtype`, kept from call to call: fresh pages cost more than the arithmetic."""
+    """The calling thread's buffers as `dtype`, kept from call to call: fresh pages cost more than the arithmetic."""
     spaces = _LOCAL.spaces
     if dtype not in spaces:
-        spaces[dtype] = Workspace(dtype)
+        spaces[dtype] = Workspace(*(raw.view(dtype) for raw in _LOCAL.raw))
     return spaces[dtype]
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.config.plan import ORACLE
+from parity.judge.envelope import OFF
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 
@@ -75,13 +76,13 @@ def differ(failing: Sequence[Row], n_cells: int) -> str:
 
 
 def blame(failing: Sequence[Row]) -> str:
-    """`; off from the oracle: oneflow in 9, paddle in 3`."""
+    """`; off: oneflow in 9, paddle in 3`."""
     off = Counter(
         side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
     )
     if not off:
-        return "; every side is within its tolerance of the oracle"
-    return "; off from the oracle: " + ", ".join(f"{side} in {n}" for side, n in off.most_common())
+        return "; nobody is further from the oracle than rounding explains"
+    return "; off: " + ", ".join(f"{side} in {n}" for side, n in off.most_common())
 
 
 def left_out(verdicts: Row) -> str:
@@ -246,5 +247,7 @@ def legend(results: Results) -> str:
     """What the columns mean, where there is something to explain."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
     text += "Under a backend's name: its largest |x − oracle|"
-    failing = any(row["verdict"] in FAILING for row in results.comparisons)
-    return text + (", ✗ where that is outside the tolerance." if failing else ".")
+    if not any(row["verdict"] in FAILING for row in results.comparisons):
+        return text + "."
+    text += ", ✗ where that is outside the tolerance. "
+    return text + f"off: whose error is {OFF:g} times what careful code loses in this dtype, or more."

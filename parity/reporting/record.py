@@ -122,7 +122,7 @@ def comparison_row(comparison: Comparison) -> Row:
         "rtol": comparison.rtol,
         "atol": comparison.atol,
         "oracle_value": comparison.oracle_value,
-        "error_ratio": {"actual": None, "expected": None},
+        "error_ratio": dict(zip(("actual", "expected"), comparison.error_ratio, strict=True)),
         "message": comparison.message,
     }
 

@@ -109,12 +109,14 @@ def read_results(run_dir: Path) -> Results:
 
 def parsed(row: Row) -> Row:
     """A comparison with its spelled-out numbers as floats again."""
-    return {key: NON_FINITE.get(value, value) if spelled_out(key, value) else value for key, value in row.items()}
+    return {key: value if key in TEXTS else as_number(value) for key, value in row.items()}
 
 
-def spelled_out(key: str, value: Any) -> bool:
-    """Whether a field is a number that JSON could not hold."""
-    return isinstance(value, str) and key not in TEXTS
+def as_number(value: Any) -> Any:
+    """A spelled-out number as a float, also inside a mapping; anything else as it is."""
+    if isinstance(value, dict):
+        return {key: as_number(item) for key, item in value.items()}
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def summarize(outcomes: Iterable[Row], comparisons: Iterable[Row]) -> Row:

@@ -1,0 +1,84 @@
+"""How near to the oracle does careful code get in this dtype? The measure by which a side is called off.
+
+The oracle's own textbook lines run in the dtype under test, several times, on inputs moved by at most a unit roundoff
+relatively; every third run sums in sequence, which is careful code too. The largest error at each element over these
+runs is the envelope, at least one unit roundoff of the output. A side's error ratio is its error from the oracle over
+the envelope, by root mean square and by maximum, whichever is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases import OPS
+from parity.cases.draw import generator
+from parity.cases.oracle import evaluate
+from parity.cases.summation import in_sequence
+from parity.config.plan import CasePlan
+
+RUNS = 12
+OFF = 8.0
+"""An error ratio from which a side is off; careful kernels of the tried releases stay below 4."""
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of an error over a tensor: root mean square and maximum."""
+
+    rms: float
+    max: float
+
+
+def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, runs: int = RUNS) -> dict[str, Size]:
+    """The envelope of every output and gradient of a case in `dtype`."""
+    largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in oracle.items()}
+    for run in range(runs):
+        moved = {name: nudged(values, dtype, case.id, name, run) for name, values in inputs.items()}
+        with in_sequence() if run % 3 == 1 else nullcontext():
+            found = evaluate(OPS[case.op], case.params, moved, dtype=dtype, gradients=case.gradients)
+        for name, values in found.items():
+            largest[name] = np.fmax(largest[name], np.abs(values - oracle[name]))
+    return {name: size(errors) for name, errors in largest.items()}
+
+
+def nudged(values: NDArray[Any], dtype: str, case_id: str, name: str, run: int) -> NDArray[Any]:
+    """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs."""
+    wide = values.astype(np.longdouble)
+    if run > 1:
+        shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
+        wide = wide * (1 + np.longdouble(UNIT_ROUNDOFF[dtype]) * shift)
+    return wide.astype(dtype)
+
+
+def size(errors: NDArray[Any]) -> Size:
+    """The size of an error tensor, whose NaN and infinite places are passed over."""
+    finite = np.abs(errors[np.isfinite(errors)])
+    if not finite.size:
+        return Size(0.0, 0.0)
+    peak = finite.max()
+    scaled = finite / peak if peak else finite
+    return Size(float(peak * np.sqrt(np.mean(scaled * scaled))), float(peak))
+
+
+def error_ratio(values: NDArray[Any], oracle: NDArray[Any], envelope: Size) -> float | None:
+    """A side's error ratio; inf where it is not finite and the oracle is, or the reverse.
+
+    None where careful code hits the oracle exactly, as it does where the exact answer is zero everywhere: there is no
+    scale to measure an error by.
+    """
+    if np.any(np.isfinite(values) != np.isfinite(oracle)):
+        return float("inf")
+    if not envelope.rms:
+        return None
+    error = size(values.astype(np.longdouble) - oracle)
+    return max(error.rms / envelope.rms, error.max / envelope.max)
