@@ -28,7 +28,8 @@ from parity.engine.process import kill_strays
 from parity.engine.slots import Slots, make_scratch
 from parity.outcome import CellOutcome
 
-MAX_CELLS_AHEAD = 64
+MIN_CELLS_AHEAD = 64
+MAX_CELLS_AHEAD = 1024
 MAX_BYTES_AHEAD = 512 << 20
 
 
@@ -146,7 +147,9 @@ class Dispatcher:
     def _room_for(self, case: CasePlan) -> bool:
         if not self._arrived:
             return True
-        return len(self._arrived) < MAX_CELLS_AHEAD and self._bytes_ahead + size_of(case) <= MAX_BYTES_AHEAD
+        # While workers start there is time to prepare; once results come in, they come first.
+        limit = MAX_CELLS_AHEAD if self._crew.events.empty() else MIN_CELLS_AHEAD
+        return len(self._arrived) < limit and self._bytes_ahead + size_of(case) <= MAX_BYTES_AHEAD
 
     def _gather(self, event: OutcomeArrived) -> Iterator[Event]:
         arrived = self._arrived[event.cell.number]

@@ -28,6 +28,9 @@ OFF = 8.0
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
+WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
+"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter."""
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -41,23 +44,25 @@ class Size:
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, runs: int = RUNS) -> dict[str, Size]:
     """The envelope of every output and gradient of a case in `dtype`."""
-    largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in oracle.items()}
+    exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
+    largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in exact.items()}
     for run in range(runs):
         moved = {name: nudged(values, dtype, case.id, name, run) for name, values in inputs.items()}
         with in_sequence() if run % 3 == 1 else nullcontext():
             found = evaluate(OPS[case.op], case.params, moved, dtype=dtype, gradients=case.gradients)
         for name, values in found.items():
-            largest[name] = np.fmax(largest[name], np.abs(values - oracle[name]))
+            largest[name] = np.fmax(largest[name], np.abs(values - exact[name]))
     return {name: size(errors) for name, errors in largest.items()}
 
 
 def nudged(values: NDArray[Any], dtype: str, case_id: str, name: str, run: int) -> NDArray[Any]:
     """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs."""
-    wide = values.astype(np.longdouble)
-    if run > 1:
-        shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
-        wide = wide * (1 + np.longdouble(UNIT_ROUNDOFF[dtype]) * shift)
-    return wide.astype(dtype)
+    if run < 2:
+        return values.astype(dtype)
+    shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
+    wide = values.astype(WORK[dtype])
+    moved: NDArray[Any] = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
+    return moved
 
 
 def size(errors: NDArray[Any]) -> Size:
@@ -80,5 +85,6 @@ def error_ratio(values: NDArray[Any], oracle: NDArray[Any], envelope: Size) -> f
         return float("inf")
     if not envelope.rms:
         return None
-    error = size(values.astype(np.longdouble) - oracle)
+    wide = WORK[str(values.dtype)]
+    error = size(values.astype(wide) - oracle.astype(wide))
     return max(error.rms / envelope.rms, error.max / envelope.max)
