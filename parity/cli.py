@@ -13,7 +13,6 @@ import click
 from parity import __version__
 
 if TYPE_CHECKING:
-    from parity.config import Overrides
     from parity.config.plan import Plan
 
 USAGE = 2
@@ -92,12 +91,6 @@ def plan_options(command: Any) -> Any:
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
 def run(
     configs: tuple[Path, ...],
-    backends: tuple[str, ...],
-    keyword: str | None,
-    dtypes: tuple[str, ...],
-    rtol: tuple[str, ...],
-    atol: tuple[str, ...],
-    baseline: str | None,
     out: Path | None,
     jobs: int | None,
     timeout: float,
@@ -106,17 +99,17 @@ def run(
     no_provision: bool,
     quiet: bool,
     verbose: bool,
+    **selection: Any,
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
 
     Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
     could not be compared, 130 interrupted (what was finished is kept).
     """
-    from parity.config import Overrides
     from parity.engine import EngineOptions
     from parity.run import run_and_show
 
-    plan = load(configs, Overrides(backends, keyword, dtypes, rtol, atol, baseline))
+    plan = load(configs, selection)
     options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -130,19 +123,9 @@ def run(
 
 @main.command(epilog=example("parity validate configs/*.yaml"))
 @plan_options
-def validate(
-    configs: tuple[Path, ...],
-    backends: tuple[str, ...],
-    keyword: str | None,
-    dtypes: tuple[str, ...],
-    rtol: tuple[str, ...],
-    atol: tuple[str, ...],
-    baseline: str | None,
-) -> None:
+def validate(configs: tuple[Path, ...], **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
-    from parity.config import Overrides
-
-    plan = load(configs, Overrides(backends, keyword, dtypes, rtol, atol, baseline))
+    plan = load(configs, selection)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)
     click.echo(f"ok: {len(plan.cases)} cases, {n_cells} cells on each of {names}; baseline {plan.baseline}")
@@ -231,12 +214,12 @@ def env_remove(name: str) -> None:
     click.echo(f"removed: {name}")
 
 
-def load(configs: tuple[Path, ...], overrides: Overrides) -> Plan:
-    """The plan, or all that is wrong with it and exit code 2."""
-    from parity.config import ConfigError, load_plan
+def load(configs: tuple[Path, ...], selection: dict[str, Any]) -> Plan:
+    """The plan, or all that is wrong with it and exit code 2; `selection` are the values of `plan_options`."""
+    from parity.config import ConfigError, Overrides, load_plan
 
     try:
-        return load_plan(configs, overrides)
+        return load_plan(configs, Overrides(**selection))
     except ConfigError as error:
         fail(str(error))
 

@@ -10,8 +10,15 @@ from typing import Any, NoReturn
 from numpy.typing import NDArray
 
 
-class Outcome(Enum):
-    """Did it run. Has no truth value: `if outcome` would take a crash for a success."""
+class Judgement(Enum):
+    """A kind of answer that has no truth value: `if outcome` would take a crash for a success."""
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} has no truth value; compare it with a member")
+
+
+class Outcome(Judgement):
+    """Did it run."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -19,9 +26,6 @@ class Outcome(Enum):
     ERROR = "error"
     CRASH = "crash"
     TIMEOUT = "timeout"
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError("an Outcome has no truth value; compare it with Outcome.OK")
 
 
 @dataclass(frozen=True)

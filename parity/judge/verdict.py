@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import NoReturn
 
 from parity.judge.metrics import Metrics
+from parity.outcome import Judgement
 
 
-class Verdict(Enum):
-    """Did it agree, worst last. Has no truth value: `if verdict` would take a mismatch for a pass."""
+class Verdict(Judgement):
+    """Did it agree, worst last."""
 
     EQUAL = "equal"
     CLOSE = "close"
@@ -18,9 +17,6 @@ class Verdict(Enum):
     MISMATCH = "mismatch"
     NONFINITE = "nonfinite"
     STRUCTURE = "structure"
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError("a Verdict has no truth value; ask for .passes")
 
     @property
     def passes(self) -> bool:
