@@ -1,8 +1,8 @@
 """Every metric of a comparison of two arrays, in one pass over blocks.
 
 Differences are taken in the widest type: float64 for float16, float32 and float64; longdouble where either side is
-longdouble or a 64-bit integer. Blocks have a fixed size and their sums are joined exactly, so neither the number of
-threads nor the order in which blocks are finished changes a bit of the result.
+longdouble or a 64-bit integer, or float64 squares leave their range. Blocks have a fixed size and their sums are
+joined in order, so neither the number of threads nor which block is finished first changes a bit of the result.
 """
 
 from __future__ import annotations
@@ -347,7 +347,8 @@ def _metrics(total: _Partial, actual: Array, expected: Array, shape: tuple[int, 
 def _cosine(actual: Any, expected: Any, cross: Any) -> float:
     if actual == 0 or expected == 0:
         return 1.0 if actual == expected else math.nan
-    return float(cross / (actual**0.5 * expected**0.5))
+    cosine = float(cross / (actual**0.5 * expected**0.5))
+    return math.copysign(1.0, cosine) if abs(cosine) > 1 else cosine
 
 
 def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
