@@ -49,7 +49,9 @@ class TorchStyleAdapter(Adapter):
         parameters = self.parameters_with(grads)
         groups = [parameters] if scope == "global" else [[p] for p in parameters]
         norms = [self.framework.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
-        total = norms[0] if scope == "global" else self.norm(norms, norm_type)
+        total = (
+            norms[0] if scope == "global" else self.framework.linalg.vector_norm(self.framework.stack(norms), norm_type)
+        )
         return {"grads": [p.grad for p in parameters], "total_norm": total}
 
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
@@ -62,8 +64,3 @@ class TorchStyleAdapter(Adapter):
         for parameter, grad in zip(parameters, grads):
             parameter.grad = grad
         return parameters
-
-    def norm(self, norms: Sequence[Any], norm_type: float) -> Any:
-        stacked = self.framework.stack(list(norms))
-        # OneFlow 0.9.0's vector_norm refuses inf.
-        return stacked.max() if norm_type == float("inf") else self.framework.linalg.vector_norm(stacked, norm_type)
