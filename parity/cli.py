@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from parity.config.plan import Plan
 
 USAGE = 2
+MAX_THREADS = 256
+"""More threads or workers than this start a fork storm on any machine that tests run on."""
 
 
 def example(*lines: str) -> str:
@@ -67,7 +69,10 @@ def plan_options(command: Any) -> Any:
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory (default: reports/CONFIG-TIME)."
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="How many cells compute at once (default: one per backend)."
+    "--jobs",
+    type=click.IntRange(1, MAX_THREADS),
+    metavar="N",
+    help="How many cells compute at once (default: one per backend).",
 )
 @click.option(
     "--timeout",
@@ -79,7 +84,7 @@ def plan_options(command: Any) -> Any:
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_THREADS),
     default=1,
     show_default=True,
     metavar="N",

@@ -333,9 +333,18 @@ def test_layout_and_byte_order_change_nothing() -> None:
 
 def test_dtypes_without_a_common_line_have_no_ulp() -> None:
     actual, expected = pair(10)
-    assert compare(actual, expected.astype(np.float64), RTOL, ATOL).max_ulp_diff is None
+    assert compare(actual.astype(np.float64), expected, RTOL, ATOL).max_ulp_diff is None
     assert compare(actual > 0, expected > 0, RTOL, ATOL).max_ulp_diff is None
     assert compare(actual > 0, expected > 0, RTOL, ATOL).equal
+
+
+@pytest.mark.parametrize("wider", [np.float64, np.longdouble])
+def test_a_wider_expected_side_is_rounded_before_ulps_are_counted(wider: type) -> None:
+    actual, expected = pair(10)
+    nudged = expected.astype(wider) * (1 + wider(1e-9))
+    found = compare(actual, nudged, RTOL, ATOL).max_ulp_diff
+    assert found == compare(actual, nudged.astype(np.float32), RTOL, ATOL).max_ulp_diff
+    assert found is not None
 
 
 def test_inputs_stay_as_they_are() -> None:

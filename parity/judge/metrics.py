@@ -40,7 +40,7 @@ class Metrics:
 
     Maxima, `rmse` and `cosine` are over the places where both sides are finite. `max_rel_diff` is |a-e|/|e|, inf
     where only e is zero. `max_ulp_diff` counts representable numbers (-0.0 and +0.0 are one) in the dtype of
-    `actual`; None unless both sides have the same dtype or `expected` is longdouble (then rounded to `actual`'s).
+    `actual`; None unless both sides have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
     `cosine` is nan where exactly one side is all zero. `required_rtol` is the smallest rtol that would pass with the
     given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the place where |a-e|
     exceeds its tolerance the most (or stays the least below it); None for an empty tensor. `equal` is bit for bit,
@@ -255,7 +255,7 @@ def _required_rtol(diff: Array, magnitude: Array, out: Array, atol: float, max_a
 def _max_ulp(actual: Array, expected: Array, space: Workspace, *, may_cross_zero: bool) -> int:
     """The largest distance in representable numbers of `actual`'s dtype; overwrites all of `space`."""
     bits = _BITS.get(actual.dtype)
-    if bits is None or (actual.dtype != expected.dtype and expected.dtype != _LONGDOUBLE):
+    if bits is None or not _on_line(actual.dtype, expected.dtype):
         return -1
     n = actual.size
     x, y, z = (buffer.view(bits)[:n] for buffer in (space.actual, space.expected, space.difference))
@@ -267,6 +267,12 @@ def _max_ulp(actual: Array, expected: Array, space: Workspace, *, may_cross_zero
     # With equal signs, the bits themselves are ordered. -0.0 against 0.0 wraps to the lowest integer twice.
     np.subtract(actual.view(bits), expected.view(bits), out=x)
     return max(0, int(np.absolute(x, out=x).max()))
+
+
+def _on_line(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+    """Whether distances are counted in `actual`'s numbers: both sides have its dtype, or `expected` a wider float."""
+    wider = expected.kind == "f" and expected.itemsize > actual.itemsize
+    return actual in _BITS and (actual == expected or wider)
 
 
 def _ordered_distance(actual: Array, expected: Array, x: Array, y: Array, sign: Array) -> int:
@@ -361,5 +367,5 @@ def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _empty(actual: Array, expected: Array) -> Metrics:
     """Nothing was compared: nothing differs, and there is no worst place."""
-    on_line = _BITS.get(actual.dtype) is not None and expected.dtype in (actual.dtype, _LONGDOUBLE)
+    on_line = _on_line(actual.dtype, expected.dtype)
     return Metrics(0, 0, 0, 0.0, 0.0, 0 if on_line else None, 0.0, 1.0, 0.0, None, math.nan, math.nan, True)
