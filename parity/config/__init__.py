@@ -1,6 +1,6 @@
 """YAML to a frozen, validated Plan, or to one error that tells every problem.
 
-The modules that need pydantic and ruamel.yaml load when a config is read.
+The modules that need pydantic and PyYAML load when a config is read.
 """
 
 from __future__ import annotations
