@@ -1,7 +1,7 @@
 """Reads YAML 1.2 into nodes that know their line. Safe: no tags, no objects, bounded in size, depth and aliases.
 
-The parser of events is libyaml's, through PyYAML; scalars are resolved here by the YAML 1.2 core schema, so `1e-5` is a number, `on` is a
-word, and a scalar's own text is kept.
+The parser of events is libyaml's, through PyYAML; scalars are resolved here by the YAML 1.2 core schema, so `1e-5` is a
+number, `on` is a word, and a scalar's own text is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 HINTS = {
-    "<block end>": "look at the indentation of this line and the one before",
+    "did not find expected key": "look at the indentation of this line and the one before",
     "mapping values are not allowed": 'two ": " in one line, a ":" without its space above, or a wrong indentation',
     "could not find expected ':'": 'a key is written "key: value", with a space',
     "while parsing a flow": "a comma or a bracket may be missing",
