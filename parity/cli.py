@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import signal
 import sys
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from parity.config.plan import Plan
 
 USAGE = 2
+INCOMPLETE = 3
+INTERRUPTED = 130
 MAX_THREADS = 256
 """More threads or workers than this start a fork storm on any machine that tests run on."""
 
@@ -25,7 +29,20 @@ def example(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class InterruptibleGroup(click.Group):
+    """Ends with 130 where click would end with 1, which says that something differs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
 @click.group(
+    cls=InterruptibleGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=example("parity run configs/layernorm.yaml", "parity run configs/*.yaml -b torch -b paddle --dtype float32"),
 )
@@ -34,6 +51,9 @@ def main() -> None:
     """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
     # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def plan_options(command: Any) -> Any:
@@ -112,17 +132,23 @@ def run(
     could not be compared, 130 interrupted (what was finished is kept).
     """
     from parity.engine import EngineOptions
-    from parity.run import run_and_show
+    from parity.run import claim, run_and_show
 
+    if not math.isfinite(timeout):
+        raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
     plan = load(configs, selection)
     options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run_dir = claim(out, plan)
+    except OSError as error:
+        fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
+    end_once_on_signals()
     try:
         results = run_and_show(
-            plan, options, out, command=["parity", *sys.argv[1:]], as_json=as_json, verbosity=verbose - quiet
+            plan, options, run_dir, command=["parity", *sys.argv[1:]], as_json=as_json, verbosity=verbose - quiet
         )
     except OSError as error:
-        fail(str(error))
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
     sys.exit(results.summary["exit_code"])
 
 
@@ -152,7 +178,7 @@ def schema() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
 def report(run_dir: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Show a stored run again."""
+    """Show a stored run again. The exit code is 0 whatever the run found."""
     from parity.reporting.results import ResultsError, read_results
     from parity.run import show
 
@@ -229,7 +255,22 @@ def load(configs: tuple[Path, ...], selection: dict[str, Any]) -> Plan:
         fail(str(error))
 
 
-def fail(message: str) -> NoReturn:
+def end_once_on_signals() -> None:
+    """Let the first of Ctrl-C, SIGTERM and SIGHUP interrupt the run, and no second one interrupt its end."""
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # nohup and background jobs of a shell ignore some of them, and mean it.
+    numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
+def fail(message: str, code: int = USAGE) -> NoReturn:
     """Say what is wrong and leave with the exit code for it."""
     click.echo(message, err=True)
-    sys.exit(USAGE)
+    sys.exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import os
 import shutil
 import time
@@ -24,7 +25,9 @@ from parity.outcome import CellOutcome
 from parity.reporting import record
 from parity.reporting.results import FILE_NAME, Results, Row, summarize, write_atomically
 
-CHECKPOINT_S = 10.0
+CHECKPOINT_S = 2.0
+CHECKPOINT_SHARE = 20.0
+"""What is known is written down every two seconds, but for large results no more than a twentieth of the time."""
 PIPED_WIDTH = 120
 
 
@@ -80,18 +83,17 @@ class Ledger:
 def run_and_show(
     plan: Plan,
     options: EngineOptions,
-    out: Path | None,
+    run_dir: Path,
     *,
     command: Sequence[str],
     as_json: bool = False,
     verbosity: int = 0,
 ) -> Results:
-    """`run` with progress on stderr and the results on stdout; raises OSError where `out` cannot be used."""
+    """`run` with progress on stderr and the results on stdout; raises OSError where `run_dir` cannot be written."""
     from rich.console import Console
 
     from parity.reporting.progress import reporter_for
 
-    run_dir = claim(out or Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
         results = run(plan, options, run_dir, reporter, command)
@@ -116,15 +118,19 @@ def show(results: Results, *, as_json: bool = False, verbosity: int = 0) -> None
     render(results, console, verbosity=verbosity)
 
 
-def claim(run_dir: Path) -> Path:
-    """An empty run directory: a new one, or that of an earlier run, whose files go."""
-    if run_dir.is_dir() and any(run_dir.iterdir()):
+def claim(out: Path | None, plan: Plan) -> Path:
+    """An empty run directory: `out` or one named after the plan and the time, or that of an earlier run, emptied.
+
+    Raises OSError where it cannot be had or holds anything else.
+    """
+    run_dir = out or Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if any(run_dir.iterdir()):
         if not (run_dir / FILE_NAME).is_file():
-            raise FileExistsError(f"--out {run_dir} is not empty and holds no parity run; choose another directory")
+            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(run_dir))
         for name in (FILE_NAME, "log.txt"):
             (run_dir / name).unlink(missing_ok=True)
         shutil.rmtree(run_dir / "tensors", ignore_errors=True)
-    run_dir.mkdir(parents=True, exist_ok=True)
     return run_dir
 
 
@@ -134,24 +140,25 @@ def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, c
     try:
         for _ in follow(ledger, execute(plan, options, run_dir), observer):
             ledger.write()
+        return ledger.write()
     except KeyboardInterrupt:
         return ledger.write(interrupted=True)
     except BaseException:
         ledger.write(interrupted=True)
         raise
-    return ledger.write()
 
 
 def follow(ledger: Ledger, events: Iterator[Event], observer: Observer) -> Iterator[None]:
     """Take in all events; yields whenever it is time to write down what is known."""
     oracles: dict[str, Oracle] = {}
-    written = time.monotonic()
+    due = time.monotonic() + CHECKPOINT_S
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
             observer.on_event(event, take_in(ledger, event, oracles))
-            if time.monotonic() - written > CHECKPOINT_S:
+            if time.monotonic() > due:
+                began = time.monotonic()
                 yield
-                written = time.monotonic()
+                due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 
 
 def take_in(ledger: Ledger, event: Event, oracles: dict[str, Oracle]) -> Sequence[Comparison]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -45,7 +46,7 @@ def test_an_honest_user_op_passes(parity_run):
         ("hang", "timeout", "no result after 2 s"),
         ("endless", "timeout", "no result after 2 s"),
         ("raises", "error", "raises.py:11: ValueError: no such kernel"),
-        ("text", "error", "must return tensors"),
+        ("text", "error", "must return a tensor, or a mapping of tensors by name, not a str"),
     ],
 )
 def test_a_bad_cell_costs_only_itself(parity_run, name, outcome, said):
@@ -99,9 +100,9 @@ def test_nothing_outlives_the_run(parity_run):
 
 
 def test_scratch_files_are_gone(parity_run):
-    before = set(Path("/dev/shm").glob("parity-*"))
+    before = set(Path("/dev/shm").glob("parity-scratch-*"))
     parity_run(fake("segfault"))
-    assert set(Path("/dev/shm").glob("parity-*")) <= before
+    assert set(Path("/dev/shm").glob("parity-scratch-*")) <= before
 
 
 def wait_for(path: Path, seconds: float = 30.0) -> None:
@@ -138,6 +139,43 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
     assert finished.results["summary"]["exit_code"] == 130
     assert workers
     assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+
+
+@pytest.mark.parametrize("gap_s", [0.02, 0.2])
+def test_a_second_interrupt_changes_nothing(tmp_path, gap_s):
+    config = tmp_path / "config.yaml"
+    config.write_text(fake("hang"))
+    command = parity_command("run", config, "--out", tmp_path / "run")
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "run" / "tensors" / "0002-after" / "grad.y.npy")
+    time.sleep(1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(gap_s)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["summary"]["exit_code"] == 130
+
+
+def test_scratch_of_a_killed_run_is_swept_by_the_next(parity_run):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = Path("/dev/shm") / f"parity-scratch-{gone.pid}-left"
+    left.mkdir()
+    parity_run(user_config(FAKES / "honest.py"))
+    assert not left.exists()
+
+
+def test_finished_cells_survive_a_kill(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(fake("hang"))
+    run_dir = tmp_path / "run"
+    command = parity_command("run", config, "--out", run_dir, "--timeout", "3", "--dtype", "float32")
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(run_dir / "results.json")
+    process.kill()
+    process.wait()
+    assert json.loads((run_dir / "results.json").read_text())["outcomes"]
 
 
 def test_workers_die_with_a_killed_host(tmp_path):

@@ -74,7 +74,7 @@ class Adapter:
         function = job.function or self.method(job.op)
         leaves = {name: self.leaves(value, name in job.differentiable) for name, value in job.inputs.items()}
         outputs = named_outputs(function(**leaves, **job.params))
-        wanted = [name for name in job.upstream if outputs.get(name) is not None]
+        wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
         if wanted:
             found = self.gradients(
                 [outputs[name] for name in wanted],
@@ -107,5 +107,27 @@ class Adapter:
 
 
 def named_outputs(result: Any) -> dict[str, Any]:
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`."""
-    return dict(result) if isinstance(result, Mapping) else {"y": result}
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)

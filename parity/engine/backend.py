@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,15 @@ from parity.engine.slots import Slots
 from parity.outcome import CellOutcome, Outcome
 
 PROTOCOL = 1
+MAX_SMALL = 1 << 20
+"""Results of up to this many elements are always taken, whatever shape they should have."""
 START_TIMEOUT_S = 300.0
 MAX_FAILED_STARTS = 2
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How to run: see `parity run --help`. `jobs` bounds how many cells compute at the same time (0: no bound)."""
+    """How to run: see `parity run --help`. `jobs` bounds how many cells compute at the same time (0: one a backend)."""
 
     timeout_s: float = 60.0
     threads: int = 1
@@ -107,6 +109,7 @@ class BackendRunner:
         spec: BackendSpec,
         options: EngineOptions,
         cells: queue.SimpleQueue[Cell | None],
+        ops: Sequence[str],
         post: Callable[[Any], None],
         gate: threading.Semaphore,
         slots: Slots,
@@ -116,11 +119,13 @@ class BackendRunner:
         self.cookies: list[str] = []
         self._options = options
         self._cells = cells
+        self._ops = ops
         self._post = post
         self._gate = gate
         self._slots = slots
         self._log = log
         self._worker: WorkerProcess | None = None
+        self._cell: Cell | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
 
@@ -167,17 +172,15 @@ class BackendRunner:
     def _work(self, interpreter: environments.Interpreter) -> None:
         self._start(interpreter)
         failed_starts = 0
-        while (cell := self._cells.get()) is not None and not self._stopped.is_set():
+        while (cell := self._next()) is not None:
             try:
                 if self._worker is None:
                     self._start(interpreter)
             except BackendError as error:
                 failed_starts += 1
-                self._arrive(
-                    cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
-                )
                 if failed_starts >= MAX_FAILED_STARTS:
                     raise
+                self._fail(cell, error)
                 continue
             failed_starts = 0
             self._run(cell)
@@ -190,18 +193,34 @@ class BackendRunner:
             self._worker = worker
             if self._stopped.is_set():
                 worker.kill()
-            try:
-                reply = worker.request(hello(self.spec, self._options.threads), START_TIMEOUT_S)
-            except WorkerError as error:
-                self._worker = None
-                raise BackendError(f"{self.spec.adapter} did not start in {interpreter.python}: {error}") from error
+            reply = self._ask(worker, hello(self.spec, self._options.threads), START_TIMEOUT_S)
+        known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
+        self._post(BackendStarted(BackendInfo(self.spec, executable=str(interpreter.python), **known)))
+        if self.spec.ops is not None:
+            with self._gate:
+                load = {"do": "load", "path": str(self.spec.ops), "wanted": list(self._ops)}
+                self._ask(worker, load, self._options.timeout_s)
+
+    def _ask(self, worker: WorkerProcess, request: Message, timeout_s: float) -> Message:
+        """A reply to a request without which no cell can run; raises BackendError where it is a refusal or none."""
+        what = f"{self.spec.ops}" if request["do"] == "load" else f"{self.spec.adapter} at its start"
+        try:
+            reply = worker.request(request, timeout_s)
+        except WorkerError as error:
+            self._worker = None
+            outcome = error.outcome if request["do"] == "load" else Outcome.UNAVAILABLE
+            raise BackendError(f"{what}: {error}", outcome) from error
         if not reply.get("ok"):
             worker.close()
             self._worker = None
             raise BackendError(str(reply.get("message")), Outcome(reply.get("outcome", "unavailable")))
-        executable = str(interpreter.python)
-        known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
-        self._post(BackendStarted(BackendInfo(self.spec, executable=executable, **known)))
+        return reply
+
+    def _next(self) -> Cell | None:
+        """The next cell, which is then ours to answer; None at the end."""
+        cell = self._cells.get()
+        self._cell = None if self._stopped.is_set() else cell
+        return self._cell
 
     def _run(self, cell: Cell) -> None:
         if self._worker is None:
@@ -238,23 +257,27 @@ class BackendRunner:
 
     def _give_up(self, error: BackendError) -> None:
         self._post(BackendLost(self.spec, str(error)))
-        while (cell := self._cells.get()) is not None and not self._stopped.is_set():
-            self._arrive(cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error)))
+        cell = self._cell or self._next()
+        while cell is not None:
+            self._fail(cell, error)
+            cell = self._next()
+
+    def _fail(self, cell: Cell, error: BackendError) -> None:
+        self._arrive(cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error)))
 
     def _arrive(self, cell: Cell, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
+        self._cell = None
         self._post(OutcomeArrived(cell, outcome, release))
 
 
 def hello(spec: BackendSpec, threads: int) -> Message:
     """The first request to a worker."""
-    ops = None if spec.ops is None else str(spec.ops)
     return {
         "do": "hello",
         "protocol": PROTOCOL,
         "adapter": spec.adapter,
         "device": spec.device,
         "threads": threads,
-        "ops": ops,
     }
 
 
@@ -277,4 +300,5 @@ def run_request(cell: Cell, slot: str) -> Message:
         "differentiable": [name for name in op.differentiable if name in tensors],
         "lists": [item.name for item in op.inputs if item.listed],
         "slot": slot,
+        "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
     }

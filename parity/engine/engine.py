@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
 import threading
@@ -26,7 +27,7 @@ from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_strays
 from parity.engine.slots import Slots, make_scratch
-from parity.outcome import CellOutcome
+from parity.outcome import CellOutcome, Outcome
 
 MIN_CELLS_AHEAD = 64
 MAX_CELLS_AHEAD = 1024
@@ -72,7 +73,9 @@ class Crew:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._log = log
         self._scratch = make_scratch()
-        per_backend = max(1, options.jobs // len(plan.backends))
+        n_cells = sum(len(case.dtypes) for case in plan.cases)
+        per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
+        ops = sorted({case.op for case in plan.cases})
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         self._queues: list[queue.SimpleQueue[Cell | None]] = []
         self._runners: list[BackendRunner] = []
@@ -82,7 +85,7 @@ class Crew:
             self._queues.append(cells)
             for copy in range(per_backend):
                 slots = Slots(self._scratch, f"slot-{number}-{copy}")
-                self._runners.append(BackendRunner(spec, options, cells, self.events.put, gate, slots, log))
+                self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, slots, log))
         for runner in self._runners:
             runner.start()
 
@@ -141,8 +144,17 @@ class Dispatcher:
             for dtype in case.dtypes:
                 cell = Cell(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
-                self._crew.ask(cell)
+                self._ask(cell)
             yield CasePrepared(prepared)
+
+    def _ask(self, cell: Cell) -> None:
+        """Hand a cell to every backend, or answer for all of them where no backend should see it."""
+        if not cell.prepared.problem:
+            self._crew.ask(cell)
+            return
+        for spec in self._plan.backends:
+            outcome = CellOutcome(cell.case.id, cell.dtype, spec.name, Outcome.ERROR, message=cell.prepared.problem)
+            self._crew.events.put(OutcomeArrived(cell, outcome, release=lambda: None))
 
     def _room_for(self, case: CasePlan) -> bool:
         if not self._arrived:

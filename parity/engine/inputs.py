@@ -11,18 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.draw import coarsest
+from parity.cases.draw import Constant, Draw, File, TensorPlan, Values, coarsest
 from parity.config.plan import CasePlan
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its inputs: arrays in the case's coarsest dtype, and the `.npy` files that hold them."""
+    """A case with its inputs: arrays in the case's coarsest dtype, and the `.npy` files that hold them.
+
+    `problem` says why no backend should see them, where that is so.
+    """
 
     case: CasePlan
     folder: Path
     arrays: Mapping[str, NDArray[Any]]
     paths: Mapping[str, Path]
+    problem: str = ""
 
 
 def prepare(case: CasePlan, index: int, seed: int, tensors: Path) -> Prepared:
@@ -34,7 +38,26 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path) -> Prepared:
     paths = {name: folder / f"{name}.npy" for name in arrays}
     for name, array in arrays.items():
         np.save(paths[name], array, allow_pickle=False)
-    return Prepared(case, folder, arrays, paths)
+    overflown = [plan.name for plan in case.tensors if overflows(plan, arrays[plan.name])]
+    problem = f"inputs.{overflown[0]}: finite values do not fit {dtype} and become infinite" if overflown else ""
+    return Prepared(case, folder, arrays, paths, problem)
+
+
+def overflows(plan: TensorPlan, values: NDArray[Any]) -> bool:
+    """Whether a tensor has infinities that its plan does not ask for."""
+    if not np.isinf(values).any():
+        return False
+    asked = [*(plan.special.values if plan.special else ()), *literals(plan.draw)]
+    return not np.isinf(np.asarray(asked, dtype=np.float64)).any()
+
+
+def literals(draw: Draw) -> list[float]:
+    """The values that a draw states itself."""
+    if isinstance(draw, Constant):
+        return [draw.value]
+    if isinstance(draw, Values | File):
+        return np.ravel(draw.sample(np.random.default_rng(), draw.shape)).tolist()
+    return []
 
 
 def slug(text: str) -> str:

@@ -15,6 +15,7 @@ from parity.outcome import Output
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 MIN_FREE_BYTES = 1 << 30
+PREFIX = "parity-scratch-"
 
 
 class Slots:
@@ -67,6 +68,20 @@ class Slots:
 
 def make_scratch() -> Path:
     """A new folder for slots: in shared memory where there is room, else among the temporary files."""
-    roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES
-    writable = roomy and os.access(SHARED_MEMORY, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="parity-", dir=SHARED_MEMORY if writable else None))
+    home = Path(tempfile.gettempdir())
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        sweep(SHARED_MEMORY)
+        if shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES:
+            home = SHARED_MEMORY
+    sweep(home)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=home))
+
+
+def sweep(home: Path) -> None:
+    """Remove the scratch folders of runs that were killed before they could."""
+    import psutil
+
+    for folder in home.glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_PER_OP = 16
-NARROW = 100
+FIXED_WIDTH = 68
+"""What a table takes without its columns per backend."""
+COLUMN_WIDTH = 11
 STYLES = {
     "equal": "green",
     "close": "green",
@@ -39,17 +41,19 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     console.print(answer(results), soft_wrap=True)
     if verbosity < 0:
         return
+    narrow = console.width < FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
     console.print(lineup(results), soft_wrap=True)
-    for line in not_compared(results):
+    for line in remarks(results):
         console.print(line, soft_wrap=True)
     if results.comparisons:
         for op, frame in results.frame().groupby("op", sort=False):
             console.print()
             rows = tensor_rows(frame)
-            console.print(op_table(str(op), rows, results, narrow=console.width < NARROW, verbose=verbosity > 0))
+            console.print(op_table(str(op), rows, results, narrow=narrow, verbose=verbosity > 0))
             for line in details(rows) if verbosity > 0 else ():
                 console.print(line, soft_wrap=True)
-        console.print(Text(legend(results), style="dim"), soft_wrap=True)
+        console.print()
+        console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
 
 
 def answer(results: Results) -> Text:
@@ -65,7 +69,8 @@ def answer(results: Results) -> Text:
     if code == 3:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
     return Text.assemble(
-        ("PASS", "bold green"), f"  all {n_cells} tensors of {plural(n_cases(results.comparisons), 'case')} agree"
+        ("PASS", "bold green"),
+        f"  {plural(n_cells, 'tensor')} of {plural(n_cases(results.comparisons), 'case')} agree",
     )
 
 
@@ -82,7 +87,8 @@ def blame(failing: Sequence[Row]) -> str:
     )
     if not off:
         return "; nobody is further from the oracle than rounding explains"
-    return "; off: " + ", ".join(f"{side} in {n}" for side, n in off.most_common())
+    ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
+    return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked)
 
 
 def left_out(verdicts: Row) -> str:
@@ -117,14 +123,14 @@ def lineup(results: Results) -> Text:
     return Text(" · ".join(parts), style="dim")
 
 
-def not_compared(results: Results) -> Iterator[Text]:
-    """One line for each reason why cells were not compared."""
-    reasons: Counter[tuple[str, str, str]] = Counter()
-    for row in results.outcomes:
-        if row["outcome"] != "ok":
-            reasons[(row["backend"], row["outcome"], row["message"])] += 1
+def remarks(results: Results) -> Iterator[Text]:
+    """One line for each reason why cells were not compared, and for what is worth knowing about cells that were."""
+    reasons = Counter((row["backend"], row["outcome"], row["message"]) for row in results.outcomes if row["message"])
     for (backend, outcome, message), n in reasons.most_common():
-        yield Text.assemble((f"{backend}: {outcome}", "yellow"), f" in {plural(n, 'cell')}: {message}")
+        label = "note" if outcome == "ok" else outcome
+        yield Text.assemble(
+            (f"{backend}: {label}", "yellow"), f" in {plural(n, 'cell')}: ", message.replace("\n", " | ")
+        )
 
 
 def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table:
@@ -149,7 +155,7 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
     )
     backends = [row["name"] for row in results.backends]
     for name in ("case", "dtype", "tensor", "verdict"):
-        table.add_column(name, no_wrap=name != "case", overflow="fold")
+        table.add_column(name, no_wrap=name != "case", overflow="fold", min_width=12 if name == "case" else None)
     table.add_column("× tol", justify="right", no_wrap=True)
     for name in [] if narrow else backends:
         table.add_column(escape(name), justify="right", no_wrap=True)
@@ -243,11 +249,13 @@ def factor(value: float) -> str:
     return f"{value:.2g}" if value < 100 or value >= 1e5 else f"{value:.0f}"
 
 
-def legend(results: Results) -> str:
+def legend(results: Results, *, narrow: bool) -> str:
     """What the columns mean, where there is something to explain."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
-    text += "Under a backend's name: its largest |x − oracle|"
-    if not any(row["verdict"] in FAILING for row in results.comparisons):
-        return text + "."
-    text += ", ✗ where that is outside the tolerance. "
+    failing = any(row["verdict"] in FAILING for row in results.comparisons)
+    if not narrow:
+        mark = ", ✗ where that is outside the tolerance" if failing else ""
+        text += f"Under a backend's name: its largest |x − oracle|{mark}. "
+    if not failing:
+        return text
     return text + f"off: whose error is {OFF:g} times what careful code loses in this dtype, or more."

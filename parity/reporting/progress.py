@@ -61,8 +61,8 @@ class BarReporter:
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Advance, and say above the bar what is worth a line."""
         if isinstance(event, CellFinished):
-            self._failing += sum(c.verdict.fails for c in comparisons)
-            text = f"comparing ({self._failing} differ)" if self._failing else "comparing"
+            self._failing += len({c.tensor for c in comparisons if c.verdict.fails})
+            text = f"comparing ({self._failing} tensors differ)" if self._failing else "comparing"
             self._progress.update(self._task, advance=1, description=text)
         elif line := describe(event):
             self._progress.console.print(line, style="dim", markup=False, highlight=False)

@@ -131,7 +131,8 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        # A lone surrogate in a user's text becomes the JSON escape that it is written as.
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import traceback
@@ -37,7 +38,7 @@ def run_cell(backend: Backend, request: Message) -> Message:
         results = backend.adapter.run(job)
         reply["seconds"] = time.perf_counter() - started
         reply["message"] = remark(backend, job)
-        arrays = to_arrays(backend.adapter, results, request["dtype"])
+        arrays = to_arrays(backend.adapter, results, request)
         reply["tensors"] = write_arrays(request["slot"], arrays)
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
@@ -76,34 +77,40 @@ def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
     return gathered
 
 
-def to_arrays(adapter: Adapter, results: Dict[str, Any], dtype: str) -> Dict[str, Any]:
-    """Results by tensor name as NumPy arrays; a tensor that NumPy cannot hold as (dtype name, shape)."""
+def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Message) -> Dict[str, Any]:
+    """Results by tensor name as NumPy arrays; one that NumPy cannot hold, or that is too large, as (dtype, shape)."""
+    dtype, most = request["dtype"], request["max_elements"]
     arrays: Dict[str, Any] = {}
     for name, value in results.items():
         if isinstance(value, (list, tuple)):
-            arrays.update({f"{name}.{i}": to_array(adapter, item, dtype) for i, item in enumerate(value)})
+            arrays.update({f"{name}.{i}": to_array(adapter, item, dtype, most) for i, item in enumerate(value)})
         else:
-            arrays[name] = to_array(adapter, value, dtype)
+            arrays[name] = to_array(adapter, value, dtype, most)
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def to_array(adapter: Adapter, value: Any, dtype: str) -> Any:
+def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
     """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
-    if value is None or isinstance(value, (np.ndarray, np.generic)):
-        return None if value is None else np.asarray(value)
+    if value is None:
+        return None
     if isinstance(value, (bool, int, float)):
         return np.asarray(value, dtype=dtype)
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise TypeError(f"an op must return tensors or a mapping of tensors by name, not {type(value).__name__}")
+    described = str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
+    if math.prod(described[1]) > max_elements:
+        return described
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
     try:
         return np.asarray(adapter.to_numpy(value))
     except TypeError:
         # NumPy has no bfloat16 and no float8: the judge is told what it was.
-        return str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
+        return described
 
 
 def remark(backend: Backend, job: Job) -> str:
     """What the user should know about a cell that ran."""
+    if job.function is None and backend.user_ops.path is not None:
+        return f"{backend.user_ops.name} has no {job.op}, so the framework's own ran"
     if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"

@@ -2,16 +2,20 @@
 
 Requests and replies are JSON objects, one per line. The host sends one request and waits for its reply.
 
-hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1, "ops": null | "/my_ops.py"}
+hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1}
         -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
         -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
+load    {"do": "load", "path": "/my_ops.py", "wanted": ["layer_norm"]}        runs the user's file
+        -> {"ok": true}
+        -> {"ok": false, "outcome": "error", "message": "..."}
 run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
          "tensors": {"x": "/run/tensors/.../x.npy"},  inputs; cast to dtype on reading
          "absent": ["bias"],                          optional inputs that are switched off: None for a user's op
          "upstream": {"y": "/run/.../grad.y.npy"},    empty: no gradients
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
-         "slot": "/scratch/slot-3"}                   a file that the worker extends as needed and writes results into
+         "slot": "/scratch/slot-3",                   a file that the worker extends as needed and writes results into
+         "max_elements": 1048576}                     a larger result is described but not written
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed.
@@ -49,6 +53,8 @@ def serve(requests: int, replies: int) -> None:
             request = json.loads(line)
             if request["do"] == "hello":
                 backend, reply = hello(request)
+            elif request["do"] == "load" and backend is not None:
+                reply = load(backend, request)
             elif request["do"] == "run" and backend is not None:
                 reply = run_cell(backend, request)
             else:
@@ -60,24 +66,29 @@ def serve(requests: int, replies: int) -> None:
 
 
 def hello(request: Message) -> tuple[Backend | None, Message]:
-    """Import the framework and the user's ops, and say who we are."""
+    """Import the framework, and say who we are."""
     try:
         if request["protocol"] != PROTOCOL:
             raise Unsupported(f"protocol {request['protocol']} is not protocol {PROTOCOL}")
-        user_ops = UserOps(request["ops"])
         adapter = load_adapter(request)
-        user_ops.load()
-    except UserOpsError as error:
-        return None, {"ok": False, "outcome": "error", "message": str(error)}
     except BaseException as error:
         traceback.print_exc()
         text = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
         return None, {"ok": False, "outcome": "unavailable", "message": text}
     import numpy
 
-    backend = Backend(adapter, user_ops)
+    backend = Backend(adapter, UserOps())
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
     return backend, {**reply, "flags": adapter.flags()}
+
+
+def load(backend: Backend, request: Message) -> Message:
+    """Run the user's file."""
+    try:
+        backend.user_ops.load(request["path"], request["wanted"])
+    except UserOpsError as error:
+        return {"ok": False, "outcome": "error", "message": str(error)}
+    return {"ok": True}
 
 
 def load_adapter(request: Message) -> Any:

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Callable, Dict, List, Optional
 
 from parity.adapters.base import Job
@@ -18,10 +19,10 @@ class UserOpsError(Exception):
 
 
 class UserOps:
-    """Functions by name from the user's file; none where `path` is None."""
+    """Functions by name from the user's file; none until one is loaded."""
 
-    def __init__(self, path: Optional[str]) -> None:
-        self.path = path
+    def __init__(self) -> None:
+        self.path: Optional[str] = None
         self.namespace: Dict[str, Any] = {}
 
     @property
@@ -29,15 +30,18 @@ class UserOps:
         """The file's name, as error messages show it."""
         return os.path.basename(self.path or "")
 
-    def load(self) -> None:
-        """Run the user's file; raises UserOpsError with its name and line where that fails."""
-        if self.path is None:
-            return
+    def load(self, path: str, wanted: List[str]) -> None:
+        """Run the user's file; raises UserOpsError with its name and line where that fails.
+
+        It must define one of the `wanted` ops at least: a file that replaces nothing would compare a framework with
+        itself.
+        """
+        self.path = path
         # A file beside the user's ops can be imported by them, but must not shadow a framework: it comes last.
-        sys.path.append(os.path.dirname(self.path))
-        spec = importlib.util.spec_from_file_location("parity_user_ops", self.path)
+        sys.path.append(os.path.dirname(path))
+        spec = importlib.util.spec_from_file_location("parity_user_ops", path)
         if spec is None or spec.loader is None:
-            raise UserOpsError(f"{self.path} is not a Python file")
+            raise UserOpsError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         try:
@@ -46,6 +50,20 @@ class UserOps:
             traceback.print_exc()
             raise UserOpsError(f"{self.place(error)}{type(error).__name__}: {error}") from error
         self.namespace = vars(module)
+        self.check(wanted)
+
+    def check(self, wanted: List[str]) -> None:
+        """Raise UserOpsError where the file replaces none of the wanted ops, or something under an op's name is off."""
+        for op in wanted:
+            found = self.namespace.get(op)
+            if found is not None and not callable(found):
+                raise UserOpsError(f"{self.name}: {op} must be a function, not {type(found).__name__}")
+            if found is None and self.function(f"{op}_backward") is not None:
+                raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
+        if not any(self.function(op) for op in wanted):
+            near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
+            hint = f"; {near[0]} is near, is it meant?" if near else ""
+            raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
 
     def function(self, name: str) -> Optional[Callable[..., Any]]:
         """The user's function of that name."""
@@ -93,13 +111,27 @@ class UserOps:
 
 
 def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppable: List[str]) -> List[str]:
-    """Which of the offered tensors and params the function takes; UserOpsError where it must take one and does not."""
-    parameters = inspect.signature(function).parameters
+    """Which of the offered tensors and params the function takes; UserOpsError where the two do not fit."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        # torch.jit.script hides the signature: offer what every such op must take.
+        return [name for name in offered if name not in droppable]
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return list(offered)
-    left_out = [name for name in offered if name not in parameters]
-    missing = [name for name in left_out if name not in droppable]
+    by_keyword = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = [name for name in offered if name not in by_keyword and name not in droppable]
     if missing:
-        place = f"{os.path.basename(inspect.getsourcefile(function) or '?')}:{inspect.getsourcelines(function)[1]}"
-        raise UserOpsError(f"{place}: {function.__name__} must take {', '.join(missing)} by keyword")
-    return [name for name in offered if name in parameters]
+        raise UserOpsError(f"{where(function)} must take {', '.join(missing)} by keyword")
+    needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    unknown = [name for name in needed if name not in offered]
+    if unknown:
+        raise UserOpsError(f"{where(function)} wants {', '.join(unknown)}; what it can have is {', '.join(offered)}")
+    return [name for name in offered if name in by_keyword]
+
+
+def where(function: Callable[..., Any]) -> str:
+    """`my_ops.py:12: layer_norm`, as far as that can be known."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return name if code is None else f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: {name}"

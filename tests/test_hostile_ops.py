@@ -1,0 +1,140 @@
+"""User ops that are wrong in ways that must neither pass nor take the run with them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import user_config
+
+LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}}"
+HONEST = """
+def linear_backward(grad_y, x, weight):
+    return {"x": grad_y @ weight, "weight": grad_y.T @ x, "bias": grad_y.sum(0)}
+"""
+
+
+def run_ops(parity_run, tmp_path: Path, text: str, *arguments: str, adapter: str = "numpy", case: str = LINEAR):
+    path = tmp_path / "ops.py"
+    path.write_text(text)
+    return parity_run(user_config(path, cases=[case], adapter=adapter), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "def linaer(x, weight, bias):\n    return x\n",
+            "ops.py defines none of the ops of this run: linear; linaer is near",
+        ),
+        ("", "ops.py defines none of the ops of this run: linear"),
+        ("linear = 3\n", "ops.py: linear must be a function, not int"),
+        (HONEST, "ops.py defines linear_backward but no linear"),
+        ("def linear(x, weight, bias, /):\n    return x\n", "ops.py:1: linear must take x, weight, bias by keyword"),
+        (
+            "def linear(x, weight, bias, stride):\n    return x\n",
+            "ops.py:1: linear wants stride; what it can have is x, weight, bias",
+        ),
+        ("def linear(**_):\n    return [1.0]\n", "must return a tensor, or a mapping of tensors by name, not a list"),
+        ("def linear(**_):\n    return {'y': 'text'}\n", "y is a str"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error_and_never_a_pass(parity_run, tmp_path, text, said):
+    finished = run_ops(parity_run, tmp_path, text)
+    assert finished.code == 3
+    assert said in finished.message("mine")
+    assert "PASS" not in finished.stdout
+
+
+def test_an_op_that_the_file_lacks_is_noted(parity_run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text("def linear(x, weight, bias):\n    return x @ weight.T + bias\n" + HONEST)
+    norm = "{id: two, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"
+    finished = parity_run(user_config(path, cases=[LINEAR, norm]))
+    assert finished.code == 0
+    assert "mine: note in 2 cells: ops.py has no layer_norm, so the framework's own ran" in finished.stdout
+
+
+@pytest.mark.frameworks
+def test_a_wrong_shape_is_structure_in_a_framework_too(parity_run, tmp_path):
+    finished = run_ops(
+        parity_run, tmp_path, "def linear(x, weight, bias):\n    return (x @ weight.T + bias)[:, :1]\n", adapter="torch"
+    )
+    assert finished.code == 1
+    [row] = finished.failing(tensor="y", actual="mine", expected="oracle", dtype="float32")
+    assert row["message"] == "mine has shape [4, 1], oracle [4, 3]"
+
+
+@pytest.mark.frameworks
+def test_a_scripted_function_can_be_used(parity_run, tmp_path):
+    text = "import torch\n@torch.jit.script\ndef linear(x, weight, bias):\n    return x @ weight.t() + bias\n"
+    text = "import warnings\nwarnings.simplefilter('ignore')\n" + text
+    assert run_ops(parity_run, tmp_path, text, adapter="torch").code == 0
+
+
+def test_a_lone_surrogate_keeps_the_results(parity_run, tmp_path):
+    finished = run_ops(parity_run, tmp_path, "def linear(**_):\n    raise ValueError('\\ud800')\n")
+    assert finished.code == 3
+    assert finished.results["summary"]["outcomes"] == {"ok": 2, "error": 2}
+
+
+def test_an_ops_file_that_hangs_is_a_timeout(parity_run, tmp_path):
+    started = time.monotonic()
+    finished = run_ops(parity_run, tmp_path, "import time\ntime.sleep(1000)\n", "--timeout", "1")
+    assert finished.code == 3
+    assert set(finished.outcomes("mine").values()) == {"timeout"}
+    assert "ops.py: no result after 1 s" in finished.message("mine")
+    assert time.monotonic() - started < 30
+
+
+def test_removing_the_scratch_folder_ends_in_an_error(parity_run, tmp_path):
+    text = """
+import glob, shutil
+def linear(x, weight, bias):
+    for folder in glob.glob("/dev/shm/parity-scratch-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return x @ weight.T + bias
+"""
+    finished = run_ops(parity_run, tmp_path, text + HONEST)
+    assert finished.code in (1, 3)
+    assert "PASS" not in finished.stdout
+
+
+def test_a_huge_output_is_not_taken(parity_run, tmp_path):
+    text = "import numpy as np\ndef linear(x, weight, bias):\n    return np.zeros((1 << 13, 1 << 13), x.dtype)\n"
+    finished = run_ops(parity_run, tmp_path, text + HONEST)
+    [row] = finished.failing(tensor="y", actual="mine", expected="oracle", dtype="float32")
+    assert row["message"] == "mine has shape [8192, 8192], oracle [4, 3]"
+    assert sum(path.stat().st_size for path in finished.run_dir.rglob("*.npy")) < 1 << 20
+
+
+def test_inputs_that_overflow_are_an_error(parity_run):
+    case = "{op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7], constant: 1.0e+300}}}"
+    finished = parity_run(f"version: 1\nbackends: [numpy]\ncases: [{case}]\n")
+    assert finished.code == 3
+    assert "inputs.x: finite values do not fit float32" in finished.message("numpy")
+    asked = case.replace("1.0e+300", ".inf")
+    assert parity_run(f"version: 1\nbackends: [numpy]\ncases: [{asked}]\n").code == 0
+
+
+def test_a_terminal_without_unicode_gets_escapes(parity_run):
+    config = f"version: 1\nbackends: [numpy]\ncases: [{LINEAR}]\n"
+    finished = parity_run(config, "--rtol", "0", "--atol", "0", env={"PYTHONIOENCODING": "ascii"})
+    assert finished.code == 1
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_timeout_must_be_a_number(parity_run):
+    finished = parity_run(f"version: 1\nbackends: [numpy]\ncases: [{LINEAR}]\n", "--timeout", "nan")
+    assert finished.code == 2
+    assert "--timeout" in finished.stderr
+
+
+def test_a_removed_run_directory_is_not_exit_code_2(parity_run, tmp_path):
+    text = f"import shutil\ndef linear(x, weight, bias):\n    shutil.rmtree({str(tmp_path / 'run')!r})\n    return x @ weight.T + bias\n"
+    finished = run_ops(parity_run, tmp_path, text + HONEST)
+    assert finished.code == 3
+    assert "cannot write" in finished.stderr
+    assert "Traceback" not in finished.stderr
