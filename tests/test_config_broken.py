@@ -65,13 +65,10 @@ def test_strange_path() -> None:
         load_plan([Path("a" * 5000)])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_file(tmp_path: Path) -> None:
-    path = tmp_path / "secret.yaml"
-    path.write_text(HEAD)
-    path.chmod(0)
-    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        load_plan([path])
+def test_unreadable_file() -> None:
+    # Even root gets an error here: nothing is mapped at the address 0.
+    with pytest.raises(ConfigError, match="cannot be read: Input/output error"):
+        load_plan([Path("/proc/self/mem")])
 
 
 def test_huge_file(tmp_path: Path) -> None:

@@ -81,3 +81,15 @@ def test_every_tensor_was_compared_with_baseline_and_oracle(finished):
                 row["tensor"]
                 for row in finished.select(case=case["id"], expected="torch", actual=backend, dtype="float32")
             } == tensors
+
+
+@pytest.mark.slow
+def test_two_releases_of_one_framework_side_by_side(parity_run):
+    case = "{op: layer_norm, params: {normalized_shape: [9]}, inputs: {x: {shape: [7, 9]}}}"
+    finished = parity_run(f"version: 1\nbackends: [paddle==2.6.2, paddle==3.3.1]\ncases: [{case}]\n", timeout=900)
+    assert finished.code == 0, finished.stdout + finished.stderr
+    rows = {row["name"]: row for row in finished.results["backends"]}
+    assert rows["paddle==2.6.2"]["version"] == "2.6.2"
+    assert rows["paddle==3.3.1"]["version"] == "3.3.1"
+    assert rows["paddle==2.6.2"]["numpy"].startswith("1.")
+    assert finished.select(actual="paddle==3.3.1", expected="paddle==2.6.2", tensor="grad.x")

@@ -104,6 +104,19 @@ def test_a_crashed_baseline_leaves_the_oracle():
     assert found["b", "oracle", "y"].verdict.passes
 
 
+def test_a_pass_that_zeros_would_share_is_suspect():
+    loose = DEFAULT_TOLERANCES.extended([ToleranceRule(tensor="y", rtol=1e-6, atol=100.0)])
+    case = CasePlan(**{**CASE.__dict__, "tolerance": loose})
+    found = verdicts(outcome("a"), outcome("b"), case=case)
+    assert found["b", "a", "y"].suspect
+    assert not found["b", "a", "grad.x"].suspect
+    nan = np.full((4, 6), np.nan, np.float32)
+    both = verdicts(outcome("a", y=nan), outcome("b", y=nan))
+    assert both["b", "a", "y"].verdict.passes
+    assert both["b", "a", "y"].suspect
+    assert not both["b", "oracle", "y"].suspect
+
+
 def test_a_tolerance_of_one_tensor():
     strict = DEFAULT_TOLERANCES.extended([ToleranceRule(tensor="grad.*", rtol=0.0, atol=0.0)])
     case = CasePlan(**{**CASE.__dict__, "tolerance": strict})

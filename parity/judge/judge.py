@@ -77,7 +77,9 @@ class CellJudge:
         assert left is not None and right is not None  # noqa: S101 - structure comes first
         metrics = compare(left, right, *limits)
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
-        return Comparison(*names, verdict_of(metrics), *limits, metrics=metrics, oracle_value=at_worst)
+        verdict = verdict_of(metrics)
+        suspect = verdict.passes and vacuous(right, metrics, *limits)
+        return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
 
     def attributed(self, comparison: Comparison, actual: Side, expected: Side) -> Comparison:
         """The comparison with both sides' error ratios and the sides that are off, where it fails."""
@@ -124,6 +126,14 @@ def verdict_of(metrics: Metrics) -> Verdict:
     if metrics.n_mismatched:
         return Verdict.MISMATCH
     return Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+
+
+def vacuous(expected: NDArray[Any], metrics: Metrics, rtol: float, atol: float) -> bool:
+    """Whether zeros would have passed in place of `actual` (then doubled values would too), or nothing was finite."""
+    if abs(metrics.expected_value) * (1.0 - rtol) > atol:
+        return False
+    finite = np.abs(expected[np.isfinite(expected)])
+    return not finite.size or float(finite.max()) * (1.0 - rtol) <= atol
 
 
 def value_at(values: NDArray[Any] | None, index: tuple[int, ...] | None, shape: tuple[int, ...]) -> float | None:

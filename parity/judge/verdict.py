@@ -35,7 +35,8 @@ class Comparison:
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
     how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
-    loses, known where the comparison fails. `culprit` names the sides for which it is 8 or more.
+    loses, known where the comparison fails. `culprit` names the sides for which it is 8 or more. `suspect` marks a
+    vacuous pass: the tolerance would have let zeros pass too, or no element is finite.
     """
 
     case: str
@@ -50,4 +51,5 @@ class Comparison:
     oracle_value: float | None = None
     error_ratio: tuple[float | None, float | None] = (None, None)
     culprit: tuple[str, ...] = ()
+    suspect: bool = False
     message: str = ""

@@ -43,7 +43,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
         return
     narrow = console.width < FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
     console.print(lineup(results), soft_wrap=True)
-    for line in remarks(results):
+    for line in [*remarks(results), *suspects(results)]:
         console.print(line, soft_wrap=True)
     if results.comparisons:
         for op, frame in results.frame().groupby("op", sort=False):
@@ -131,6 +131,16 @@ def remarks(results: Results) -> Iterator[Text]:
         yield Text.assemble(
             (f"{backend}: {label}", "yellow"), f" in {plural(n, 'cell')}: ", message.replace("\n", " | ")
         )
+
+
+def suspects(results: Results) -> Iterator[Text]:
+    """One line for the passes that say little, with an example."""
+    found = [row for row in results.comparisons if row["suspect"]]
+    if found:
+        n = len({(row["case"], row["dtype"], row["tensor"]) for row in found})
+        example = f"{found[0]['case']} {found[0]['dtype']} {found[0]['tensor']}"
+        text = f": zeros would have passed, or nothing is finite, in {plural(n, 'tensor')}, for example {example}"
+        yield Text.assemble(("suspect", "yellow"), text)
 
 
 def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table:

@@ -116,7 +116,7 @@ def comparison_row(comparison: Comparison) -> Row:
         "expected": comparison.expected,
         "verdict": comparison.verdict.value,
         "culprit": list(comparison.culprit),
-        "suspect": False,
+        "suspect": comparison.suspect,
         "known": None,
         **measured,
         "rtol": comparison.rtol,
