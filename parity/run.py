@@ -136,6 +136,8 @@ def claim(out: Path | None, plan: Plan) -> Path:
 
 def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, command: Sequence[str] = ()) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130."""
+    # Workers read the inputs by their paths, wherever a user's op has changed directory to.
+    run_dir = run_dir.absolute()
     ledger = Ledger(plan, run_dir, command, options.threads)
     try:
         for _ in follow(ledger, execute(plan, options, run_dir), observer):

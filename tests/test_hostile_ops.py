@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import user_config
+from tests.conftest import parity_command, user_config
 
 LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}}"
 HONEST = """
@@ -108,6 +109,17 @@ def test_a_huge_output_is_not_taken(parity_run, tmp_path):
     [row] = finished.failing(tensor="y", actual="mine", expected="oracle", dtype="float32")
     assert row["message"] == "mine has shape [8192, 8192], oracle [4, 3]"
     assert sum(path.stat().st_size for path in finished.run_dir.rglob("*.npy")) < 1 << 20
+
+
+def test_changing_the_directory_harms_nothing(tmp_path):
+    (tmp_path / "ops.py").write_text(
+        "import os\ndef linear(x, weight, bias):\n    os.chdir('/')\n    return x @ weight.T + bias\n" + HONEST
+    )
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[LINEAR]))
+    done = subprocess.run(
+        parity_command("run", "config.yaml", "--out", "run"), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_inputs_that_overflow_are_an_error(parity_run):

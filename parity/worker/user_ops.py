@@ -36,7 +36,7 @@ class UserOps:
         It must define one of the `wanted` ops at least: a file that replaces nothing would compare a framework with
         itself.
         """
-        self.path = path
+        self.path = path = os.path.abspath(path)
         # A file beside the user's ops can be imported by them, but must not shadow a framework: it comes last.
         sys.path.append(os.path.dirname(path))
         spec = importlib.util.spec_from_file_location("parity_user_ops", path)
