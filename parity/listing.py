@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import MISSING, fields
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from parity import environments
+from parity.adapters import ADAPTERS
+from parity.adapters.base import Adapter
 from parity.cases import OPS
 from parity.config.plan import BackendSpec
-
-ADAPTER_NAMES = ("torch", "paddle", "oneflow", "numpy")
+from parity.reporting.console import stdout_console
 
 
 def ops_table() -> None:
-    """Every op with its params, their defaults, and its tensors."""
-    table = plain_table("op", "params", "inputs", "what it does")
+    """Every op with its params and their defaults, its tensors, and the backends whose adapter has a method for it."""
+    table = plain_table("op", "params", "inputs", "runs on")
     for op in OPS.values():
         inputs = ", ".join(item.name + ("?" if item.optional else "") for item in op.inputs)
-        table.add_row(op.name, ", ".join(map(param_text, fields(op.params))), inputs, op.summary)
-    console = Console()
+        runs_on = ", ".join(name for name in ADAPTERS if adapter_class(name).offers(op.name))
+        table.add_row(op.name, ", ".join(map(param_text, fields(op.params))), inputs, runs_on)
+    console = stdout_console()
     console.print(table)
-    console.print(
-        "? = may be switched off with null. Every op runs on every backend unless its framework lacks it.", style="dim"
-    )
+    console.print("? = may be switched off with null", style="dim")
+
+
+def adapter_class(name: str) -> type[Adapter]:
+    """The class of an adapter; its framework is not imported."""
+    module, _, attribute = ADAPTERS[name].partition(":")
+    found: type[Adapter] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def param_text(field: Any) -> str:
@@ -38,7 +45,7 @@ def param_text(field: Any) -> str:
 def backends_table() -> None:
     """Every adapter: where it would run and in which version, without creating anything."""
     table = plain_table("backend", "version", "runs in", "python", "numpy")
-    for name in ADAPTER_NAMES:
+    for name in ADAPTERS:
         try:
             found = environments.resolve(BackendSpec(name, name), provision=False)
         except environments.EnvironmentUnavailable as error:
@@ -48,13 +55,13 @@ def backends_table() -> None:
         table.add_row(
             name, found.framework_version or found.numpy_version, where, found.python_version, found.numpy_version
         )
-    Console().print(table)
+    stdout_console().print(table)
 
 
 def environments_table() -> None:
     """Every managed environment with its size."""
     found = environments.list_environments()
-    console = Console()
+    console = stdout_console()
     if not found:
         console.print("no managed environments; `parity run` creates one where a backend needs it")
         return
@@ -62,7 +69,9 @@ def environments_table() -> None:
     for each in found:
         size = f"{each.size_bytes / 2**30:.1f} GiB"
         state = "" if each.ready else Text("not finished; not used", style="yellow")
-        table.add_row(each.name, each.adapter, each.version, each.python, size, each.created, state)
+        table.add_row(
+            each.name, each.adapter, each.version, each.python, size, each.created[:16].replace("T", " "), state
+        )
     console.print(table)
     console.print(os.path.commonpath([each.path for each in found]), style="dim")
 

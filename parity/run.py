@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from parity.reporting.results import FILE_NAME, Results, Row, summarize, write_a
 CHECKPOINT_S = 2.0
 CHECKPOINT_SHARE = 20.0
 """What is known is written down every two seconds, but for large results no more than a twentieth of the time."""
-PIPED_WIDTH = 120
 
 
 class Observer(Protocol):
@@ -108,14 +106,9 @@ def show(results: Results, *, as_json: bool = False, verbosity: int = 0) -> None
     if as_json:
         print(results.as_json())  # noqa: T201 - the document is the output
         return
-    from rich.console import Console
+    from parity.reporting.console import render, stdout_console
 
-    from parity.reporting.console import render
-
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=PIPED_WIDTH)
-    render(results, console, verbosity=verbosity)
+    render(results, stdout_console(), verbosity=verbosity)
 
 
 def claim(out: Path | None, plan: Plan) -> Path:

@@ -84,6 +84,11 @@ class Adapter:
             outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, found)})
         return outputs
 
+    @classmethod
+    def offers(cls, op: str) -> bool:
+        """Whether this adapter has a method for `op`."""
+        return hasattr(cls, op)
+
     def method(self, op: str) -> Callable[..., Any]:
         """This adapter's method for `op`."""
         function = getattr(self, op, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_PER_OP = 16
+PIPED_WIDTH = 120
 FIXED_WIDTH = 68
 """What a table takes without its columns per backend."""
 COLUMN_WIDTH = 11
@@ -34,6 +36,14 @@ STYLES = {
 }
 SEVERITY = ("equal", "close", "not-compared", "mismatch", "nonfinite", "structure")
 FAILING = frozenset(("mismatch", "nonfinite", "structure"))
+
+
+def stdout_console() -> Console:
+    """The console of stdout; a pipe has no width of its own and gets a comfortable one."""
+    console = Console()
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(width=PIPED_WIDTH)
 
 
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
