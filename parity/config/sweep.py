@@ -104,7 +104,8 @@ def _short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
     names = []
     for path in paths:
         others = [other for other in paths if other != path]
-        lengths = range(1, path.count(".") + 2)
+        # An index says nothing without the word before it.
+        lengths = range(2 if path.rpartition(".")[2].isdigit() else 1, path.count(".") + 2)
         n = next((n for n in lengths if all(tail(path, n) != tail(other, n) for other in others)), len(lengths))
         names.append(tail(path, n))
     return tuple(names)

@@ -24,7 +24,8 @@ from parity.config.plan import CasePlan
 
 RUNS = 12
 OFF = 8.0
-"""An error ratio from which a side is off; careful kernels of the tried releases stay below 4."""
+"""An error ratio from which a side is off. Over 196 cases (benchmarks/envelope.py) the healthy kernels of torch 2.13.0,
+paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and reach 7.4 at most, and the findings begin in the dozens."""
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 

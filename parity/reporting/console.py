@@ -259,6 +259,10 @@ def describe_worst(worst: Row) -> str:
     if worst["expected"] != ORACLE and worst["oracle_value"] is not None:
         parts.append(f"(oracle {worst['oracle_value']:.9g})")
     parts.append(f"rtol {worst['rtol']:g} atol {worst['atol']:g}, needs rtol {worst['required_rtol']:.2g}")
+    ratios = zip(("actual", "expected"), worst["error_ratio"].values(), strict=True)
+    known = [f"{worst[side]} {factor(ratio)}" for side, ratio in ratios if ratio is not None]
+    if known:
+        parts.append(f"(error over that of careful code: {', '.join(known)})")
     return " ".join(parts)
 
 
