@@ -49,6 +49,12 @@ def test_what_cannot_be_used_is_an_error_and_never_a_pass(parity_run, tmp_path, 
     assert "PASS" not in finished.stdout
 
 
+def test_a_table_does_not_say_that_a_crashed_op_agrees(parity_run, tmp_path):
+    finished = run_ops(parity_run, tmp_path, "import os\ndef linear(**_):\n    os._exit(1)\n")
+    assert "linear: 8 not compared" in finished.stdout
+    assert "agree" not in finished.stdout
+
+
 def test_an_op_that_the_file_lacks_is_noted(parity_run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text("def linear(x, weight, bias):\n    return x @ weight.T + bias\n" + HONEST)

@@ -153,19 +153,15 @@ def suspects(results: Results) -> Iterator[Text]:
         yield Text.assemble(("suspect", "yellow"), text)
 
 
-def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table:
-    """The tensors of one op, the worst first."""
+def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table | Text:
+    """The tensors of one op, the worst first; a line where there is nothing to show."""
     shown = rows if verbose else [row for row in rows if row["verdict"] != "not-compared"][:ROWS_PER_OP]
-    n_failing = sum(row["verdict"] in FAILING for row in rows)
-    title = (
-        f"{op}: {n_failing} of {plural(len(rows), 'tensor')} differ"
-        if n_failing
-        else f"{op}: {plural(len(rows), 'tensor')} agree"
-    )
+    if not shown:
+        return Text(f"{title(op, rows)} (-v shows them)")
     hidden = len(rows) - len(shown)
     caption = f"{hidden} more, none of them worse (-v shows them)" if hidden else None
     table = Table(
-        title=title,
+        title=title(op, rows),
         caption=caption,
         title_justify="left",
         caption_justify="left",
@@ -184,6 +180,17 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
         errors = [] if narrow else [error_text(row, name) for name in backends]
         table.add_row(*lead(row), *errors, Text(who(row["culprit"], backends), style="red"))
     return table
+
+
+def title(op: str, rows: Sequence[Row]) -> str:
+    """`linear: 3 of 8 tensors differ, 2 not compared`."""
+    n_failing = sum(row["verdict"] in FAILING for row in rows)
+    n_left = sum(row["verdict"] == "not-compared" for row in rows)
+    n_agreeing = len(rows) - n_failing - n_left
+    parts = [f"{n_failing} of {plural(len(rows), 'tensor')} differ"] if n_failing else []
+    parts += [f"{plural(n_agreeing, 'tensor')} agree"] if n_agreeing and not n_failing else []
+    parts += [f"{n_left} not compared"] if n_left else []
+    return f"{op}: {', '.join(parts)}"
 
 
 def tensor_rows(frame: pd.DataFrame) -> list[Row]:
