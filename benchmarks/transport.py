@@ -16,6 +16,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from parity.config.plan import BackendSpec
 from parity.engine.backend import hello
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerProcess
-from parity.engine.slots import Slots, make_scratch
+from parity.engine.slots import Scratch, Slots
 from parity.judge.metrics import compare
 
 GOAL = 1.3
@@ -69,19 +70,21 @@ def measure(folder: Path, sizes: list[int], repeats: int) -> list[dict[str, floa
     spec = BackendSpec("mine", "numpy", ops=folder / "ops.py")
     environment = environments.worker_environment(environments.resolve(spec), 1)
     worker = WorkerProcess(Path(sys.executable), environment, RunLog(folder / "log.txt"))
-    slots = Slots(make_scratch(), "slot")
+    scratch = Scratch()
+    slots = Slots(scratch.folder, "slot", most=1)
     try:
         assert worker.request(hello(spec, 1), 60)["ok"]
         assert worker.request({"do": "load", "path": str(spec.ops), "wanted": ["linear"]}, 60)["ok"]
         return [one_size(folder, worker, slots, n, repeats) for n in sizes]
     finally:
         worker.close()
+        scratch.remove()
 
 
 def one_size(folder: Path, worker: WorkerProcess, slots: Slots, n: int, repeats: int) -> dict[str, float]:
     """Medians for tensors of n elements."""
     np.save(folder / "x.npy", np.array([n], dtype=np.float64))
-    slot = slots.take()
+    slot = slots.take(threading.Event())
     request = {
         "do": "run", "cell": 0, "op": "linear", "dtype": "float64", "params": {}, "droppable": [], "absent": ["weight", "bias"],
         "tensors": {"x": str(folder / "x.npy")}, "upstream": {}, "differentiable": [], "lists": [], "slot": str(slot), "max_elements": n,

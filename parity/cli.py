@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,6 +40,12 @@ class InterruptibleGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            # A fault of ours must not look like a difference, which is exit code 1.
+            traceback.print_exc()
+            ctx.exit(INCOMPLETE)
 
 
 @click.group(
@@ -183,10 +190,11 @@ def report(run_dir: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
     from parity.run import show
 
     try:
-        results = read_results(run_dir)
+        show(read_results(run_dir), as_json=as_json, verbosity=verbose - quiet)
     except ResultsError as error:
         fail(str(error))
-    show(results, as_json=as_json, verbosity=verbose - quiet)
+    except OSError as error:
+        fail(f"cannot print the results: {error.strerror}")
 
 
 @main.command(epilog=example("parity ops"))

@@ -6,9 +6,11 @@ import contextlib
 import datetime
 import errno
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +24,15 @@ from parity.judge.judge import CellJudge, Oracle, consult_oracle
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting import record
-from parity.reporting.results import FILE_NAME, Results, Row, summarize, write_atomically
+from parity.reporting.results import (
+    FILE_NAME,
+    Results,
+    ResultsError,
+    Row,
+    read_results,
+    summarize,
+    write_atomically,
+)
 
 CHECKPOINT_S = 2.0
 CHECKPOINT_SHARE = 20.0
@@ -95,7 +105,10 @@ def run_and_show(
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
         results = run(plan, options, run_dir, reporter, command)
-    show(results, as_json=as_json, verbosity=verbosity)
+    try:
+        show(results, as_json=as_json, verbosity=verbosity)
+    except OSError as error:
+        print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
     if verbosity >= 0:
         Console(stderr=True).print(f"written to {run_dir}", style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
@@ -116,15 +129,28 @@ def claim(out: Path | None, plan: Plan) -> Path:
 
     Raises OSError where it cannot be had or holds anything else.
     """
-    run_dir = out or Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    run_dir.mkdir(parents=True, exist_ok=True)
-    if any(run_dir.iterdir()):
-        if not (run_dir / FILE_NAME).is_file():
-            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(run_dir))
+    if out is None:
+        return new_directory(Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        try:
+            read_results(out)
+        except ResultsError as error:
+            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(out)) from error
         for name in (FILE_NAME, "log.txt"):
-            (run_dir / name).unlink(missing_ok=True)
-        shutil.rmtree(run_dir / "tensors", ignore_errors=True)
-    return run_dir
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / "tensors", ignore_errors=True)
+    return out
+
+
+def new_directory(path: Path) -> Path:
+    """A directory that was not there before, with a number behind its name where another run was quicker."""
+    for number in count(1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            candidate.mkdir(parents=True)
+            return candidate
+    raise AssertionError("count() does not end")
 
 
 def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, command: Sequence[str] = ()) -> Results:
@@ -132,6 +158,7 @@ def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, c
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
     ledger = Ledger(plan, run_dir, command, options.threads)
+    ledger.write(interrupted=True)
     try:
         for _ in follow(ledger, execute(plan, options, run_dir), observer):
             ledger.write()
@@ -186,10 +213,12 @@ def judge(ledger: Ledger, event: CellFinished, oracles: dict[str, Oracle]) -> Se
 def keep_tensors(event: CellFinished, oracle: Oracle, tensors: set[str]) -> None:
     """Store what every backend and the oracle gave for the failing tensors of a cell."""
     folder = event.prepared.folder / event.dtype
-    given: dict[str, Mapping[str, Any]] = {
-        slug(o.backend): {name: output.values for name, output in o.outputs.items()} for o in event.outcomes
-    }
-    given["oracle"] = {name: values.astype(np.float64) for name, values in oracle.items()}
+    given: dict[str, Mapping[str, Any]] = {"oracle": {n: values.astype(np.float64) for n, values in oracle.items()}}
+    for outcome in event.outcomes:
+        side = slug(outcome.backend)
+        while side in given:
+            side += "_"
+        given[side] = {name: output.values for name, output in outcome.outputs.items()}
     for side, outputs in given.items():
         (folder / side).mkdir(parents=True, exist_ok=True)
         for name in tensors & outputs.keys():

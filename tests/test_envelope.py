@@ -7,10 +7,11 @@ import pytest
 
 from parity.cases.draw import Normal, TensorPlan, Uniform
 from parity.cases.layer_norm import LayerNormParams
+from parity.cases.linear import LinearParams
 from parity.cases.oracle import evaluate
 from parity.cases.summation import in_sequence
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
-from parity.judge.envelope import OFF, Size, envelopes, error_ratio, size
+from parity.judge.envelope import OFF, Envelope, Size, envelopes, error_ratio, size
 from parity.judge.judge import consult_oracle
 
 N, WIDTH = 17, 48
@@ -131,5 +132,24 @@ def test_sizes():
 
 
 def test_where_there_is_no_scale_there_is_no_ratio():
-    assert error_ratio(np.array([1e-9]), np.zeros(1, np.longdouble), Size(0.0, 0.0)) is None
-    assert error_ratio(np.array([np.nan]), np.zeros(1, np.longdouble), Size(1.0, 1.0)) == np.inf
+    assert error_ratio(np.array([1e-9]), np.zeros(1, np.longdouble), Envelope(0.0, 0.0)) is None
+    assert error_ratio(np.array([np.nan]), np.zeros(1, np.longdouble), Envelope(1.0, 1.0)) == np.inf
+
+
+def test_where_careful_code_overflows_nobody_is_off():
+    tensors = (
+        TensorPlan("x", (2, 3), Normal()),
+        TensorPlan("weight", (1, 3), Normal()),
+        TensorPlan("grad.y", (2, 1), Normal()),
+    )
+    case = CasePlan("over", "linear", LinearParams(), ("float32",), tensors, DEFAULT_TOLERANCES, Source("", 0))
+    inputs = {
+        "x": np.full((2, 3), 1e25, np.float32),
+        "weight": np.full((1, 3), 1e25, np.float32),
+        "grad.y": np.ones((2, 1), np.float32),
+    }
+    oracle = consult_oracle(case, inputs)
+    envelope = envelopes(case, "float32", inputs, oracle)["y"]
+    assert envelope.excused is not None
+    assert envelope.excused.all()
+    assert error_ratio(np.full((2, 1), np.inf, np.float32), oracle["y"], envelope) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -158,12 +159,17 @@ def test_a_second_interrupt_changes_nothing(tmp_path, gap_s):
 
 
 def test_scratch_of_a_killed_run_is_swept_by_the_next(parity_run):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left = Path("/dev/shm") / f"parity-scratch-{gone.pid}-left"
-    left.mkdir()
+    left, used = (Path("/dev/shm") / f"parity-scratch-{name}" for name in ("left", "used"))
+    for folder in (left, used):
+        folder.mkdir()
+        (folder / "lock").touch()
+    with (used / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        parity_run(user_config(FAKES / "honest.py"))
+        assert not left.exists()
+        assert used.exists()
     parity_run(user_config(FAKES / "honest.py"))
-    assert not left.exists()
+    assert not used.exists()
 
 
 def test_finished_cells_survive_a_kill(tmp_path):

@@ -98,9 +98,9 @@ def test_an_ops_file_that_hangs_is_a_timeout(parity_run, tmp_path):
 
 def test_removing_the_scratch_folder_ends_in_an_error(parity_run, tmp_path):
     text = """
-import glob, shutil
+import glob, os, shutil
 def linear(x, weight, bias):
-    for folder in glob.glob("/dev/shm/parity-scratch-*"):
+    for folder in glob.glob(f"/dev/shm/parity-scratch-{os.getppid()}-*"):
         shutil.rmtree(folder, ignore_errors=True)
     return x @ weight.T + bias
 """

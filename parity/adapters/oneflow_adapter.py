@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from parity.adapters.torch_style import TorchStyleAdapter
@@ -20,6 +21,10 @@ class OneflowAdapter(TorchStyleAdapter):
 
         super().__init__(device, threads)
         self.framework = oneflow
+
+    def describe(self, error: BaseException) -> str:
+        """OneFlow's messages bring the C++ frames behind what they say."""
+        return re.split(r'\n?\s*File "', str(error))[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         tensor = self.framework.tensor(array)

@@ -101,6 +101,29 @@ class BackendError(Exception):
         self.outcome = outcome
 
 
+class CellQueue:
+    """The cells of one backend, for all its runners; None says that there are no more."""
+
+    def __init__(self, n_runners: int) -> None:
+        self._cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
+        self._n_runners = n_runners
+        self._lock = threading.Lock()
+
+    def put(self, cell: Cell | None) -> None:
+        """Add a cell."""
+        self._cells.put(cell)
+
+    def get(self) -> Cell | None:
+        """Wait for the next cell."""
+        return self._cells.get()
+
+    def leave(self) -> bool:
+        """A runner gives up; whether others are left."""
+        with self._lock:
+            self._n_runners -= 1
+            return self._n_runners > 0
+
+
 class BackendRunner:
     """Serves cells from a queue of its own and posts events; several may share the queue of one backend."""
 
@@ -108,7 +131,7 @@ class BackendRunner:
         self,
         spec: BackendSpec,
         options: EngineOptions,
-        cells: queue.SimpleQueue[Cell | None],
+        cells: CellQueue,
         ops: Sequence[str],
         post: Callable[[Any], None],
         gate: threading.Semaphore,
@@ -138,6 +161,11 @@ class BackendRunner:
         self._stopped.set()
         if self._worker is not None:
             self._worker.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is at work."""
+        return self._thread.is_alive()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the thread."""
@@ -174,6 +202,10 @@ class BackendRunner:
         failed_starts = 0
         while (cell := self._next()) is not None:
             try:
+                if self._worker is not None and not self._worker.alive:
+                    self._log.line(f"{self.spec.name}: the worker died after its last cell")
+                    self._worker.kill()
+                    self._worker = None
                 if self._worker is None:
                     self._start(interpreter)
             except BackendError as error:
@@ -223,12 +255,12 @@ class BackendRunner:
         return self._cell
 
     def _run(self, cell: Cell) -> None:
-        if self._worker is None:
+        worker, slot = self._worker, self._slots.take(self._stopped)
+        if worker is None or slot is None:
             return
-        slot = self._slots.take()
         try:
             with self._gate:
-                reply = self._worker.request(run_request(cell, str(slot)), self._options.timeout_s)
+                reply = worker.request(run_request(cell, str(slot)), self._options.timeout_s)
             outcome = self._outcome(cell, reply, slot)
         except WorkerError as error:
             self._worker = None
@@ -256,6 +288,10 @@ class BackendRunner:
             raise WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}") from error
 
     def _give_up(self, error: BackendError) -> None:
+        if self._cells.leave():
+            if self._cell is not None:
+                self._cells.put(self._cell)
+            return
         self._post(BackendLost(self.spec, str(error)))
         cell = self._cell or self._next()
         while cell is not None:

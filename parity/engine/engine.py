@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,18 +19,24 @@ from parity.engine.backend import (
     BackendRunner,
     BackendStarted,
     Cell,
+    CellQueue,
     EngineOptions,
     OutcomeArrived,
 )
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
-from parity.engine.process import kill_strays
-from parity.engine.slots import Slots, make_scratch
+from parity.engine.process import kill_children, kill_strays
+from parity.engine.slots import Scratch, Slots
 from parity.outcome import CellOutcome, Outcome
 
 MIN_CELLS_AHEAD = 64
 MAX_CELLS_AHEAD = 1024
 MAX_BYTES_AHEAD = 512 << 20
+LEAVE_S = 10.0
+SHORT_S = 1.0
+MIN_SLOTS = 4
+MAX_SLOTS = 256
+"""Of all workers together: each is an open file, and 1,024 is a usual limit."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +77,20 @@ class Crew:
     def __init__(self, plan: Plan, options: EngineOptions, log: RunLog) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._log = log
-        self._scratch = make_scratch()
+        self._scratch = Scratch()
         n_cells = sum(len(case.dtypes) for case in plan.cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
         ops = sorted({case.op for case in plan.cases})
         gate = threading.Semaphore(options.jobs or len(plan.backends))
-        self._queues: list[queue.SimpleQueue[Cell | None]] = []
+        n_slots = max(MIN_SLOTS, MAX_SLOTS // (per_backend * len(plan.backends)))
+        self._queues: list[CellQueue] = []
         self._runners: list[BackendRunner] = []
         self._per_backend = per_backend
         for number, spec in enumerate(plan.backends):
-            cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
+            cells = CellQueue(per_backend)
             self._queues.append(cells)
             for copy in range(per_backend):
-                slots = Slots(self._scratch, f"slot-{number}-{copy}")
+                slots = Slots(self._scratch.folder, f"slot-{number}-{copy}", n_slots)
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, slots, log))
         for runner in self._runners:
             runner.start()
@@ -94,22 +100,26 @@ class Crew:
         for cells in self._queues:
             cells.put(cell)
 
-    def finish(self) -> None:
+    def finish(self, wait_s: float = LEAVE_S) -> None:
         """No more cells: let every worker leave."""
         for cells in self._queues:
             for _ in range(self._per_backend):
                 cells.put(None)
         for runner in self._runners:
-            runner.join(10.0)
+            runner.join(wait_s)
 
     def dismiss(self) -> None:
         """End everything that is left, and what it left behind."""
         for runner in self._runners:
             runner.stop()
-        self.finish()
+        self.finish(SHORT_S)
+        if any(runner.alive for runner in self._runners):
+            # Only an installer that is at work on an environment can hold a runner up.
+            kill_children()
+            self.finish()
         kill_strays(cookie for runner in self._runners for cookie in runner.cookies)
         self._log.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
 
 
 class Dispatcher:
@@ -140,7 +150,7 @@ class Dispatcher:
             index, case = self._waiting.pop()
             prepared = prepare(case, index, self._plan.seed, self._tensors)
             self._left[case.id] = len(case.dtypes)
-            self._bytes_ahead += size_of(case)
+            self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
                 cell = Cell(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
@@ -161,7 +171,7 @@ class Dispatcher:
             return True
         # While workers start there is time to prepare; once results come in, they come first.
         limit = MAX_CELLS_AHEAD if self._crew.events.empty() else MIN_CELLS_AHEAD
-        return len(self._arrived) < limit and self._bytes_ahead + size_of(case) <= MAX_BYTES_AHEAD
+        return len(self._arrived) < limit and self._bytes_ahead + self._size_of(case) <= MAX_BYTES_AHEAD
 
     def _gather(self, event: OutcomeArrived) -> Iterator[Event]:
         arrived = self._arrived[event.cell.number]
@@ -177,13 +187,13 @@ class Dispatcher:
             each.release()
         del self._arrived[event.cell.number]
         if not self._left[case.id]:
-            self._bytes_ahead -= size_of(case)
+            self._bytes_ahead -= self._size_of(case)
 
     def _in_order(self, arrived: Sequence[OutcomeArrived]) -> tuple[CellOutcome, ...]:
         by_name = {each.outcome.backend: each.outcome for each in arrived}
         return tuple(by_name[spec.name] for spec in self._plan.backends)
 
-
-def size_of(case: CasePlan) -> int:
-    """About how many bytes the outputs of a case take on one backend, in all its dtypes."""
-    return 2 * 8 * len(case.dtypes) * sum(prod(tensor.shape) for tensor in case.tensors)
+    def _size_of(self, case: CasePlan) -> int:
+        """About how many bytes the outputs of a case take, on all backends and in all its dtypes."""
+        n_elements = sum(prod(tensor.shape) for tensor in case.tensors)
+        return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.backends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -23,8 +24,10 @@ class RunLog:
     def write(self, data: bytes) -> None:
         """Append whole chunks; threads may call it together."""
         with self._lock:
+            # A full disk must not stop a worker whose log is drained here.
             if not self._file.closed:
-                self._file.write(data)
+                with contextlib.suppress(OSError):
+                    self._file.write(data)
 
     def line(self, text: str) -> None:
         """Append one line of the engine's own."""

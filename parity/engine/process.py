@@ -59,6 +59,14 @@ class WorkerProcess:
         self._drain = LogDrain(os.dup(self._process.stderr.fileno()), log)
         self._process.stderr.close()
         self._buffer = bytearray()
+        # Unlike select, poll takes descriptors above 1023.
+        self._ready = select.poll()
+        self._ready.register(self._replies, select.POLLIN)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is running."""
+        return self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -72,6 +80,7 @@ class WorkerProcess:
             return self._receive(time.monotonic() + timeout_s, timeout_s)
         except ValueError as error:
             # Another thread killed the worker and closed its pipes.
+            self.kill()
             raise WorkerError(Outcome.CRASH, "ended") from error
         except WorkerError:
             self.kill()
@@ -92,7 +101,7 @@ class WorkerProcess:
                 raise WorkerError(
                     Outcome.TIMEOUT, f"no result after {timeout_s:g} s; raise --timeout if it needs longer"
                 )
-            if not select.select([self._replies], [], [], min(left, POLL_S))[0]:
+            if not self._ready.poll(1000 * min(left, POLL_S)):
                 # A child of the worker may hold the pipe open after the worker has gone.
                 if self._process.poll() is not None:
                     raise self._crashed()
@@ -150,6 +159,15 @@ def kill_group(pid: int) -> None:
     """SIGKILL to a process group that may be gone already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_children() -> None:
+    """End whatever this process has started, an installer of an environment for example."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def kill_strays(cookies: Iterable[str]) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,30 @@ from parity.outcome import Output
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 MIN_FREE_BYTES = 1 << 30
 PREFIX = "parity-scratch-"
+LOCK = "lock"
+POLL_S = 0.2
 
 
 class Slots:
-    """A worker's slots: files that are handed out, and used again once their cell has been judged."""
+    """A worker's slots: files that are handed out, and used again once their cell has been judged.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    There are `most` of them: each costs a descriptor on both sides, and a backend that is far ahead of the others has
+    to wait. It waits for cells that came before, so the earliest one is never held up.
+    """
+
+    def __init__(self, folder: Path, name: str, most: int) -> None:
         self._folder = folder
         self._name = name
+        self._left = threading.Semaphore(most)
         self._free: list[Path] = []
         self._count = 0
         self._mapped: dict[Path, mmap.mmap] = {}
 
-    def take(self) -> Path:
-        """A free slot; the one used last comes first, since its pages are warm."""
+    def take(self, stopped: threading.Event) -> Path | None:
+        """A free slot, the one used last first, since its pages are warm; None once `stopped` is set."""
+        while not self._left.acquire(timeout=POLL_S):
+            if stopped.is_set():
+                return None
         if self._free:
             return self._free.pop()
         path = self._folder / f"{self._name}-{self._count}"
@@ -40,6 +53,7 @@ class Slots:
     def give_back(self, path: Path) -> None:
         """The slot's tensors are not needed any more."""
         self._free.append(path)
+        self._left.release()
 
     def outputs(self, path: Path, tensors: list[dict[str, Any]]) -> dict[str, Output]:
         """The outputs that a reply describes; their values are views of the slot. Raises ValueError for nonsense."""
@@ -66,22 +80,33 @@ class Slots:
         return memory
 
 
-def make_scratch() -> Path:
-    """A new folder for slots: in shared memory where there is room, else among the temporary files."""
-    home = Path(tempfile.gettempdir())
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        sweep(SHARED_MEMORY)
-        if shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES:
-            home = SHARED_MEMORY
-    sweep(home)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=home))
+class Scratch:
+    """A folder for slots: in shared memory where there is room, else among the temporary files.
+
+    Its lock is held as long as it is in use. Folders whose lock is free belong to runs that were killed.
+    """
+
+    def __init__(self) -> None:
+        home = Path(tempfile.gettempdir())
+        if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+            sweep(SHARED_MEMORY)
+            if shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES:
+                home = SHARED_MEMORY
+        sweep(home)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=home))
+        self._lock = (self.folder / "new-lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self.folder / "new-lock").rename(self.folder / LOCK)
+
+    def remove(self) -> None:
+        """Remove the folder and free its lock."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
 
 def sweep(home: Path) -> None:
-    """Remove the scratch folders of runs that were killed before they could."""
-    import psutil
-
-    for folder in home.glob(f"{PREFIX}*-*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folders whose lock nobody holds."""
+    for lock in home.glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError), lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)

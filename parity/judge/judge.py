@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.envelope import OFF, Size, envelopes, error_ratio
+from parity.judge.envelope import OFF, Envelope, envelopes, error_ratio
 from parity.judge.metrics import Metrics, compare
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
@@ -102,7 +102,7 @@ class CellJudge:
         return error_ratio(output.values, exact, self.envelopes[tensor])
 
     @cached_property
-    def envelopes(self) -> Mapping[str, Size]:
+    def envelopes(self) -> Mapping[str, Envelope]:
         """The envelope of every tensor."""
         return envelopes(self.case, self.dtype, self.inputs, self.oracle)
 

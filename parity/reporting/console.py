@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from rich.text import Text
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.reporting.record import excess
-from parity.reporting.results import Results, Row
+from parity.reporting.results import Results, ResultsError, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +39,21 @@ SEVERITY = ("equal", "close", "not-compared", "mismatch", "nonfinite", "structur
 FAILING = frozenset(("mismatch", "nonfinite", "structure"))
 
 
+class PipeConsole(Console):
+    """A console that falls silent, and does not end the program, when its reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def stdout_console() -> Console:
     """The console of stdout; a pipe has no width of its own and gets a comfortable one."""
-    console = Console()
+    console = PipeConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(width=PIPED_WIDTH)
+    return PipeConsole(width=PIPED_WIDTH)
 
 
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
@@ -78,6 +88,8 @@ def answer(results: Results) -> Text:
         return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
     if code == 3:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
+    if code != 0:
+        raise ResultsError(f"its exit code is {code}, but nothing in it differs")
     return Text.assemble(
         ("PASS", "bold green"),
         f"  {plural(n_cells, 'tensor')} of {plural(n_cases(results.comparisons), 'case')} agree",
@@ -201,7 +213,9 @@ def tensor_rows(frame: pd.DataFrame) -> list[Row]:
     )
     rows = []
     for (case, dtype, tensor), group in frame.groupby(["case", "dtype", "tensor"], sort=False):
-        worst = group.sort_values(["severity", "excess"], ascending=False, kind="stable").iloc[0]
+        made = group[group["verdict"] != "not-compared"]
+        ranked = (group if made.empty else made).sort_values(["severity", "excess"], ascending=False, kind="stable")
+        worst = ranked.iloc[0]
         against_oracle = group[group["expected"] == ORACLE]
         rows.append(
             {

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parity.judge.verdict import Verdict
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -88,6 +90,28 @@ NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "known", "message"))
 
 
+MISSING = object()
+NUMBER = (int, float, str, type(None))
+VERDICTS = frozenset(verdict.value for verdict in Verdict)
+PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
+    ("run", dict, {"baseline": str}),
+    ("backends", list, {"name": str, "framework": str, "version": str}),
+    ("cases", list, {"id": str, "op": str}),
+    ("outcomes", list, {"backend": str, "outcome": str, "message": str}),
+    (
+        "comparisons",
+        list,
+        dict.fromkeys(("case", "dtype", "tensor", "actual", "expected", "verdict", "message"), str)
+        | dict.fromkeys(("rtol", "atol"), (int, float))
+        | dict.fromkeys(("max_abs_diff", "required_rtol", "actual_value", "expected_value", "oracle_value"), NUMBER)
+        | {"culprit": list, "suspect": bool, "error_ratio": dict, "worst_index": (list, type(None))},
+    ),
+    ("diagnoses", list, {}),
+    ("summary", dict, {"outcomes": dict, "verdicts": dict, "exit_code": int}),
+)
+"""What a renderer relies on: each part of the document, its kind, and the fields of its objects with their types."""
+
+
 def read_results(run_dir: Path) -> Results:
     """The stored results of a run; raises ResultsError where there are none or they are not ours."""
     path = run_dir / FILE_NAME
@@ -99,12 +123,27 @@ def read_results(run_dir: Path) -> Results:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ResultsError(f"{path}: not a parity result of format {FORMAT}")
-    keys = ("run", "backends", "cases", "outcomes", "diagnoses", "summary")
-    missing = [key for key in (*keys, "comparisons") if key not in document]
-    if missing:
-        raise ResultsError(f"{path}: lacks {', '.join(missing)}")
+    for key, kind, fields in PARTS:
+        check_part(path, document.get(key), key, kind, fields)
+    known = {case["id"] for case in document["cases"]}
+    strange = [row for row in document["comparisons"] if row["case"] not in known or row["verdict"] not in VERDICTS]
+    if strange:
+        raise ResultsError(
+            f"{path}: a comparison of an unknown case or with an unknown verdict: {str(strange[0])[:200]}"
+        )
     comparisons = [parsed(row) for row in document["comparisons"]]
-    return Results(comparisons=comparisons, **{key: document[key] for key in keys})
+    return Results(comparisons=comparisons, **{key: document[key] for key, *_ in PARTS if key != "comparisons"})
+
+
+def check_part(path: Path, part: Any, key: str, kind: type, fields: Mapping[str, Any]) -> None:
+    """Raise ResultsError where a part of the document is not what it should be."""
+    rows = part if isinstance(part, list) else [part]
+    if not isinstance(part, kind) or not all(isinstance(row, dict) for row in rows):
+        raise ResultsError(f"{path}: {key} is not a {'list of objects' if kind is list else 'JSON object'}")
+    for row in rows:
+        for field_name, types in fields.items():
+            if not isinstance(row.get(field_name, MISSING), types):
+                raise ResultsError(f"{path}: {key}: {field_name} is missing or wrong in {str(row)[:200]}")
 
 
 def parsed(row: Row) -> Row:

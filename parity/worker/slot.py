@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 ALIGNMENT = 64
-GRAIN = 1 << 20
+GRAIN = 4096
 
 _mapped: Dict[str, mmap.mmap] = {}
 
