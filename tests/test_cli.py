@@ -124,6 +124,86 @@ def test_what_is_no_run_is_refused(tmp_path, content):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d.update(summary={}),
+        lambda d: d.update(summary=None),
+        lambda d: d.update(comparisons=None),
+        lambda d: d.update(comparisons=[1]),
+        lambda d: d.update(cases=[]),
+        lambda d: d.update(backends=[{}]),
+        lambda d: d.update(outcomes=[{}]),
+        lambda d: d.update(run={}),
+        lambda d: d["comparisons"][0].pop("verdict"),
+        lambda d: d["comparisons"][0].update(verdict="fine"),
+        lambda d: d["comparisons"][0].update(rtol="x"),
+        lambda d: d["comparisons"][0].update(culprit=None),
+        lambda d: (d.update(comparisons=[]), d["summary"].update(exit_code=1)),
+    ],
+)
+def test_an_edited_result_is_refused(parity_run, edit):
+    finished = parity_run(NUMPY)
+    document = finished.results
+    edit(document)
+    (finished.run_dir / "results.json").write_text(json.dumps(document))
+    done = call("report", finished.run_dir)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "PASS" not in done.stdout
+
+
+def test_a_reader_that_leaves_early_changes_no_exit_code(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    line = f"{sys.executable} -m parity run config.yaml 2>err | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["/bin/bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"]
+    assert "Traceback" not in (tmp_path / "err").read_text()
+
+
+def test_a_folder_with_a_result_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    (tmp_path / "own" / "tensors").mkdir(parents=True)
+    (tmp_path / "own" / "results.json").write_text('{"bench": 1}')
+    (tmp_path / "own" / "tensors" / "mine.bin").write_text("")
+    done = call("run", "config.yaml", "--out", "own", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (tmp_path / "own" / "tensors" / "mine.bin").exists()
+
+
+def test_a_run_directory_can_be_used_again(parity_run):
+    parity_run(NUMPY)
+    assert parity_run(NUMPY).code == 0
+
+
+def test_runs_in_the_same_second_have_directories_of_their_own(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    command = parity_command("run", "config.yaml", "-q")
+    runs = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert len(list((tmp_path / "reports").iterdir())) == 3
+
+
+def test_a_missing_backend_does_not_hide_what_was_compared(parity_run, tmp_path):
+    config = NUMPY.replace("backends: [", "backends: [oneflow, ")
+    finished = parity_run(config, "--no-provision", "--baseline", "numpy", env={"PARITY_HOME": str(tmp_path / "none")})
+    assert finished.code == 3
+    assert "layer_norm: 8 tensors agree, 8 not compared with everyone" in finished.stdout
+
+
+def test_many_small_cells_need_few_descriptors(tmp_path):
+    ops = "import time\ndef linear(x, weight, bias):\n    time.sleep(0.002)\n    return x @ weight.T + bias\n"
+    (tmp_path / "ops.py").write_text(ops)
+    sweep = f"sweep: {{inputs.x.offset: [{', '.join(map(str, range(700)))}]}}"
+    case = f"{{op: linear, params: {{out_features: 2}}, {sweep}, inputs: {{x: {{shape: [1, 2]}}}}, gradients: false}}"
+    backends = "[numpy, {name: slow, adapter: numpy, ops: ops.py}]"
+    (tmp_path / "config.yaml").write_text(f"version: 1\nbackends: {backends}\ncases: [{case}]\n")
+    line = f"ulimit -n 400; exec {sys.executable} -m parity run config.yaml -q --out run"
+    done = subprocess.run(["/bin/bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["summary"]["outcomes"] == {"ok": 2800}
+
+
 def test_selection_by_backend_case_and_dtype(parity_run):
     finished = parity_run(NUMPY, "-b", "other", "-k", "second", "--dtype", "float64")
     assert finished.code == 0

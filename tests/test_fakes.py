@@ -176,9 +176,10 @@ def test_finished_cells_survive_a_kill(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(fake("hang"))
     run_dir = tmp_path / "run"
-    command = parity_command("run", config, "--out", run_dir, "--timeout", "3", "--dtype", "float32")
+    command = parity_command("run", config, "--out", run_dir, "--timeout", "2", "--dtype", "float32")
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(run_dir / "results.json")
+    wait_for(run_dir / "tensors" / "0002-after" / "grad.y.npy")
+    time.sleep(4)
     process.kill()
     process.wait()
     assert json.loads((run_dir / "results.json").read_text())["outcomes"]

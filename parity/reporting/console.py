@@ -195,13 +195,13 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
 
 
 def title(op: str, rows: Sequence[Row]) -> str:
-    """`linear: 3 of 8 tensors differ, 2 not compared`."""
+    """`linear: 3 of 8 tensors differ, 2 not compared with everyone`."""
     n_failing = sum(row["verdict"] in FAILING for row in rows)
-    n_left = sum(row["verdict"] == "not-compared" for row in rows)
-    n_agreeing = len(rows) - n_failing - n_left
+    n_partial = sum(row["partial"] for row in rows)
+    n_made = sum(row["verdict"] != "not-compared" for row in rows)
     parts = [f"{n_failing} of {plural(len(rows), 'tensor')} differ"] if n_failing else []
-    parts += [f"{plural(n_agreeing, 'tensor')} agree"] if n_agreeing and not n_failing else []
-    parts += [f"{n_left} not compared"] if n_left else []
+    parts += [f"{plural(n_made, 'tensor')} agree"] if n_made and not n_failing else []
+    parts += [f"{n_partial} not compared with everyone"] if n_partial else []
     return f"{op}: {', '.join(parts)}"
 
 
@@ -226,6 +226,7 @@ def tensor_rows(frame: pd.DataFrame) -> list[Row]:
                 "severity": int(worst["severity"]),
                 "excess": float(worst["excess"]),
                 "worst": worst.to_dict(),
+                "partial": len(made) < len(group),
                 "culprit": list(dict.fromkeys(side for sides in group["culprit"] for side in sides)),
                 "errors": dict(zip(against_oracle["actual"], against_oracle["max_abs_diff"], strict=True)),
                 "off": {r["actual"]: r["verdict"] for r in against_oracle.to_dict("records")},
