@@ -1,4 +1,4 @@
-"""parity: do two machine-learning frameworks compute the same thing, who is off, and why?
+"""parity: do two machine-learning frameworks compute the same thing, who is off, and by how much?
 
 Nearly empty on purpose: worker processes load this package in other interpreters.
 """

@@ -102,6 +102,8 @@ def run_and_show(
 
     from parity.reporting.progress import reporter_for
 
+    if plan.known:
+        print("note: `known` entries are read and stay without effect in this version", file=sys.stderr)  # noqa: T201
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
         results = run(plan, options, run_dir, reporter, command)

@@ -68,6 +68,14 @@ def test_the_check_can_fail(tmp_path):
     assert rooms_imported(path) == {"engine", "judge", "reporting"}
 
 
+def test_every_table_of_adapters_has_the_same_rows():
+    from parity.adapters import ADAPTERS
+    from parity.config.backends import ADAPTERS as CONFIGURABLE
+    from parity.environments.pins import PINS
+
+    assert set(ADAPTERS) == set(CONFIGURABLE) == set(PINS)
+
+
 def test_help_is_light():
     code = f"import sys; from parity.cli import main; main(['--help'], standalone_mode=False); print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

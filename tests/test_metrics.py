@@ -31,14 +31,15 @@ def ulp_line(value: Any, dtype: Any) -> int:
     return -(bits - top) if bits >= top else bits
 
 
-def judged(a: Any, e: Any, wide: Any, rtol: float, atol: float) -> tuple[Any, Any, Any, Any]:
-    """One pair of finite numbers: |a-e|, relative difference, required rtol, excess over the tolerance."""
+def judged(a: Any, e: Any, wide: Any, rtol: float, atol: float) -> tuple[Any, Any, Any, Any, Any]:
+    """One pair of finite numbers: |a-e|, relative difference, required rtol, excess over the tolerance, and in it."""
     a, e = wide(a), wide(e)
     diff, size = abs(a - e), abs(e)
     with np.errstate(all="ignore"):
         rel = diff / size if size else wide(math.inf if diff else 0)
         required = max((diff - wide(atol)) / size if size else wide(math.inf if diff > wide(atol) else 0), wide(0))
-        return diff, rel, required, diff - (wide(atol) + wide(rtol) * size)
+        allowed = wide(atol) + wide(rtol) * size
+        return diff, rel, required, diff - allowed, diff / allowed if diff else wide(0)
 
 
 def reference(a: NDArray[Any], e: NDArray[Any], wide: Any, rtol: float, atol: float) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def reference(a: NDArray[Any], e: NDArray[Any], wide: Any, rtol: float, atol: fl
     outside = set(range(len(pairs))) - set(inside)
     differ = [i for i in sorted(outside) if not (pairs[i][0] == pairs[i][1] or np.isnan(pairs[i]).all())]
     each = {i: judged(*pairs[i], wide, rtol, atol) for i in inside}
-    worst = differ[0] if differ else max(inside, key=lambda i: each[i][3], default=0)
+    measure = 4 if any(each[i][3] > 0 for i in inside) else 3
+    worst = differ[0] if differ else max(inside, key=lambda i: each[i][measure], default=0)
     x, y = LD(a.ravel()[inside]), LD(e.ravel()[inside])
     norms = np.sqrt((x * x).sum()), np.sqrt((y * y).sum())
     return {
@@ -184,6 +186,12 @@ def test_one_wrong_element_is_found_wherever_it_is(n: int, place: int, fault: fl
     assert (got.n_mismatched, got.n_nonfinite_mismatched, got.equal) == (1, int(nonfinite), False)
     assert got.expected_value == expected[place]
     assert got.required_rtol == math.inf if nonfinite else got.required_rtol > 1
+
+
+def test_the_worst_place_is_that_of_the_most_tolerances() -> None:
+    found = compare(np.array([1e6 + 15, 1.0]), np.array([1e6, 0.0]), 1e-5, 1e-5)
+    assert (found.n_mismatched, found.worst_index, found.actual_value) == (2, (1,), 1.0)
+    assert compare(np.array([2.0, 1.0]), np.array([1.0, 0.0]), 1e-5, 0.0).worst_index == (1,)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, LD])

@@ -15,6 +15,9 @@ from tests.conftest import CONFIGS, Finished, parity_command
 pytestmark = pytest.mark.frameworks
 
 
+WITH_FINDINGS = {"layernorm", "batchnorm", "groupnorm", "linear", "clip_grad"}
+
+
 @cache
 def run_config(name: str) -> Finished:
     run_dir = Path(mkdtemp(prefix="parity-test-")) / "run"
@@ -36,10 +39,10 @@ def error(config: str, case: str, tensor: str, actual: str, dtype: str = "float3
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_config_runs_and_finds_what_it_shows(name):
     finished = run_config(name)
-    assert finished.code == 1, finished.stderr
+    assert finished.code == (1 if name in WITH_FINDINGS else 0), finished.stderr
     assert {o["outcome"] for o in finished.results["outcomes"]} <= {"ok", "unsupported", "error"}
-    assert {b["name"] for b in finished.results["backends"]} == {"torch", "paddle", "oneflow"}
-    assert finished.results["summary"]["exit_code"] == 1
+    assert all(b["version"] for b in finished.results["backends"])
+    assert finished.results["summary"]["exit_code"] == finished.code
 
 
 def outputs(config: str, case: str, tensor: str, backend: str, dtype: str = "float32") -> list[float]:

@@ -1,1 +1,1 @@
-"""Numbers to verdicts: metrics, tolerances, envelope, verdict rules, diagnosis."""
+"""Numbers to verdicts: metrics, tolerances, envelopes, and the side that is off."""

@@ -42,9 +42,9 @@ class Metrics:
     where only e is zero. `max_ulp_diff` counts representable numbers (-0.0 and +0.0 are one) in the dtype of
     `actual`; None unless both sides have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
     `cosine` is nan where exactly one side is all zero. `required_rtol` is the smallest rtol that would pass with the
-    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the place where |a-e|
-    exceeds its tolerance the most (or stays the least below it); None for an empty tensor. `equal` is bit for bit,
-    NaN counting as equal to NaN; across dtypes it means same value and same sign.
+    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the place where |a-e| is the
+    most tolerances (where none is exceeded: stays the least below its own); None for an empty tensor. `equal` is bit
+    for bit, NaN counting as equal to NaN; across dtypes it means same value and same sign.
     """
 
     n_elements: int
@@ -233,15 +233,29 @@ def _largest_ratio(numerator: Array, denominator: Array, out: Array) -> Any:
 
 
 def _excess(diff: Array, magnitude: Array, out: Array, tol: _Tolerance, ignored: Array | None) -> tuple[Any, int, int]:
-    """By how much the worst place exceeds its tolerance, where it is, and how many places exceed theirs."""
-    np.multiply(magnitude, tol.rtol, out=out)
-    np.add(out, tol.atol, out=out)
-    np.subtract(diff, out, out=out)
+    """How bad the worst place is, where it is, and how many places exceed their tolerance.
+
+    Where some do, how bad is counted in tolerances (inf for any difference where none is allowed); where none does,
+    it is by how much the worst one stays below, and not positive.
+    """
+    np.subtract(diff, _allowed(magnitude, out, tol), out=out)
     if ignored is not None:
         out[ignored] = -math.inf
     worst = int(out.argmax())
-    excess = out[worst]
-    return excess, worst, int(np.count_nonzero(out > 0)) if excess > 0 else 0
+    if not out[worst] > 0:
+        return out[worst], worst, 0
+    n_mismatched = int(np.count_nonzero(out > 0))
+    np.divide(diff, _allowed(magnitude, out, tol), out=out)
+    np.copyto(out, 0, where=np.isnan(out))
+    if ignored is not None:
+        out[ignored] = -math.inf
+    worst = int(out.argmax())
+    return out[worst], worst, n_mismatched
+
+
+def _allowed(magnitude: Array, out: Array, tol: _Tolerance) -> Array:
+    np.multiply(magnitude, tol.rtol, out=out)
+    return np.add(out, tol.atol, out=out)
 
 
 def _required_rtol(diff: Array, magnitude: Array, out: Array, atol: float, max_abs: Any, max_rel: Any) -> Any:
