@@ -34,9 +34,9 @@ from parity.reporting.results import (
     write_atomically,
 )
 
-CHECKPOINT_S = 2.0
+CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
-"""What is known is written down every two seconds, but for large results no more than a twentieth of the time."""
+"""What is known is written down every four seconds, but for large results no more than a twentieth of the time."""
 
 
 class Observer(Protocol):
@@ -175,12 +175,12 @@ def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, c
 def follow(ledger: Ledger, events: Iterator[Event], observer: Observer) -> Iterator[None]:
     """Take in all events; yields whenever it is time to write down what is known."""
     oracles: dict[str, Oracle] = {}
-    due = time.monotonic() + CHECKPOINT_S
+    due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
             observer.on_event(event, take_in(ledger, event, oracles))
-            if time.monotonic() > due:
-                began = time.monotonic()
+            if time.monotonic() > due and len(ledger.outcomes) > n_written:
+                began, n_written = time.monotonic(), len(ledger.outcomes)
                 yield
                 due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 

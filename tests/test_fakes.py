@@ -173,16 +173,21 @@ def test_scratch_of_a_killed_run_is_swept_by_the_next(parity_run):
 
 
 def test_finished_cells_survive_a_kill(tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(fake("hang"))
+    before, bad, _ = three_cases()
+    (tmp_path / "config.yaml").write_text(user_config(FAKES / "hang.py", cases=[before, bad]))
     run_dir = tmp_path / "run"
-    command = parity_command("run", config, "--out", run_dir, "--timeout", "2", "--dtype", "float32")
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(run_dir / "tensors" / "0002-after" / "grad.y.npy")
-    time.sleep(4)
+    process = subprocess.Popen(parity_command("run", "config.yaml", "--out", run_dir, "-q"), cwd=tmp_path)
+    wait_for(run_dir / "tensors" / "0001-bad" / "grad.y.npy")
+    deadline = time.monotonic() + 30
+    while not (outcomes := json.loads((run_dir / "results.json").read_text())["outcomes"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
     process.kill()
-    process.wait()
-    assert json.loads((run_dir / "results.json").read_text())["outcomes"]
+    assert process.wait() == -signal.SIGKILL
+    assert {(o["case"], o["backend"], o["outcome"]) for o in outcomes} == {
+        ("before", "numpy", "ok"),
+        ("before", "mine", "ok"),
+    }
 
 
 def test_workers_die_with_a_killed_host(tmp_path):

@@ -32,6 +32,7 @@ from parity.outcome import CellOutcome, Outcome
 MIN_CELLS_AHEAD = 64
 MAX_CELLS_AHEAD = 1024
 MAX_BYTES_AHEAD = 512 << 20
+IDLE_S = 1.0
 LEAVE_S = 10.0
 SHORT_S = 1.0
 MIN_SLOTS = 4
@@ -56,7 +57,12 @@ class CellFinished:
     last_of_case: bool
 
 
-Event = CasePrepared | CellFinished | BackendStarted | BackendLost | Announced
+@dataclass(frozen=True)
+class Idle:
+    """Nothing has happened for a second."""
+
+
+Event = Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced
 
 
 def execute(plan: Plan, options: EngineOptions, run_dir: Path) -> Iterator[Event]:
@@ -139,7 +145,10 @@ class Dispatcher:
         """All events up to the last cell."""
         while self._waiting or self._arrived:
             yield from self._top_up()
-            event = self._crew.events.get()
+            try:
+                event = self._crew.events.get(timeout=IDLE_S)
+            except queue.Empty:
+                event = Idle()
             if isinstance(event, OutcomeArrived):
                 yield from self._gather(event)
             else:
