@@ -43,7 +43,6 @@ class BackendInfo:
     spec: BackendSpec
     version: str = ""
     python: str = ""
-    executable: str = ""
     numpy: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
 
@@ -227,7 +226,7 @@ class BackendRunner:
                 worker.kill()
             reply = self._ask(worker, hello(self.spec, self._options.threads), START_TIMEOUT_S)
         known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
-        self._post(BackendStarted(BackendInfo(self.spec, executable=str(interpreter.python), **known)))
+        self._post(BackendStarted(BackendInfo(self.spec, **known)))
         if self.spec.ops is not None:
             with self._gate:
                 load = {"do": "load", "path": str(self.spec.ops), "wanted": list(self._ops)}
@@ -256,8 +255,10 @@ class BackendRunner:
 
     def _run(self, cell: Cell) -> None:
         worker, slot = self._worker, self._slots.take(self._stopped)
-        if worker is None or slot is None:
+        if slot is None:
             return
+        if worker is None:
+            raise BackendError("its worker is gone", Outcome.ERROR)
         try:
             with self._gate:
                 reply = worker.request(run_request(cell, str(slot)), self._options.timeout_s)
