@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity import __version__
+from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
 
-USAGE = 2
-INCOMPLETE = 3
-INTERRUPTED = 130
 MAX_THREADS = 256
 """More threads or workers than this start a fork storm on any machine that tests run on."""
 

@@ -1,10 +1,12 @@
-"""The exit code: what a CI job is told."""
+"""The exit codes: what a CI job is told. Light enough for `parity --help`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from parity.judge.verdict import Verdict
+if TYPE_CHECKING:
+    from parity.judge.verdict import Verdict
 
 PASSED = 0
 MISMATCH = 1
@@ -18,6 +20,6 @@ def exit_code(verdicts: Iterable[Verdict]) -> int:
     seen = set(verdicts)
     if any(verdict.fails for verdict in seen):
         return MISMATCH
-    if not seen or Verdict.NOT_COMPARED in seen:
+    if not seen or not all(verdict.passes for verdict in seen):
         return INCOMPLETE
     return PASSED

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from parity import gate
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.reporting.record import excess
@@ -82,13 +83,13 @@ def answer(results: Results) -> Text:
     verdicts = results.summary["verdicts"]
     failing = [row for row in results.comparisons if row["verdict"] in FAILING]
     n_cells = len({(row["case"], row["dtype"], row["tensor"]) for row in results.comparisons})
-    if code == 130:
+    if code == gate.INTERRUPTED:
         return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept")
     if failing:
         return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
-    if code == 3:
+    if code == gate.INCOMPLETE:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
-    if code != 0:
+    if code != gate.PASSED:
         raise ResultsError(f"its exit code is {code}, but nothing in it differs")
     return Text.assemble(
         ("PASS", "bold green"),
