@@ -14,7 +14,10 @@ class Verdict(Judgement):
     EQUAL = "equal"
     CLOSE = "close"
     NOT_COMPARED = "not-compared"
-    MISMATCH = "mismatch"
+    ROUNDING = "rounding"
+    DEGRADED = "degraded"
+    UNSTABLE = "unstable"
+    SEMANTIC = "semantic"
     NONFINITE = "nonfinite"
     STRUCTURE = "structure"
 
@@ -35,8 +38,9 @@ class Comparison:
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
     how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
-    loses, known where the comparison fails. `culprit` names the sides for which it is 8 or more. `suspect` marks a
-    vacuous pass: the tolerance would have let zeros pass too, or no element is finite.
+    loses, known where the comparison fails or is suspect. `culprit` names the sides for which it is 8 or more.
+    `suspect` marks a pass that says little: the tolerance hides an error ratio of 8 or more (then there is a culprit),
+    it would have let zeros pass too, or no element is finite. `known` is the reason for which it is accepted.
     """
 
     case: str
@@ -53,3 +57,4 @@ class Comparison:
     culprit: tuple[str, ...] = ()
     suspect: bool = False
     message: str = ""
+    known: str | None = None
