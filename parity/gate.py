@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parity.judge.verdict import Verdict
+    from parity.judge.verdict import Comparison
 
 PASSED = 0
 MISMATCH = 1
@@ -14,12 +14,27 @@ USAGE = 2
 INCOMPLETE = 3
 INTERRUPTED = 130
 
+# Verdicts by their values: the enum comes with NumPy, which --help has no time for.
+FAILING: Mapping[str, frozenset[str]] = {
+    "mismatch": frozenset(("rounding", "degraded", "unstable", "semantic", "nonfinite", "structure")),
+    "degraded": frozenset(("degraded", "unstable", "semantic", "nonfinite", "structure")),
+    "unstable": frozenset(("unstable", "semantic", "nonfinite", "structure")),
+    "semantic": frozenset(("semantic", "nonfinite", "structure")),
+}
+"""What fails at each level of `--fail-on`; NaN on one side and another structure do so at every level."""
 
-def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """1 for any mismatch, else 3 where something was not compared or nothing was, else 0."""
-    seen = set(verdicts)
-    if any(verdict.fails for verdict in seen):
+FAIL_ON = tuple(FAILING)
+"""The levels of `--fail-on`, the strictest first, which is the default."""
+
+
+def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = "mismatch", ledger_fails: bool = False) -> int:
+    """1 for any mismatch at the level `fail_on` or a failing ledger, else 3 where something or all is missing, else 0.
+
+    A comparison that the ledger accepts (`known` is set) is no mismatch.
+    """
+    seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
+    if ledger_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
-    if not seen or not all(verdict.passes for verdict in seen):
+    if not seen or any(verdict == "not-compared" for verdict, _ in seen):
         return INCOMPLETE
     return PASSED

@@ -53,7 +53,7 @@ def test_good_configs_fit(path: Path) -> None:
         "sweep-not-a-mapping", "sweep-not-a-list", "sweep-empty", "sweep-path", "sweep-path-typo", "tolerance-half",
         "tolerance-number", "tolerance-dtype", "tolerance-key", "tolerance-tensor-flat", "defaults-key",
         "defaults-op", "defaults-param", "include-not-a-list", "known-key", "known-without-reason",
-        "known-not-a-list", "gradients-text", "upstream-unknown",
+        "known-not-a-list", "known-diagnosis", "known-dtype", "known-error-ratio", "gradients-text", "upstream-unknown",
     ],
 )  # fmt: skip
 def test_broken_configs_do_not_fit(name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity import gate
 from parity.cases.draw import Normal, TensorPlan
 from parity.cases.layer_norm import LayerNormParams
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
@@ -124,21 +123,6 @@ def test_a_tolerance_of_one_tensor():
     found = verdicts(outcome("a"), outcome("b", **{"grad.x": nudged}), case=case)
     assert found["b", "a", "grad.x"].verdict is Verdict.MISMATCH
     assert found["b", "a", "y"].verdict.passes
-
-
-@pytest.mark.parametrize(
-    ("found", "code"),
-    [
-        ([], 3),
-        ([Verdict.EQUAL, Verdict.CLOSE], 0),
-        ([Verdict.CLOSE, Verdict.NOT_COMPARED], 3),
-        ([Verdict.NOT_COMPARED, Verdict.MISMATCH], 1),
-        ([Verdict.STRUCTURE], 1),
-        ([Verdict.EQUAL, Verdict.NONFINITE], 1),
-    ],
-)
-def test_exit_codes(found, code):
-    assert gate.exit_code(found) == code
 
 
 @pytest.mark.parametrize("member", [Verdict.EQUAL, Outcome.OK, Outcome.CRASH])

@@ -74,7 +74,7 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
     if cases:
         defaults.check_tensor_names(compared, report)
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
-    known = tuple(entry for node in document.known if (entry := parse_known(node, report)) is not None)
+    known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
     seed = _seed(document.get("seed"), report)
     return FilePlan(document, backends, backends_ok, document.get("baseline"), seed, _named(cases, report), known)
 
@@ -87,6 +87,15 @@ def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, No
             report.add_file(str(document.path), message)
         return ()
     return parse_backends(node, report)
+
+
+def _known(document: Document, backends: Sequence[str], report: Report) -> tuple[KnownDeviation, ...]:
+    """The ledger; an included entry may speak of a backend that the including file leaves out."""
+    found = []
+    for node in document.known:
+        own = node.file == str(document.path)
+        found.append(parse_known(node, report, backends if own else ()))
+    return tuple(entry for entry in found if entry is not None)
 
 
 def _seed(node: Node | None, report: Report) -> int:

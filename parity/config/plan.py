@@ -115,7 +115,10 @@ class CasePlan:
 
 @dataclass(frozen=True)
 class KnownDeviation:
-    """An accepted deviation: parsed and carried here, judged by the ledger."""
+    """An accepted deviation: parsed and carried here, judged by the ledger. None stands for any.
+
+    `case` and `tensor` are globs; `error_ratio` is the recorded size, beyond which the deviation is accepted no more.
+    """
 
     case: str
     reason: str
@@ -124,6 +127,8 @@ class KnownDeviation:
     diagnosis: str | None = None
     until: datetime.date | None = None
     source: Source = field(default=Source("", 0))
+    dtype: str | None = None
+    error_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,20 @@ class ConfigFile:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """All that the files ask for, from which the command line chose: case ids with their dtypes, and backends.
+
+    `altered`: it also changed a tolerance or the baseline, so what passes or fails is not the files' answer.
+    """
+
+    cases: tuple[tuple[str, tuple[str, ...]], ...]
+    backends: tuple[str, ...]
+    altered: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Everything asked for. `baseline` is a backend's name or `oracle`."""
+    """Everything asked for. `baseline` is a backend's name or `oracle`; `asked` is None where all of it is run."""
 
     name: str
     configs: tuple[ConfigFile, ...]
@@ -145,3 +162,10 @@ class Plan:
     seed: int
     cases: tuple[CasePlan, ...]
     known: tuple[KnownDeviation, ...] = ()
+    asked: Asked | None = None
+
+    @property
+    def everything(self) -> Asked:
+        """What the files ask for, whether or not it is run."""
+        own = tuple((case.id, case.dtypes) for case in self.cases)
+        return self.asked or Asked(own, tuple(spec.name for spec in self.backends))

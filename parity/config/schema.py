@@ -22,6 +22,7 @@ from parity.config.loader import MAX_SEED
 from parity.config.plan import Tolerance
 from parity.config.tensors import MAX_AXES
 from parity.config.tree import DRAW_KEYS
+from parity.diagnoses import DIAGNOSES
 
 Schema = dict[str, Any]
 
@@ -102,10 +103,20 @@ def _definitions() -> Schema:
         ),
         "tensor": _tensor(),
         "case": _case(),
-        "known": dataclass_schema(KnownEntry, ("case", "reason"), references=False),
+        "known": _known(),
         **{f"{name}.params": dataclass_schema(op.params) for name, op in OPS.items()},
         **{f"{name}.inputs": _inputs(op) for name, op in OPS.items()},
     }
+
+
+def _known() -> Schema:
+    schema = dataclass_schema(KnownEntry, ("case", "reason"), references=False)
+    schema["properties"] |= {
+        "dtype": {"enum": [*COARSENESS, None]},
+        "diagnosis": {"enum": [*DIAGNOSES, None]},
+        "error_ratio": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
+    }
+    return schema
 
 
 def _short_backend() -> Schema:

@@ -10,7 +10,7 @@ from parity.config.case_filter import keyword_matcher
 from parity.config.cases import BuiltCase
 from parity.config.nodes import Report
 from parity.config.overrides import Overrides
-from parity.config.plan import ORACLE, BackendSpec, ConfigFile, KnownDeviation, Plan
+from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Plan
 from parity.config.tolerances import parse_options
 
 ORACLE_BYTES = 64
@@ -47,7 +47,15 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     if len(report) or not backends or not cases:
         return None
     plans = tuple(built.plan for built in cases)
-    return Plan(draft.name, draft.configs, backends, baseline, draft.seed, plans, draft.known)
+    asked = _asked(draft, baseline, overrides)
+    return Plan(draft.name, draft.configs, backends, baseline, draft.seed, plans, draft.known, asked)
+
+
+def _asked(draft: Draft, baseline: str, overrides: Overrides) -> Asked:
+    """The draft before anything was chosen from it."""
+    names = tuple(spec.name for spec in draft.backends)
+    altered = bool(overrides.rtol or overrides.atol) or baseline != (draft.baseline or names[0])
+    return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered)
 
 
 def _backends(draft: Draft, wanted: Sequence[str], report: Report) -> tuple[BackendSpec, ...]:
