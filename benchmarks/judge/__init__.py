@@ -1,0 +1,1 @@
+"""The labelled benchmark of the judge: planted faults, clean kernels, and how well they are told apart and named."""
