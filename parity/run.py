@@ -8,8 +8,8 @@ import errno
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,10 +20,14 @@ from parity import gate
 from parity.config.plan import Plan
 from parity.engine import BackendStarted, CasePrepared, CellFinished, EngineOptions, Event, execute
 from parity.engine.inputs import slug
-from parity.judge.judge import CellJudge, Oracle, consult_oracle
+from parity.judge import ledger as deviations
+from parity.judge.case import CaseJudge
+from parity.judge.diagnosis import Diagnosis
+from parity.judge.judge import consult_oracle
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting import record
+from parity.reporting.ledger_rows import ledger_row
 from parity.reporting.results import (
     FILE_NAME,
     Results,
@@ -54,31 +58,34 @@ class Ledger:
     run_dir: Path
     command: Sequence[str]
     threads: int
+    fail_on: str = gate.FAIL_ON[0]
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, Row] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     outcomes: list[Row] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
-
-    def add(self, outcomes: Sequence[CellOutcome], comparisons: Sequence[Comparison]) -> None:
-        """A cell's outcomes and comparisons."""
-        self.outcomes += map(record.outcome_row, outcomes)
-        self.comparisons += comparisons
+    diagnoses: list[Diagnosis] = field(default_factory=list)
+    judging_s: float = 0.0
 
     def results(self, *, interrupted: bool = False) -> Results:
         """The results as they stand."""
-        rows = [record.comparison_row(c) for c in self.comparisons]
-        code = gate.INTERRUPTED if interrupted else gate.exit_code(c.verdict for c in self.comparisons)
-        seconds = time.monotonic() - self.clock
-        run_id = self.run_dir.name
+        held = deviations.apply(
+            self.plan, self.comparisons, self.diagnoses, datetime.date.today(), record.unsupported(self.outcomes)
+        )
+        rows = [record.comparison_row(c) for c in held.comparisons]
+        code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
+        run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.threads)
+        seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         return Results(
-            run=record.run_row(self.plan, run_id, self.started.isoformat(), seconds, self.command, self.threads),
+            run={**run, "fail_on": self.fail_on, **{name: round(value, 3) for name, value in seconds.items()}},
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
             outcomes=self.outcomes,
             comparisons=rows,
-            summary={**summarize(self.outcomes, rows), "exit_code": code},
+            diagnoses=list(map(record.diagnosis_row, self.diagnoses)),
+            known=list(map(ledger_row, held.entries)),
+            summary={**summarize(self.outcomes, rows), "exit_code": gate.INTERRUPTED if interrupted else code},
         )
 
     def write(self, *, interrupted: bool = False) -> Results:
@@ -96,17 +103,16 @@ def run_and_show(
     command: Sequence[str],
     as_json: bool = False,
     verbosity: int = 0,
+    fail_on: str = gate.FAIL_ON[0],
 ) -> Results:
     """`run` with progress on stderr and the results on stdout; raises OSError where `run_dir` cannot be written."""
     from rich.console import Console
 
     from parity.reporting.progress import reporter_for
 
-    if plan.known:
-        print("note: `known` entries are read and stay without effect in this version", file=sys.stderr)  # noqa: T201
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-        results = run(plan, options, run_dir, reporter, command)
+        results = run(plan, options, run_dir, reporter, command, fail_on=fail_on)
     try:
         show(results, as_json=as_json, verbosity=verbosity)
     except OSError as error:
@@ -155,74 +161,121 @@ def new_directory(path: Path) -> Path:
     raise AssertionError("count() does not end")
 
 
-def run(plan: Plan, options: EngineOptions, run_dir: Path, observer: Observer, command: Sequence[str] = ()) -> Results:
+def run(
+    plan: Plan,
+    options: EngineOptions,
+    run_dir: Path,
+    observer: Observer,
+    command: Sequence[str] = (),
+    *,
+    fail_on: str = gate.FAIL_ON[0],
+) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130."""
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    ledger = Ledger(plan, run_dir, command, options.threads)
+    ledger = Ledger(plan, run_dir, command, options.threads, fail_on)
     ledger.write(interrupted=True)
+    judges: dict[str, CaseJudge] = {}
     try:
-        for _ in follow(ledger, execute(plan, options, run_dir), observer):
+        for _ in follow(ledger, execute(plan, options, run_dir), observer, judges):
             ledger.write()
         return ledger.write()
     except KeyboardInterrupt:
+        judge_rest(ledger, judges)
         return ledger.write(interrupted=True)
     except BaseException:
         ledger.write(interrupted=True)
         raise
 
 
-def follow(ledger: Ledger, events: Iterator[Event], observer: Observer) -> Iterator[None]:
+def follow(ledger: Ledger, events: Iterator[Event], observer: Observer, judges: dict[str, CaseJudge]) -> Iterator[None]:
     """Take in all events; yields whenever it is time to write down what is known."""
-    oracles: dict[str, Oracle] = {}
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
-            observer.on_event(event, take_in(ledger, event, oracles))
+            observer.on_event(event, take_in(ledger, event, judges))
             if time.monotonic() > due and len(ledger.outcomes) > n_written:
                 began, n_written = time.monotonic(), len(ledger.outcomes)
                 yield
                 due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 
 
-def take_in(ledger: Ledger, event: Event, oracles: dict[str, Oracle]) -> Sequence[Comparison]:
-    """What one event teaches; the comparisons of a finished cell."""
+def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
+    """What one event teaches; the comparisons of a case, once its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
         row = record.backend_row(info.spec, info.version, info.python, info.numpy, info.flags)
         ledger.backends[info.spec.name] = row
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
-        oracles[prepared.case.id] = consult_oracle(prepared.case, prepared.arrays)
+        with timed(ledger):
+            oracle = consult_oracle(prepared.case, prepared.arrays)
+        judges[prepared.case.id] = CaseJudge(prepared.case, prepared.arrays, oracle, ledger.plan.baseline)
         ledger.folders[prepared.case.id] = prepared.folder.relative_to(ledger.run_dir)
     elif isinstance(event, CellFinished):
-        return judge(ledger, event, oracles)
+        return take_cell(ledger, event, judges)
     return ()
 
 
-def judge(ledger: Ledger, event: CellFinished, oracles: dict[str, Oracle]) -> Sequence[Comparison]:
-    """The comparisons of a finished cell, with its tensors kept where it fails."""
-    case = event.prepared.case
-    oracle = oracles.pop(case.id) if event.last_of_case else oracles[case.id]
-    cell = CellJudge(case, event.dtype, event.prepared.arrays, oracle)
-    comparisons = cell.comparisons(event.outcomes, ledger.plan.baseline)
-    ledger.add(event.outcomes, comparisons)
-    if any(c.verdict.fails for c in comparisons):
-        keep_tensors(event, oracle, {c.tensor for c in comparisons if c.verdict.fails})
-    return comparisons
+def take_cell(ledger: Ledger, event: CellFinished, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
+    """A finished cell; its outputs are kept until the last cell of the case is in."""
+    case_id = event.prepared.case.id
+    ledger.outcomes += map(record.outcome_row, event.outcomes)
+    with timed(ledger):
+        kept = event.outcomes if event.last_of_case else [copied(outcome) for outcome in event.outcomes]
+        judges[case_id].take(event.dtype, kept)
+    return judge(ledger, judges.pop(case_id)) if event.last_of_case else ()
 
 
-def keep_tensors(event: CellFinished, oracle: Oracle, tensors: set[str]) -> None:
+def copied(outcome: CellOutcome) -> CellOutcome:
+    """The outcome with arrays of its own."""
+    outputs = {n: replace(o, values=None if o.values is None else o.values.copy()) for n, o in outcome.outputs.items()}
+    return replace(outcome, outputs=outputs)
+
+
+def judge(ledger: Ledger, case: CaseJudge) -> Sequence[Comparison]:
+    """The comparisons of a case, with its tensors kept where it fails."""
+    with timed(ledger):
+        judged = case.judged()
+    ledger.comparisons += judged.comparisons
+    ledger.diagnoses += judged.diagnoses
+    folder = ledger.run_dir / ledger.folders[case.case.id]
+    for dtype, cell in case.cells.items():
+        wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
+        if wanted:
+            keep_tensors(folder / dtype, case.oracle, cell.outcomes.values(), wanted)
+    return judged.comparisons
+
+
+def judge_rest(ledger: Ledger, judges: Mapping[str, CaseJudge]) -> None:
+    """Judge the cases of which some cells are in, after an interrupt."""
+    for case in judges.values():
+        if case.cells:
+            judge(ledger, case)
+
+
+@contextlib.contextmanager
+def timed(ledger: Ledger) -> Iterator[None]:
+    """Adds to the judge's share of the run's time."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        ledger.judging_s += time.monotonic() - began
+
+
+def keep_tensors(
+    folder: Path, oracle: Mapping[str, Any], outcomes: Iterable[CellOutcome], tensors: Collection[str]
+) -> None:
     """Store what every backend and the oracle gave for the failing tensors of a cell."""
-    folder = event.prepared.folder / event.dtype
     given: dict[str, Mapping[str, Any]] = {"oracle": {n: values.astype(np.float64) for n, values in oracle.items()}}
-    for outcome in event.outcomes:
+    for outcome in outcomes:
         side = slug(outcome.backend)
         while side in given:
             side += "_"
         given[side] = {name: output.values for name, output in outcome.outputs.items()}
     for side, outputs in given.items():
         (folder / side).mkdir(parents=True, exist_ok=True)
-        for name in tensors & outputs.keys():
+        for name in outputs.keys() & tensors:
             if outputs[name] is not None:
                 np.save(folder / side / f"{slug(name)}.npy", outputs[name], allow_pickle=False)

@@ -11,18 +11,24 @@ from autograd.tracer import getval
 from parity.cases.draw import Shape, Uniform
 from parity.cases.normalization import (
     BIAS,
+    EPS,
+    STATISTICS_KNOBS,
+    TERMS,
     WEIGHT,
+    Axes,
     X,
-    affine,
+    apply,
+    channel_axes,
     channel_shapes,
     count,
+    detach,
+    norm_knobs,
     per_channel,
     require_positive,
-    standardize,
     statistics,
     unbiasing,
 )
-from parity.cases.op import CaseError, Input, Layout, Op, require_x
+from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op, require_x
 
 
 @dataclass(frozen=True)
@@ -53,30 +59,50 @@ def forward(
     *,
     running_ddof: int = 1,
     momentum_complement: bool = False,
-    affine_order: str = "weight-first",
-    eps_placement: str = "inside",
-    detached_statistics: bool = False,
+    axes: Axes | None = None,
+    batch_statistics: bool | None = None,
+    detached: str = "",
     **knobs: Any,
 ) -> dict[str, Any]:
     """The oracle; `running_ddof` and `momentum_complement` are the conventions of the running statistics.
 
-    The other knobs are those of `statistics`, `standardize` and `affine`.
+    `axes` replaces the axes that y is normalised over, `batch_statistics` says whose statistics normalise (by default
+    the batch's in training). The other knobs are those of `statistics` and `apply`.
     """
     x = tensors["x"]
-    axes = (0, *range(2, x.ndim))
-    running = [tensors["running_mean"], tensors["running_var"]]
-    mean, var = (per_channel(r, x.ndim) for r in running)
+    right = (0, *range(2, x.ndim))
+    own = {name: knobs.pop(name) for name in STATISTICS_KNOBS & knobs.keys()}
+    old = [tensors["running_mean"], tensors["running_var"]]
+    running, moments = old, [per_channel(r, x.ndim) for r in old]
     if params.training:
-        mean, var = statistics(getval(x) if detached_statistics else x, axes, **knobs)
+        mean, var = statistics(x, right, **own)
         momentum = 1 - params.momentum if momentum_complement else params.momentum
-        unbiased = var * unbiasing(count(x.shape, axes), running_ddof, getval(x).dtype)
-        running = [
-            update(old, new, momentum) for old, new in zip(running, (getval(mean), getval(unbiased)), strict=True)
-        ]
+        unbiased = var * unbiasing(count(x.shape, right), running_ddof, getval(x).dtype)
+        running = [update(was, now, momentum) for was, now in zip(old, (getval(mean), getval(unbiased)), strict=True)]
+    if params.training if batch_statistics is None else batch_statistics:
+        moments = list(detach(statistics(x, axes or right, **own), detached))
     weight, bias = (per_channel(tensors.get(name), x.ndim) for name in ("weight", "bias"))
-    xhat = standardize(x, mean, var, params.eps, eps_placement=eps_placement)
-    y = affine(xhat, weight, bias, affine_order=affine_order)
+    y = apply(x, (moments[0], moments[1]), params.eps, weight, bias, **knobs)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
+
+
+def knobs(params: BatchNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about batch_norm kernels."""
+    rank = len(shapes["x"])
+    source = Knob(
+        "statistics-source",
+        {"batch_statistics": not params.training},
+        told_by="running statistics that are not those of the batch",
+    )
+    shared = norm_knobs(params, shapes, channel_axes(rank, (0, *range(2, rank))))
+    if not params.training:
+        return (*shared, source)
+    return (
+        *shared,
+        source,
+        Knob("running-var-ddof", {"running_ddof": 0}, told_by="few elements in a mean: n - 1 is then far from n"),
+        Knob("momentum-complement", {"momentum_complement": True}, told_by="a momentum that is not 0.5"),
+    )
 
 
 def update(running: Any, batch: Any, momentum: float) -> Any:
@@ -98,4 +124,7 @@ BATCH_NORM = Op(
     ),
     layout=layout,
     forward=forward,
+    knobs=knobs,
+    fits=(EPS, Fit("momentum-value", "momentum", lambda params: params.momentum, "running statistics off the batch's")),
+    terms=TERMS,
 )

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.op import CaseError, Input, Layout, Op
+from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
 from parity.cases.summation import total
 
+TORCH_EPS = 1e-6
 GRADS = Input("grads", default=Normal(), listed=True)
 
 
@@ -59,47 +60,86 @@ def value_layout(params: ClipGradValueParams, given: Mapping[str, Shape]) -> Lay
     return Layout(inputs=grads, outputs=grads)
 
 
-def vector_norm(values: Sequence[Any], norm_type: float) -> Any:
-    """The norm of all elements of all tensors together, in their dtype."""
+def vector_norm(values: Sequence[Any], norm_type: float, *, mean: bool = False) -> Any:
+    """The norm of all elements of all tensors together, in their dtype; `mean` divides the sum by their number."""
     flat = np.abs(np.concatenate([np.ravel(v) for v in values]))
     if norm_type == float("inf"):
         return flat.max(initial=0)
     power = flat.dtype.type(norm_type)
-    return np.ravel(total(flat**power, (0,)))[0] ** (1 / power)
+    divisor = flat.dtype.type(max(1, flat.size) if mean else 1)
+    return (np.ravel(total(flat**power, (0,)))[0] / divisor) ** (1 / power)
 
 
-def coefficient(norm: Any, max_norm: float, denominator_eps: float) -> Any:
-    """min(1, max_norm / (norm + denominator_eps)), nan where the norm is nan."""
-    return np.minimum(norm.dtype.type(max_norm) / (norm + norm.dtype.type(denominator_eps)), norm.dtype.type(1))
+def coefficient(norm: Any, max_norm: float, denominator_eps: float, *, clamped: bool = True) -> Any:
+    """min(1, max_norm / (norm + denominator_eps)), nan where the norm is nan; without the 1 where not `clamped`."""
+    factor = norm.dtype.type(max_norm) / (norm + norm.dtype.type(denominator_eps))
+    return np.minimum(factor, norm.dtype.type(1)) if clamped else factor
 
 
 def clip_norm(
     tensors: Mapping[str, Any],
     params: ClipGradNormParams,
     *,
-    denominator_eps: float = 1e-6,
+    denominator_eps: float = TORCH_EPS,
     scope: str | None = None,
     norm_type: float | None = None,
+    mean: bool = False,
+    clamped: bool = True,
+    coefficient_dtype: str | None = None,
+    by_value: bool = False,
 ) -> dict[str, Any]:
     """The oracle; `total_norm` is the norm over all tensors before clipping, in either scope.
 
-    `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params, as hypotheses.
+    `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
+    `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
-    total = vector_norm(grads, kind)
+    total = vector_norm(grads, kind, mean=mean)
+    if by_value:
+        return {**clip_value(tensors, ClipGradValueParams(params.max_norm)), "total_norm": total}
     per_tensor = (scope or params.scope) == "per_tensor"
-    norms = [vector_norm([g], kind) if per_tensor else total for g in grads]
-    clipped = [g * coefficient(n, params.max_norm, denominator_eps) for g, n in zip(grads, norms, strict=True)]
-    return {"grads": clipped, "total_norm": total}
+    norms = [vector_norm([g], kind, mean=mean) if per_tensor else total for g in grads]
+    factors = [coefficient(n, params.max_norm, denominator_eps, clamped=clamped) for n in norms]
+    if coefficient_dtype is not None:
+        factors = [factor.astype(coefficient_dtype).astype(factor.dtype) for factor in factors]
+    return {"grads": [g * factor for g, factor in zip(grads, factors, strict=True)], "total_norm": total}
 
 
-def clip_value(tensors: Mapping[str, Any], params: ClipGradValueParams) -> dict[str, Any]:
-    """The oracle."""
-    return {
-        "grads": [
-            np.clip(g, g.dtype.type(-params.clip_value), g.dtype.type(params.clip_value)) for g in tensors["grads"]
-        ]
-    }
+def clip_value(tensors: Mapping[str, Any], params: ClipGradValueParams, *, by_norm: bool = False) -> dict[str, Any]:
+    """The oracle; `by_norm` scales all tensors to the norm `clip_value` instead."""
+    limit = params.clip_value
+    if by_norm:
+        return {"grads": clip_norm(tensors, ClipGradNormParams(limit))["grads"]}
+    return {"grads": [np.clip(g, g.dtype.type(-limit), g.dtype.type(limit)) for g in tensors["grads"]]}
+
+
+NORM_TYPES = (1.0, 2.0, float("inf"))
+EPSILONS = (0.0, 1e-12, 1e-8, 1e-5, 1e-4, 1e-3)
+
+
+def norm_knobs(params: ClipGradNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about clipping by norm."""
+    other = "per_tensor" if params.scope == "global" else "global"
+    scope = [Knob("clip-per-tensor", {"scope": other}, told_by="several tensors")] if len(shapes) > 1 else []
+    small = "a norm so small, or a dtype so fine, that 1e-6 beside it counts"
+    return (
+        *scope,
+        *(Knob("clip-denominator-eps", {"denominator_eps": eps}, told_by=small) for eps in EPSILONS),
+        Knob("clip-by-value", {"by_value": True}, told_by="elements above and below max_norm"),
+        Knob("clip-unclamped", {"clamped": False}, told_by="a norm below max_norm"),
+        *(Knob("norm-type", {"norm_type": kind}, told_by=SEVERAL) for kind in NORM_TYPES if kind != params.norm_type),
+        Knob("mean-vs-sum", {"mean": True}, told_by=SEVERAL),
+        Knob("attribute-precision", {"coefficient_dtype": "float32"}, told_by="float64"),
+        Knob("attribute-precision", {"denominator_eps": float(np.float32(TORCH_EPS))}, told_by="float64"),
+    )
+
+
+SEVERAL = "tensors of several elements"
+
+
+def value_knobs(_params: ClipGradValueParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about clipping by value."""
+    return (Knob("clip-by-norm", {"by_norm": True}, told_by="elements above and below clip_value"),)
 
 
 CLIP_GRAD_NORM = Op(
@@ -109,6 +149,8 @@ CLIP_GRAD_NORM = Op(
     inputs=(GRADS,),
     layout=norm_layout,
     forward=clip_norm,
+    knobs=norm_knobs,
+    fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, told_by="float64"),),
     upstream=(),
 )
 
@@ -119,5 +161,6 @@ CLIP_GRAD_VALUE = Op(
     inputs=(GRADS,),
     layout=value_layout,
     forward=clip_value,
+    knobs=value_knobs,
     upstream=(),
 )

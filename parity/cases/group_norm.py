@@ -11,15 +11,17 @@ import autograd.numpy as anp
 from parity.cases.draw import Shape
 from parity.cases.normalization import (
     BIAS,
+    EPS,
+    TERMS,
     WEIGHT,
+    Axes,
     X,
-    affine,
     channel_shapes,
+    norm_knobs,
     normalize,
-    per_channel,
     require_positive,
 )
-from parity.cases.op import CaseError, Layout, Op, require_x
+from parity.cases.op import CaseError, Knob, Layout, Op, require_x
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,46 @@ def layout(params: GroupNormParams, given: Mapping[str, Shape]) -> Layout:
 
 
 def forward(
-    tensors: Mapping[str, Any], params: GroupNormParams, *, affine_order: str = "weight-first", **knobs: Any
+    tensors: Mapping[str, Any],
+    params: GroupNormParams,
+    *,
+    groups: int | None = None,
+    interleaved: bool = False,
+    across_batch: bool = False,
+    **knobs: Any,
 ) -> dict[str, Any]:
-    """The oracle; knobs are those of `normalize` and `affine`."""
+    """The oracle. The other knobs are those of `normalize`.
+
+    `groups` replaces the number of groups, `interleaved` puts channel c into group c % groups, `across_batch` takes
+    the statistics over the batch too.
+    """
     x = tensors["x"]
-    groups = anp.reshape(x, (x.shape[0], params.num_groups, -1))
-    xhat = anp.reshape(normalize(groups, (2,), params.eps, **knobs), x.shape)
-    weight, bias = (per_channel(tensors.get(name), x.ndim) for name in ("weight", "bias"))
-    return {"y": affine(xhat, weight, bias, affine_order=affine_order)}
+    n, c = x.shape[:2]
+    count = groups or params.num_groups
+    split = anp.reshape(x, (n, c // count, count, -1) if interleaved else (n, count, c // count, -1))
+    over: Axes = (1, 3) if interleaved else (2, 3)
+    weight, bias = (split_channels(tensors.get(name), count, interleaved=interleaved) for name in ("weight", "bias"))
+    y = normalize(split, (0, *over) if across_batch else over, params.eps, weight, bias, **knobs)
+    return {"y": anp.reshape(y, x.shape)}
+
+
+def split_channels(values: Any | None, groups: int, *, interleaved: bool) -> Any | None:
+    """A (C,) tensor by group, ready to broadcast over (N, groups, C / groups, -1), or the first two exchanged."""
+    if values is None:
+        return None
+    return anp.reshape(values, (1, -1, groups, 1) if interleaved else (1, groups, -1, 1))
+
+
+def knobs(params: GroupNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about group_norm kernels."""
+    channels = shapes["x"][1]
+    counts = {1, channels, channels // params.num_groups} - {params.num_groups}
+    return (
+        *norm_knobs(params, shapes, ()),
+        *(Knob("wrong-axis", {"groups": count}, told_by="groups of several channels") for count in sorted(counts)),
+        Knob("wrong-axis", {"interleaved": True}, told_by="several groups of several channels"),
+        Knob("wrong-axis", {"across_batch": True}, told_by="several samples"),
+    )
 
 
 GROUP_NORM = Op(
@@ -57,4 +91,7 @@ GROUP_NORM = Op(
     inputs=(X, WEIGHT, BIAS),
     layout=layout,
     forward=forward,
+    knobs=knobs,
+    fits=(EPS,),
+    terms=TERMS,
 )

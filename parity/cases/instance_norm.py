@@ -9,15 +9,19 @@ from typing import Any
 from parity.cases.draw import Shape
 from parity.cases.normalization import (
     BIAS,
+    EPS,
+    TERMS,
     WEIGHT,
+    Axes,
     X,
-    affine,
+    channel_axes,
     channel_shapes,
+    norm_knobs,
     normalize,
     per_channel,
     require_positive,
 )
-from parity.cases.op import Layout, Op, require_x
+from parity.cases.op import Knob, Layout, Op, require_x
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,17 @@ def layout(params: InstanceNormParams, given: Mapping[str, Shape]) -> Layout:
 
 
 def forward(
-    tensors: Mapping[str, Any], params: InstanceNormParams, *, affine_order: str = "weight-first", **knobs: Any
+    tensors: Mapping[str, Any], params: InstanceNormParams, *, axes: Axes | None = None, **knobs: Any
 ) -> dict[str, Any]:
-    """The oracle; knobs are those of `normalize` and `affine`."""
+    """The oracle; `axes` replaces the axes to normalise over, the other knobs are those of `normalize`."""
     x = tensors["x"]
-    xhat = normalize(x, tuple(range(2, x.ndim)), params.eps, **knobs)
     weight, bias = (per_channel(tensors.get(name), x.ndim) for name in ("weight", "bias"))
-    return {"y": affine(xhat, weight, bias, affine_order=affine_order)}
+    return {"y": normalize(x, axes or tuple(range(2, x.ndim)), params.eps, weight, bias, **knobs)}
+
+
+def knobs(params: InstanceNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about instance_norm kernels."""
+    return norm_knobs(params, shapes, channel_axes(len(shapes["x"]), tuple(range(2, len(shapes["x"])))))
 
 
 INSTANCE_NORM = Op(
@@ -51,4 +59,7 @@ INSTANCE_NORM = Op(
     inputs=(X, WEIGHT, BIAS),
     layout=layout,
     forward=forward,
+    knobs=knobs,
+    fits=(EPS,),
+    terms=TERMS,
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.cases.draw import Shape
-from parity.cases.normalization import BIAS, WEIGHT, X, affine, normalize, require_positive
-from parity.cases.op import CaseError, Layout, Op, require_shape, require_x
+from parity.cases.normalization import BIAS, EPS, TERMS, WEIGHT, Axes, X, norm_knobs, normalize, require_positive
+from parity.cases.op import CaseError, Knob, Layout, Op, require_shape, require_x
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,27 @@ def layout(params: LayerNormParams, given: Mapping[str, Shape]) -> Layout:
 
 
 def forward(
-    tensors: Mapping[str, Any], params: LayerNormParams, *, affine_order: str = "weight-first", **knobs: Any
+    tensors: Mapping[str, Any], params: LayerNormParams, *, axes: Axes | None = None, **knobs: Any
 ) -> dict[str, Any]:
-    """The oracle; knobs are those of `normalize` and `affine`."""
+    """The oracle; `axes` replaces the axes to normalise over, the other knobs are those of `normalize`."""
     x = tensors["x"]
-    axes = tuple(range(x.ndim - len(params.axis_lengths), x.ndim))
-    xhat = normalize(x, axes, params.eps, **knobs)
-    return {"y": affine(xhat, tensors.get("weight"), tensors.get("bias"), affine_order=affine_order)}
+    over = axes if axes is not None else last_axes(x.ndim, len(params.axis_lengths))
+    return {"y": normalize(x, over, params.eps, tensors.get("weight"), tensors.get("bias"), **knobs)}
+
+
+def last_axes(rank: int, count: int) -> Axes:
+    """The last `count` of `rank` axes."""
+    return tuple(range(rank - count, rank))
+
+
+def knobs(params: LayerNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about layer_norm kernels."""
+    rank = len(shapes["x"])
+    right = last_axes(rank, len(params.axis_lengths))
+    candidates = [tuple(range(rank)), *((axis,) for axis in range(rank)), *(last_axes(rank, k) for k in range(1, rank))]
+    candidates += [tuple(range(rank - len(right)))]
+    others = [axes for axes in dict.fromkeys(candidates) if axes and axes != right]
+    return norm_knobs(params, shapes, others)
 
 
 LAYER_NORM = Op(
@@ -60,4 +74,7 @@ LAYER_NORM = Op(
     inputs=(X, WEIGHT, BIAS),
     layout=layout,
     forward=forward,
+    knobs=knobs,
+    fits=(EPS,),
+    terms=TERMS,
 )

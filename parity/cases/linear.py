@@ -10,7 +10,7 @@ import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact import matmul
-from parity.cases.op import CaseError, Input, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ def forward(tensors: Mapping[str, Any], params: LinearParams, *, transposed: boo
     return {"y": y if tensors.get("bias") is None else y + tensors["bias"]}
 
 
+def knobs(_params: LinearParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about linear kernels."""
+    square = shapes["weight"][0] == shapes["weight"][1]
+    found = [Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")] if square else []
+    if "bias" in shapes:
+        found.append(Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0"))
+    return tuple(found)
+
+
 LINEAR = Op(
     name="linear",
     summary="x times the transposed weight, plus bias",
@@ -62,4 +71,5 @@ LINEAR = Op(
     ),
     layout=layout,
     forward=forward,
+    knobs=knobs,
 )

@@ -7,14 +7,14 @@ and longdouble.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import autograd.numpy as anp
 from autograd.tracer import getval
 
 from parity.cases.draw import Shape, Uniform
-from parity.cases.op import CaseError, Input, require_shape
+from parity.cases.op import CaseError, Fit, Input, Knob, require_shape
 from parity.cases.summation import total
 
 Axes = tuple[int, ...]
@@ -24,21 +24,35 @@ BIAS = Input("bias", default=Uniform(-1.0, 1.0), differentiable=True, optional=T
 X = Input("x", differentiable=True)
 
 
-def statistics(x: Any, axes: Axes, *, variance: str = "two-pass", ddof: int = 0) -> tuple[Any, Any]:
+def statistics(
+    x: Any,
+    axes: Axes,
+    *,
+    variance: str = "two-pass",
+    ddof: int = 0,
+    variance_sum: bool = False,
+    statistics_dtype: str | None = None,
+) -> tuple[Any, Any]:
     """Mean and variance over `axes`, kept as axes of length 1.
 
-    `variance`: `two-pass` is mean((x - m)^2), `naive` is mean(x^2) - m^2 (Chan, Golub, LeVeque 1983).
-    `ddof`: what is subtracted from n in the variance's divisor.
+    `variance`: `two-pass` is mean((x - m)^2), `naive` is mean(x^2) - m^2 (Chan, Golub, LeVeque 1983), `naive-clamped`
+    the same and at least 0. `ddof`: what is subtracted from n in the variance's divisor. `variance_sum`: the variance
+    is not divided by n at all. `statistics_dtype`: both are computed in that dtype.
     """
-    n = count(getval(x).shape, axes)
+    n, dtype = count(getval(x).shape, axes), getval(x).dtype
+    if statistics_dtype is not None:
+        x = x.astype(statistics_dtype)
     mean = total(x, axes) / n
     if variance == "two-pass":
         var = total((x - mean) ** 2, axes) / n
-    elif variance == "naive":
+    elif variance in ("naive", "naive-clamped"):
         var = total(x * x, axes) / n - mean * mean
+        var = anp.maximum(var, 0) if variance == "naive-clamped" else var
     else:
         raise ValueError(f"unknown variance algorithm {variance!r}")
-    return mean, var * unbiasing(n, ddof, getval(x).dtype)
+    if statistics_dtype is not None:
+        mean, var = mean.astype(dtype), var.astype(dtype)
+    return mean, var * (n if variance_sum else unbiasing(n, ddof, dtype))
 
 
 def unbiasing(n: int, ddof: int, dtype: Any) -> Any:
@@ -55,30 +69,64 @@ def count(shape: Shape, axes: Axes) -> int:
     return n
 
 
-def standardize(x: Any, mean: Any, var: Any, eps: float, *, eps_placement: str = "inside") -> Any:
-    """(x - mean) / sqrt(var + eps); `eps_placement="outside"` is (x - mean) / (sqrt(var) + eps)."""
-    epsilon = getval(x).dtype.type(eps)
+def normalize(
+    x: Any, axes: Axes, eps: float, weight: Any | None, bias: Any | None, *, detached: str = "", **knobs: Any
+) -> Any:
+    """`x` normalised over `axes`, then weight and bias; the other knobs are those of `statistics` and `apply`.
+
+    `detached`: `mean`, `variance` or `both` get no gradient.
+    """
+    own = {name: knobs.pop(name) for name in STATISTICS_KNOBS & knobs.keys()}
+    return apply(x, detach(statistics(x, axes, **own), detached), eps, weight, bias, **knobs)
+
+
+STATISTICS_KNOBS = frozenset(("variance", "ddof", "variance_sum", "statistics_dtype"))
+
+
+def apply(
+    x: Any,
+    moments: tuple[Any, Any],
+    eps: float,
+    weight: Any | None,
+    bias: Any | None,
+    *,
+    eps_placement: str = "inside",
+    centered: bool = True,
+    root_mean_square: bool = False,
+    folded: bool = False,
+    affine_order: str = "weight-first",
+) -> Any:
+    """(x - mean) / sqrt(var + eps) * weight + bias.
+
+    `eps_placement="outside"` divides by sqrt(var) + eps; `centered=False` does not subtract the mean, with
+    `root_mean_square` the variance does not know of it either (Zhang, Sennrich 2019); `folded` is
+    x * scale + (bias - mean * scale); `affine_order="bias-first"` is (xhat + bias) * weight.
+    """
+    mean, var = moments
+    if root_mean_square:
+        mean, var = 0 * getval(mean), var + mean * mean
+    deviation = deviation_of(var, getval(x).dtype.type(eps), eps_placement)
+    if folded:
+        scale = 1 / deviation if weight is None else weight / deviation
+        return x * scale + (-mean * scale if bias is None else bias - mean * scale)
+    return affine((x - mean if centered else x) / deviation, weight, bias, affine_order=affine_order)
+
+
+def deviation_of(var: Any, eps: Any, eps_placement: str) -> Any:
+    """The standard deviation with `eps` in it, `inside` or `outside` the root."""
     if eps_placement == "inside":
-        return (x - mean) / anp.sqrt(var + epsilon)
+        return anp.sqrt(var + eps)
     if eps_placement == "outside":
-        return (x - mean) / (anp.sqrt(var) + epsilon)
+        return anp.sqrt(var) + eps
     raise ValueError(f"unknown eps placement {eps_placement!r}")
 
 
-def normalize(
-    x: Any,
-    axes: Axes,
-    eps: float,
-    *,
-    variance: str = "two-pass",
-    ddof: int = 0,
-    eps_placement: str = "inside",
-    detached_statistics: bool = False,
-) -> Any:
-    """`x` normalised over `axes`; `detached_statistics` lets no gradient flow through mean and variance."""
-    source = getval(x) if detached_statistics else x
-    mean, var = statistics(source, axes, variance=variance, ddof=ddof)
-    return standardize(x, mean, var, eps, eps_placement=eps_placement)
+def detach(pair: tuple[Any, Any], which: str) -> tuple[Any, Any]:
+    """Mean and variance, of which `mean`, `variance` or `both` are taken for constants by the gradient."""
+    if which not in ("", "mean", "variance", "both"):
+        raise ValueError(f"cannot detach {which!r}")
+    mean, var = pair
+    return getval(mean) if which in ("mean", "both") else mean, getval(var) if which in ("variance", "both") else var
 
 
 def affine(xhat: Any, weight: Any | None, bias: Any | None, *, affine_order: str = "weight-first") -> Any:
@@ -89,6 +137,47 @@ def affine(xhat: Any, weight: Any | None, bias: Any | None, *, affine_order: str
         xhat, bias = xhat + bias, None
     scaled = xhat if weight is None else xhat * weight
     return scaled if bias is None else scaled + bias
+
+
+EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-2)
+"""What frameworks and models use: BERT 1e-12, Flax 1e-6, PyTorch 1e-5, Keras 1e-3."""
+
+
+def norm_knobs(params: Any, shapes: Mapping[str, Shape], other_axes: Sequence[Axes]) -> tuple[Knob, ...]:
+    """The hypotheses that all normalisations share; `other_axes` may be taken for the right ones."""
+    spread = "several rows of different variance, some of it not far above eps"
+    epsilons = [value for value in (*EPSILONS, 2 * params.eps) if value != params.eps]
+    affine_inputs = [name for name in ("weight", "bias") if name in shapes]
+    return (
+        Knob("variance-ddof", {"ddof": 1}, told_by="few elements in a mean: n - 1 is then far from n"),
+        Knob("mean-vs-sum", {"variance_sum": True}, told_by="more than one element in a mean"),
+        Knob("eps-placement", {"eps_placement": "outside"}, told_by=spread),
+        *(Knob("eps-value", params={"eps": value}, told_by=spread) for value in dict.fromkeys(epsilons)),
+        Knob("affine-order", {"affine_order": "bias-first"}, told_by="a weight that is not 1 and a bias that is not 0"),
+        *(Knob("affine-missing", absent=(name,), told_by="a weight not 1, a bias not 0") for name in affine_inputs),
+        *(Knob("detached-statistics", {"detached": which}, told_by=UPSTREAM) for which in ("both", "mean", "variance")),
+        Knob("mean-not-subtracted", {"centered": False}, told_by="a mean that is not 0"),
+        Knob("mean-not-subtracted", {"root_mean_square": True}, told_by="a mean that is not 0"),
+        *(Knob("wrong-axis", {"axes": axes}, told_by="axes of different lengths") for axes in other_axes),
+        Knob("variance-naive", {"variance": "naive"}, unstable=True, told_by=OFFSET),
+        Knob("variance-naive", {"variance": "naive-clamped"}, unstable=True, told_by=OFFSET),
+        Knob("affine-folding", {"folded": True}, unstable=True, told_by=OFFSET),
+    )
+
+
+def channel_axes(rank: int, right: Axes) -> list[Axes]:
+    """What a kernel for (N, C, *spatial) may normalise over instead of `right`."""
+    spatial = tuple(range(2, rank))
+    candidates = [(0, *spatial), (1, *spatial), spatial, (0,), (1,), (rank - 1,), tuple(range(rank))]
+    return [axes for axes in dict.fromkeys(candidates) if axes and axes != right]
+
+
+UPSTREAM = "an upstream gradient that is not constant"
+OFFSET = (
+    "an offset of x that is large beside its spread, up to where its square times the unit roundoff is its variance"
+)
+EPS = Fit("eps-value", "eps", lambda params: params.eps, told_by="rows of different variance")
+TERMS = {"detached": "both", "centered": False}
 
 
 def per_channel(values: Any | None, rank: int) -> Any | None:

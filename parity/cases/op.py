@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from parity.cases.draw import Draw, Shape
@@ -42,6 +42,42 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Knob:
+    """One way in which a kernel may differ from the oracle: a hypothesis that can be computed.
+
+    `id` is the diagnosis. The oracle is asked with other `arguments` of its lines, with other `params`, or without the
+    inputs in `absent`. `unstable`: the knob is right in exact arithmetic and loses digits in a dtype, so that it is
+    known by the size of its error. `told_by` says which inputs show it.
+    """
+
+    id: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    unstable: bool = False
+    told_by: str = ""
+
+    def changed(self, params: Any) -> Any:
+        """`params` as this knob has them."""
+        return replace(params, **self.params) if self.params else params
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A number that a kernel may have another value for: `target` is a param or an argument of the op's lines."""
+
+    id: str
+    target: str
+    start: Callable[[Any], float]
+    told_by: str = ""
+
+
+def no_knobs(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """An op without hypotheses of its own."""
+    return ()
+
+
+@dataclass(frozen=True)
 class Op:
     """An op as parity knows it, in PyTorch's names and layouts.
 
@@ -49,7 +85,9 @@ class Op:
     determines shapes and is not passed to anyone. `layout(params, given)` takes the shapes that the config states
     and returns all of them, or raises CaseError. `forward(tensors, params, **knobs)` is the oracle: `tensors` maps
     input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream` names the
-    outputs that receive an upstream gradient.
+    outputs that receive an upstream gradient. `knobs(params, shapes)` are the hypotheses about kernels for these
+    params and input shapes; `fits` the numbers that can be fitted. `terms` are arguments under which nothing cancels
+    in a gradient: they give it a scale where the exact gradient is zero.
     """
 
     name: str
@@ -59,6 +97,9 @@ class Op:
     layout: Callable[[Any, Mapping[str, Shape]], Layout]
     forward: Callable[..., Mapping[str, Any]]
     upstream: tuple[str, ...] = ("y",)
+    knobs: Callable[[Any, Mapping[str, Shape]], tuple[Knob, ...]] = no_knobs
+    fits: tuple[Fit, ...] = ()
+    terms: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def differentiable(self) -> tuple[str, ...]:

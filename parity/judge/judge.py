@@ -1,15 +1,14 @@
-"""Outcomes to comparisons: structure first, then NaN and Inf, then values; every side against the oracle too.
+"""The outcomes of one cell to comparisons: structure first, then NaN and Inf, then values; everyone against the oracle.
 
+What is outside the tolerance counts as `rounding` here; `case.py` knows all dtypes of a case and says what it is.
 Fail closed: the union of all output names is compared, and whatever is missing, of another shape or dtype, or not
 finite on one side only, is never a pass.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.envelope import OFF, Envelope, envelopes, error_ratio
 from parity.judge.metrics import Metrics, compare
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
@@ -42,11 +40,10 @@ class Side:
 
 @dataclass(frozen=True)
 class CellJudge:
-    """Judges one cell. The envelope costs a dozen runs of the oracle's lines, and is known once something fails."""
+    """Compares one cell."""
 
     case: CasePlan
     dtype: str
-    inputs: Mapping[str, NDArray[Any]]
     oracle: Oracle
 
     def comparisons(self, outcomes: Sequence[CellOutcome], baseline: str) -> list[Comparison]:
@@ -56,7 +53,7 @@ class CellJudge:
         pairs = [(side, truth) for side in sides.values()]
         if baseline in sides:
             pairs += [(side, sides[baseline]) for name, side in sides.items() if name != baseline]
-        return [self.attributed(c, left, right) for left, right in pairs for c in self.compare_sides(left, right)]
+        return [comparison for left, right in pairs for comparison in self.compare_sides(left, right)]
 
     def compare_sides(self, actual: Side, expected: Side) -> list[Comparison]:
         """Every tensor that either side has, or that the oracle has where a side has none at all."""
@@ -81,31 +78,6 @@ class CellJudge:
         suspect = verdict.passes and vacuous(right, metrics, *limits)
         return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
 
-    def attributed(self, comparison: Comparison, actual: Side, expected: Side) -> Comparison:
-        """The comparison with both sides' error ratios and the sides that are off, where it fails."""
-        if not comparison.verdict.fails:
-            return comparison
-        ratios = (self.ratio(actual, comparison.tensor), self.ratio(expected, comparison.tensor))
-        pairs = zip((actual, expected), ratios, strict=True)
-        off = tuple(side.name for side, ratio in pairs if ratio is not None and ratio >= OFF)
-        return replace(comparison, error_ratio=ratios, culprit=off)
-
-    def ratio(self, side: Side, tensor: str) -> float | None:
-        """A side's error ratio; inf where its structure is not the oracle's, None for the oracle itself."""
-        if side.name == ORACLE:
-            return None
-        output, exact = (side.outputs or {}).get(tensor), self.oracle.get(tensor)
-        if exact is None:
-            return None if output is None else math.inf
-        if output is None or output.values is None or output.shape != exact.shape or output.dtype != self.dtype:
-            return math.inf
-        return error_ratio(output.values, exact, self.envelopes[tensor])
-
-    @cached_property
-    def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor."""
-        return envelopes(self.case, self.dtype, self.inputs, self.oracle)
-
 
 def side_of(outcome: CellOutcome) -> Side:
     """The side of a backend."""
@@ -124,7 +96,7 @@ def verdict_of(metrics: Metrics) -> Verdict:
     if metrics.n_nonfinite_mismatched:
         return Verdict.NONFINITE
     if metrics.n_mismatched:
-        return Verdict.MISMATCH
+        return Verdict.ROUNDING
     return Verdict.EQUAL if metrics.equal else Verdict.CLOSE
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from parity import gate
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
+from parity.judge.verdict import Verdict
 from parity.reporting.record import excess
 from parity.reporting.results import Results, ResultsError, Row
 
@@ -31,13 +32,16 @@ COLUMN_WIDTH = 11
 STYLES = {
     "equal": "green",
     "close": "green",
-    "mismatch": "bold red",
+    "rounding": "yellow",
+    "degraded": "magenta",
+    "unstable": "red",
+    "semantic": "bold red",
     "nonfinite": "bold red",
     "structure": "bold red",
     "not-compared": "yellow",
 }
-SEVERITY = ("equal", "close", "not-compared", "mismatch", "nonfinite", "structure")
-FAILING = frozenset(("mismatch", "nonfinite", "structure"))
+SEVERITY = tuple(verdict.value for verdict in Verdict)
+FAILING = gate.FAILING[gate.FAIL_ON[0]]
 
 
 class PipeConsole(Console):

@@ -13,18 +13,18 @@ from typing import Any
 from parity import __version__
 from parity.cases.draw import TensorPlan
 from parity.config.plan import BackendSpec, CasePlan, Plan
+from parity.judge.diagnosis import Diagnosis
 from parity.judge.metrics import Metrics
 from parity.judge.verdict import Comparison
-from parity.outcome import CellOutcome
+from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import Row
 
 
-def run_row(plan: Plan, run_id: str, started: str, seconds: float, command: Sequence[str], threads: int) -> Row:
-    """The `run` object."""
+def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], threads: int) -> Row:
+    """The `run` object, but for what is measured."""
     return {
         "id": run_id,
         "started": started,
-        "seconds": round(seconds, 3),
         "parity": __version__,
         "command": list(command),
         "configs": [asdict(config) for config in plan.configs],
@@ -99,6 +99,18 @@ def outcome_row(outcome: CellOutcome) -> Row:
     }
 
 
+def unsupported(outcomes: Sequence[Row]) -> frozenset[tuple[str, str, str]]:
+    """Case, dtype and backend of what a backend cannot compute at all."""
+    return frozenset(
+        (row["case"], row["dtype"], row["backend"]) for row in outcomes if row["outcome"] == Outcome.UNSUPPORTED.value
+    )
+
+
+def diagnosis_row(diagnosis: Diagnosis) -> Row:
+    """A row of `diagnoses`."""
+    return {**asdict(diagnosis), "tensors": list(diagnosis.tensors)}
+
+
 MEASURES = tuple(f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal"))
 
 
@@ -117,7 +129,7 @@ def comparison_row(comparison: Comparison) -> Row:
         "verdict": comparison.verdict.value,
         "culprit": list(comparison.culprit),
         "suspect": comparison.suspect,
-        "known": None,
+        "known": comparison.known,
         **measured,
         "rtol": comparison.rtol,
         "atol": comparison.atol,

@@ -37,6 +37,7 @@ class Results:
     outcomes: Sequence[Row]
     comparisons: Sequence[Row]
     diagnoses: Sequence[Row] = ()
+    known: Sequence[Row] = ()
     summary: Row = field(default_factory=dict)
 
     def frame(self) -> pd.DataFrame:
@@ -57,6 +58,7 @@ class Results:
             "outcomes": encode_rows(self.outcomes),
             "comparisons": encode_rows(self.comparisons),
             "diagnoses": encode_rows(self.diagnoses),
+            "known": encode_rows(self.known),
             "summary": encode(self.summary),
         }
         return "{" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "}\n"
@@ -90,6 +92,7 @@ NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "known", "message"))
 
 
+RESIDUALS = ("residual_before", "residual_after")
 MISSING = object()
 NUMBER = (int, float, str, type(None))
 VERDICTS = frozenset(verdict.value for verdict in Verdict)
@@ -106,7 +109,14 @@ PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
         | dict.fromkeys(("max_abs_diff", "required_rtol", "actual_value", "expected_value", "oracle_value"), NUMBER)
         | {"culprit": list, "suspect": bool, "error_ratio": dict, "worst_index": (list, type(None))},
     ),
-    ("diagnoses", list, {}),
+    (
+        "diagnoses",
+        list,
+        dict.fromkeys(("case", "dtype", "backend", "id", "title"), str)
+        | {"tensors": list, "explained": bool, "evidence": dict}
+        | dict.fromkeys(("residual_before", "residual_after"), NUMBER),
+    ),
+    ("known", list, dict.fromkeys(("case", "reason", "state", "message"), str)),
     ("summary", dict, {"outcomes": dict, "verdicts": dict, "exit_code": int}),
 )
 """What a renderer relies on: each part of the document, its kind, and the fields of its objects with their types."""
@@ -132,7 +142,9 @@ def read_results(run_dir: Path) -> Results:
             f"{path}: a comparison of an unknown case or with an unknown verdict: {str(strange[0])[:200]}"
         )
     comparisons = [parsed(row) for row in document["comparisons"]]
-    return Results(comparisons=comparisons, **{key: document[key] for key, *_ in PARTS if key != "comparisons"})
+    diagnoses = [{**row, **as_number({k: row[k] for k in RESIDUALS})} for row in document["diagnoses"]]
+    others = {key: document[key] for key, *_ in PARTS if key not in ("comparisons", "diagnoses")}
+    return Results(comparisons=comparisons, diagnoses=diagnoses, **others)
 
 
 def check_part(path: Path, part: Any, key: str, kind: type, fields: Mapping[str, Any]) -> None:

@@ -1,0 +1,307 @@
+"""All dtypes of a case to verdicts: who is off, in what way, and why.
+
+A side is off in a tensor where its error from the oracle is 8 times that of careful code, or more. What kind of error
+it is, follows from the same tensor in float64 and from the cause that explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases import OPS
+from parity.cases.oracle import evaluate
+from parity.config.plan import ORACLE, CasePlan
+from parity.judge.causes import DEGRADED, SEMANTIC, UNSTABLE
+from parity.judge.diagnosis import Diagnosis
+from parity.judge.envelope import (
+    FIRST_RUNS,
+    OFF,
+    RUNS,
+    UNIT_ROUNDOFF,
+    Envelope,
+    EnvelopeRuns,
+    error_ratio,
+    size,
+)
+from parity.judge.findings import Searched, diagnoses_of, rounding_diagnoses
+from parity.judge.judge import CellJudge, Oracle
+from parity.judge.lab import Lab, Observed
+from parity.judge.search import search
+from parity.judge.verdict import Comparison, Verdict
+from parity.outcome import CellOutcome, Outcome, Output
+
+Array = NDArray[Any]
+WIDEST = "float64"
+SAME = 0.25
+SAME_ENVELOPES = 4.0
+"""Two errors are the same where they differ by a quarter at most, or by four envelopes of the narrower dtype."""
+ZERO = 1e-12
+"""A gradient of this part of the terms that cancel in it is zero."""
+LARGE = 0.05
+"""Without float64 to look at, an unexplained error of this part of the values is not one of arithmetic."""
+KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
+ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known about a case in the end."""
+
+    comparisons: tuple[Comparison, ...]
+    diagnoses: tuple[Diagnosis, ...]
+
+
+class Cell:
+    """One dtype of a case: what came back, how it compares, and who is off."""
+
+    def __init__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle) -> None:
+        self.case, self.dtype, self.inputs, self.oracle = case, dtype, inputs, oracle
+        self.outcomes: dict[str, CellOutcome] = {}
+        self.comparisons: list[Comparison] = []
+        self._runs = EnvelopeRuns(case, dtype, inputs, oracle)
+
+    def take(self, outcomes: Sequence[CellOutcome], baseline: str) -> None:
+        """Compare the outcomes; their arrays must stay valid."""
+        self.outcomes = {outcome.backend: outcome for outcome in outcomes}
+        self.comparisons = CellJudge(self.case, self.dtype, self.oracle).comparisons(outcomes, baseline)
+
+    @cached_property
+    def envelopes(self) -> Mapping[str, Envelope]:
+        """The envelope of every tensor; that of cancelling terms where nothing else gives an error a scale."""
+        return self._with_terms(self._runs.envelopes(RUNS))
+
+    @cached_property
+    def first_envelopes(self) -> Mapping[str, Envelope]:
+        """After the first runs; the full ones are wider."""
+        return self._with_terms(self._runs.envelopes(FIRST_RUNS))
+
+    def _with_terms(self, found: Mapping[str, Envelope]) -> dict[str, Envelope]:
+        return {n: e.joined(self.terms[n]) if n in self.zero_gradients else e for n, e in found.items()}
+
+    @cached_property
+    def zero_gradients(self) -> frozenset[str]:
+        """The gradients whose exact value is zero, up to the oracle's own rounding."""
+        lost = self._runs.envelopes(FIRST_RUNS)
+        small = [n for n, e in lost.items() if n.startswith("grad.") and self.scales[n][0] <= e.rms]
+        unit = UNIT_ROUNDOFF[self.dtype]
+        return frozenset(n for n in small if self.scales[n][0] * unit <= ZERO * self.terms[n].rms)
+
+    @cached_property
+    def terms(self) -> Mapping[str, Envelope]:
+        """A unit roundoff of the terms that cancel in each tensor; for x, times its mean over its spread."""
+        op, none = OPS[self.case.op], Envelope(0.0, 0.0)
+        if not op.terms or "x" not in self.inputs:
+            return dict.fromkeys(self.oracle, none)
+        positive = {n: np.abs(v) if n != "x" else v for n, v in self.inputs.items()}
+        whole = evaluate(op, self.case.params, positive, dtype=np.float64, gradients=self.case.gradients, **op.terms)
+        bare = {n: v for n, v in self.inputs.items() if n not in ("weight", "bias")}
+        kappa = size(evaluate(op, self.case.params, bare, dtype=np.float64, gradients=False, **op.terms)["y"]).rms
+        unit = UNIT_ROUNDOFF[self.dtype]
+        found = {}
+        for name in self.oracle:
+            scale, factor = size(whole[name]), unit * (1.0 + kappa * (name == "grad.x"))
+            found[name] = Envelope(scale.rms * factor, scale.max * factor)
+        return found
+
+    def observed(self, backend: str) -> Observed:
+        """What a backend returned for every tensor of the oracle, in this dtype."""
+        outputs = self.outcomes[backend].outputs
+        return {name: in_dtype(outputs.get(name), self.dtype) for name in self.oracle}
+
+    @cached_property
+    def off(self) -> dict[str, dict[str, float]]:
+        """For every backend that ran, the error ratio of each tensor in which it is off."""
+        ran = [name for name, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
+        return {name: {t: r for t, r in self.ratios(name).items() if r >= OFF} for name in ran}
+
+    def ratios(self, backend: str) -> dict[str, float]:
+        """The error ratio of each tensor of a backend, as far as it is worth knowing: where it fails or may be off."""
+        if backend not in self._ratios:
+            self._ratios[backend] = {
+                tensor: ratio for tensor in self.oracle if (ratio := self._ratio(backend, tensor)) is not None
+            }
+        return self._ratios[backend]
+
+    @cached_property
+    def _ratios(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    @cached_property
+    def failing(self) -> frozenset[tuple[str, str]]:
+        """The sides and tensors that some failing comparison is about."""
+        failing = (c for c in self.comparisons if c.verdict.fails)
+        return frozenset((side, c.tensor) for c in failing for side in (c.actual, c.expected))
+
+    def _ratio(self, backend: str, tensor: str) -> float | None:
+        output = self.outcomes[backend].outputs.get(tensor)
+        exact = self.oracle[tensor]
+        if output is None or output.values is None or output.shape != exact.shape or output.dtype != self.dtype:
+            return float("inf")
+        if (backend, tensor) not in self.failing and self._passes(backend, tensor, output.values):
+            return None
+        return error_ratio(output.values, exact, self.envelopes[tensor])
+
+    def _passes(self, backend: str, tensor: str, values: Array) -> bool:
+        """Whether less than the whole envelope tells that a side is not off."""
+        near = self._near(backend, tensor)
+        return near or error_ratio(values, self.oracle[tensor], self.first_envelopes[tensor]) < OFF
+
+    def _near(self, backend: str, tensor: str) -> bool:
+        """Whether a passing tensor is so near to the oracle that its ratio cannot reach 8, whatever the envelope."""
+        metrics = next(
+            c.metrics for c in self.comparisons if (c.actual, c.expected, c.tensor) == (backend, ORACLE, tensor)
+        )
+        if metrics is None or metrics.n_nonfinite_mismatched:
+            return False
+        limit = OFF * UNIT_ROUNDOFF[self.dtype]
+        scale = self.scales[tensor]
+        return metrics.rmse <= limit * scale[0] and metrics.max_abs_diff <= limit * scale[1]
+
+    @cached_property
+    def scales(self) -> dict[str, tuple[float, float]]:
+        """Root mean square and maximum of the exact values."""
+        return {name: (found.rms, found.max) for name, found in ((n, size(v)) for n, v in self.oracle.items())}
+
+
+class CaseJudge:
+    """Gathers the cells of a case, and judges them together."""
+
+    def __init__(self, case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, baseline: str) -> None:
+        self.case = case
+        self.oracle = oracle
+        self._inputs = inputs
+        self._baseline = baseline
+        self.cells: dict[str, Cell] = {}
+
+    def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
+        """The outcomes of one cell; their arrays must stay valid until the case is judged."""
+        self.cells[dtype] = Cell(self.case, dtype, self._inputs, self.oracle)
+        self.cells[dtype].take(outcomes, self._baseline)
+
+    def judged(self) -> Judged:
+        """Verdicts and diagnoses from all cells that there are."""
+        found = self._searched()
+        kinds = dict(self._kinds(found))
+        comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
+        diagnoses: list[Diagnosis] = []
+        for dtype, cell in self.cells.items():
+            for (d, backend), each in found.items():
+                if d == dtype:
+                    diagnoses += diagnoses_of(self.case.id, dtype, backend, each)
+            mine = [c for c in comparisons if c.dtype == dtype]
+            diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
+        return Judged(tuple(comparisons), tuple(diagnoses))
+
+    def _searched(self) -> dict[tuple[str, str], Searched]:
+        """The causes for every backend that is off in a cell, float64 first, whose answer the others try first."""
+        found: dict[tuple[str, str], Searched] = {}
+        for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
+            cell = self.cells[dtype]
+            backends = [name for name, off in cell.off.items() if off]
+            if not backends:
+                continue
+            lab = Lab(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
+            for backend in backends:
+                earlier = [each.found.best.causes for (_, name), each in found.items() if name == backend]
+                hints = [causes for causes in earlier if causes]
+                observed = cell.observed(backend)
+                found[dtype, backend] = Searched(lab, observed, search(lab, observed, hints))
+        return found
+
+    def _kinds(self, found: Mapping[tuple[str, str], Searched]) -> Iterator[tuple[tuple[str, str, str], str]]:
+        for dtype, cell in self.cells.items():
+            for backend, off in cell.off.items():
+                for tensor in off:
+                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, found[dtype, backend])
+
+    def _kind(self, cell: Cell, backend: str, tensor: str, searched: Searched) -> str:
+        """`semantic`, `unstable` or `degraded`."""
+        causes = searched.causes_of(tensor)
+        known = max((cause.kind for cause in causes), key=ORDER.index, default=None)
+        errors = {dtype: self._error(dtype, backend, tensor) for dtype in self.cells}
+        wide = self.cells.get(WIDEST)
+        narrow = [dtype for dtype, error in errors.items() if dtype != WIDEST and error is not None]
+        if cell.dtype == WIDEST:
+            if any(self._same(dtype, tensor, errors) for dtype in narrow):
+                return SEMANTIC
+            if known is not None:
+                return known
+            if any(tensor in self.cells[dtype].off.get(backend, ()) for dtype in narrow):
+                return UNSTABLE
+            return self._size_kind(cell, tensor, errors[WIDEST])
+        if wide is not None and errors[WIDEST] is not None:
+            if self._same(cell.dtype, tensor, errors):
+                return SEMANTIC
+            exact = known == SEMANTIC and all(cause.weight == 0 for cause in causes)
+            return SEMANTIC if exact and tensor not in wide.off.get(backend, ()) else UNSTABLE
+        if known is not None:
+            return SEMANTIC if known == SEMANTIC else UNSTABLE
+        error = errors[cell.dtype]
+        large = error is not None and size(error).rms > LARGE * cell.scales[tensor][0]
+        return SEMANTIC if large else UNSTABLE
+
+    def _size_kind(self, cell: Cell, tensor: str, error: Array | None) -> str:
+        """What an unexplained error that shows in float64 only is, by its size: float32's, or a larger one."""
+        if error is None:
+            return SEMANTIC
+        float32 = cell.envelopes[tensor].scaled(UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF[WIDEST])
+        return DEGRADED if size(error).rms < OFF * float32.rms else SEMANTIC
+
+    def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
+        """A backend's error from the oracle; None where there is none to speak of."""
+        outcome = self.cells[dtype].outcomes.get(backend)
+        output = outcome.outputs.get(tensor) if outcome is not None else None
+        exact = self.oracle[tensor]
+        if output is None or output.values is None or output.shape != exact.shape:
+            return None
+        error: Array = output.values.astype(np.longdouble) - exact
+        return error if np.isfinite(error).all() else None
+
+    def _same(self, dtype: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
+        """Whether the error in `dtype` is that in float64."""
+        narrow, wide = errors[dtype], errors.get(WIDEST)
+        if narrow is None or wide is None:
+            return False
+        if dtype not in self.cells or not self._beyond(dtype, tensor, wide):
+            return False
+        limit = max(SAME * size(wide).rms, SAME_ENVELOPES * self.cells[dtype].envelopes[tensor].rms)
+        return size(narrow - wide).rms <= limit
+
+    def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
+        """Whether an error in float64 is one that `dtype` can see."""
+        return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelopes[tensor].rms
+
+
+def in_dtype(output: Output | None, dtype: str) -> Array | None:
+    """An output's values in `dtype`; None where there are none."""
+    if output is None or output.values is None:
+        return None
+    return output.values.astype(dtype, copy=False)
+
+
+def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:
+    """The comparison with both error ratios, the sides that are off, and the verdict that follows."""
+    sides = (comparison.actual, comparison.expected)
+    tensor = comparison.tensor
+    if comparison.verdict is Verdict.NOT_COMPARED:
+        return comparison
+    if tensor not in cell.oracle:
+        off = tuple(side for side in sides if side != ORACLE and tensor in cell.outcomes[side].outputs)
+        return replace(comparison, culprit=off)
+    ratios = tuple(None if side == ORACLE else cell.ratios(side).get(tensor) for side in sides)
+    culprit = tuple(side for side in sides if tensor in cell.off.get(side, ()))
+    if comparison.verdict.passes:
+        if not culprit:
+            return comparison
+        return replace(comparison, error_ratio=(ratios[0], ratios[1]), culprit=culprit, suspect=True)
+    attributed = replace(comparison, error_ratio=(ratios[0], ratios[1]), culprit=culprit)
+    if comparison.verdict is not Verdict.ROUNDING or not culprit:
+        return attributed
+    worst = max((kinds[cell.dtype, side, tensor] for side in culprit), key=ORDER.index)
+    return replace(attributed, verdict=KINDS[worst])

@@ -1,0 +1,147 @@
+"""What may be wrong with a kernel, as something that can be computed: the op's knobs, its numbers, its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parity.cases.op import Fit, Knob
+from parity.judge.formats import FORMATS
+from parity.judge.lab import Lab, Observed, Prediction, Question
+
+SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
+NARROW = frozenset(("attribute-precision", "reduced-precision"))
+DIGITS = {"float16": 11, "float32": 24, "float64": 53}
+
+Change = Callable[[Prediction], Prediction]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A hypothesis: another `question` for the oracle, or a `change` of what is predicted.
+
+    `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
+    band of sizes instead of values. `told_by` says which input would show it.
+    """
+
+    id: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    question: Question | None = None
+    change: Change | None = None
+    weight: float = 0.0
+    told_by: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The verdict on a kernel of which this is true, as far as it can be known from the cause alone."""
+        if self.id in NARROW:
+            return DEGRADED
+        return UNSTABLE if self.question is not None and self.question.unstable else SEMANTIC
+
+
+def standing_causes(lab: Lab) -> list[Cause]:
+    """The hypotheses that do not depend on what was observed."""
+    knobs = lab.op.knobs(lab.case.params, lab.shapes)
+    return [*map(from_knob, knobs), *attributes(lab), *operands(lab)]
+
+
+def from_knob(knob: Knob) -> Cause:
+    """The hypothesis that the op states."""
+    shown = {**knob.arguments, **knob.params, **({"without": list(knob.absent)} if knob.absent else {})}
+    if knob.unstable:
+        question = Question(unstable=knob.arguments, params=knob.params, absent=knob.absent)
+    else:
+        question = Question(arguments=knob.arguments, params=knob.params, absent=knob.absent)
+    return Cause(knob.id, shown, question, weight=float(knob.unstable), told_by=knob.told_by)
+
+
+def attributes(lab: Lab) -> Iterator[Cause]:
+    """Params that a float64 kernel keeps in float32: each, and all of them; a weight v also as 1 - float32(1 - v)."""
+    if lab.dtype != "float64":
+        return
+    plain, complement = {}, {}
+    for name, value in asdict(lab.case.params).items():
+        if isinstance(value, float) and np.isfinite(value):
+            plain[name] = float(np.float32(value))
+            complement[name] = 1.0 - float(np.float32(1.0 - value)) if 0.0 < value < 1.0 else value
+    found = [{name: value} for kind in (plain, complement) for name, value in kind.items()]
+    mixed = {name: complement[name] if value > 0.01 else plain[name] for name, value in plain.items()}
+    for change in [*found, plain, mixed]:
+        params = {name: value for name, value in change.items() if value != getattr(lab.case.params, name)}
+        if params:
+            told_by = "a value that float32 cannot hold, in float64"
+            yield Cause("attribute-precision", params, Question(params=params), told_by=told_by)
+
+
+def operands(lab: Lab) -> Iterator[Cause]:
+    """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
+    upstream = any(map(lab.is_upstream, lab.inputs))
+    for target in FORMATS.values():
+        if target.digits >= min(DIGITS[lab.dtype], DIGITS["float32"]):
+            continue
+        for too in (False, True) if upstream else (False,):
+            shown = {"format": target.name, "rounded": "inputs and upstream gradients" if too else "inputs"}
+            question = Question(operands=target.name, upstream_too=too)
+            yield Cause("reduced-precision", shown, question, told_by="inputs of more digits than the format has")
+
+
+COARSE = tuple(10.0 ** (k / 2) for k in range(-18, 13))
+STEPS = 8
+STEP = 2.0**-18
+
+
+def fitted(lab: Lab, observed: Observed, tensors: list[str], base: Question) -> Iterator[Cause]:
+    """For each number that a kernel may have another value for, the one that fits `tensors` best."""
+    if sum(lab.base[name].envelope.rms > 0 for name in tensors) == 0:
+        return
+    for fit in lab.op.fits:
+        value = fit_value(lab, fit, observed, tensors, base)
+        if value is not None and not is_float32(value, fit.start(lab.case.params)):
+            yield Cause(fit.id, {fit.target: value}, as_question(lab, fit, value), weight=1.0, told_by=fit.told_by)
+
+
+def is_float32(value: float, start: float) -> bool:
+    """Whether a fitted value is but the float32 form of the right one."""
+    narrow = float(np.float32(start))
+    return abs(value - narrow) < abs(start - narrow) / 2
+
+
+def as_question(lab: Lab, fit: Fit, value: float) -> Question:
+    """The question with another value for what is fitted."""
+    change = {fit.target: value}
+    return Question(params=change) if hasattr(lab.case.params, fit.target) else Question(arguments=change)
+
+
+def fit_value(lab: Lab, fit: Fit, observed: Observed, tensors: list[str], base: Question) -> float | None:
+    """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
+
+    def residuals(value: float) -> Any:
+        question = base.with_(as_question(lab, fit, value))
+        found = None if question is None else lab.values_of(question, gradients=needed)
+        if found is None or any(observed[n] is None or observed[n].shape != found[n].shape for n in names):  # type: ignore[union-attr]
+            return None
+        parts = [np.ravel((observed[n] - found[n]) / lab.base[n].envelope.rms) for n in names]
+        joined = np.concatenate(parts).astype(np.float64)
+        return joined if np.isfinite(joined).all() else None
+
+    names = [n for n in tensors if not n.startswith("grad.") and lab.base[n].envelope.rms] or tensors
+    names = [n for n in names if lab.base[n].envelope.rms]
+    needed = any(n.startswith("grad.") for n in names)
+    start = fit.start(lab.case.params)
+    if start <= 0 or sum(lab.base[n].values.size for n in names) < 3:  # type: ignore[union-attr]
+        return None
+    tried = [(value, residuals(value)) for value in (start * factor for factor in COARSE)]
+    usable = [(float(np.linalg.norm(r)), value) for value, r in tried if r is not None]
+    if not usable:
+        return None
+    _, value = min(usable)
+    for _ in range(STEPS):
+        here, there = residuals(value), residuals(value * (1 + STEP))
+        if here is None or there is None or not (slope := (there - here) / (value * STEP)).any():
+            break
+        moved = value - float(slope @ here / (slope @ slope))
+        value = moved if moved > 0 else value / 2
+    return value

@@ -1,0 +1,97 @@
+"""Where in a tensor is the error? One row, one column, one channel, the border, the last block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.judge.causes import DIGITS, Cause
+from parity.judge.envelope import OFF, size
+from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
+from parity.judge.transforms import replaced, widened
+
+Array = NDArray[Any]
+MOST = 0.5
+"""An error in more than half of the places is not local."""
+FAINT = 64.0
+
+
+def localized(lab: Lab, observed: Observed, prediction: Prediction, left: Mapping[str, float]) -> Iterator[Cause]:
+    """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
+    off = [name for name, value in left.items() if value >= OFF]
+    if lab.dtype == "float64":
+        yield from narrow_step(observed, prediction, off)
+    for name in off:
+        values, predicted = observed.get(name), prediction[name]
+        if values is None or predicted.values is None or values.shape != predicted.values.shape:
+            continue
+        wrong = wrong_places(values, predicted)
+        where = describe(wrong)
+        if where:
+            mended = np.where(wrong, values.astype(predicted.values.dtype), predicted.values)
+            healed = Predicted(mended, replace(predicted.envelope, excused=np.isnan(mended)), predicted.unstable)
+            shown = {"tensor": name, "where": where, "holds": contents(values[wrong])}
+            yield Cause("localized", shown, change=replaced(name, healed), weight=2.0)
+
+
+def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
+    """Errors in float64 of the size that careful float32 code has."""
+    factor = 2.0 ** (DIGITS["float64"] - DIGITS["float32"])
+    wider = widened(dict.fromkeys(off, factor))(prediction)
+    names = [n for n in off if ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n])]
+    if names:
+        shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
+        yield Cause("reduced-precision", shown, change=widened(dict.fromkeys(names, factor)), weight=2.0)
+
+
+def large_enough(values: Array | None, predicted: Predicted) -> bool:
+    """Whether the error is not much smaller than the envelope."""
+    if values is None or predicted.values is None:
+        return False
+    return size(values.astype(np.longdouble) - predicted.values).rms * FAINT >= predicted.envelope.rms
+
+
+def wrong_places(values: Array, predicted: Predicted) -> NDArray[np.bool_]:
+    """The elements beyond the envelope."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(values - predicted.values)
+    wrong: NDArray[np.bool_] = ~(apart <= OFF * predicted.envelope.max)
+    return wrong
+
+
+def contents(values: Array) -> str:
+    """What stands in the wrong places."""
+    if not np.isfinite(values).all():
+        return "NaN or infinite numbers"
+    if not values.any():
+        return "zeros"
+    return "one number" if np.unique(values).size == 1 and values.size > 1 else "other numbers"
+
+
+def describe(wrong: NDArray[np.bool_]) -> str:
+    """`index 3 of axis 1`, `the last 2 of axis 0`, `12 of 900 elements, ...`; empty where the error is everywhere."""
+    share = float(wrong.mean()) if wrong.size else 0.0
+    if not 0.0 < share <= MOST:
+        return ""
+    parts = [part for axis in range(wrong.ndim) if (part := along(wrong, axis))]
+    count = f"{int(wrong.sum())} of {wrong.size} elements"
+    return f"{count}: {', '.join(parts)}" if parts else ""
+
+
+def along(wrong: NDArray[np.bool_], axis: int) -> str:
+    """Which indices of one axis the error keeps to; empty where it is all over it."""
+    length = wrong.shape[axis]
+    hit = np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
+    if hit.size == length or hit.size > MOST * length:
+        return ""
+    if hit.size == 1:
+        return f"index {hit[0]} of axis {axis} (length {length})"
+    if hit[-1] - hit[0] == hit.size - 1:
+        end = " (its end)" if hit[-1] == length - 1 else ""
+        return f"indices {hit[0]} to {hit[-1]}{end} of axis {axis} (length {length})"
+    ends = set(hit.tolist()) == {0, length - 1}
+    return f"the border of axis {axis} (length {length})" if ends else f"{hit.size} indices of axis {axis}"

@@ -1,0 +1,239 @@
+"""Which causes, alone or together, explain what a backend returned?
+
+A state is a list of causes with the prediction that follows from them. Each cause may hold for some tensors only: a
+forward pass can be wrong beside a right backward pass. A state explains where every tensor lies within the envelope.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from parity.judge.causes import Cause, fitted, standing_causes
+from parity.judge.envelope import OFF, size
+from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question, ratio, ratios, worst
+from parity.judge.locality import localized
+from parity.judge.transforms import proposals
+
+DEPTH = 3
+BEAM = 3
+MAX_WORK = 3e8
+"""Elements that all questions of one search may ask about together; beyond it only the best state is followed."""
+BAND = 100.0
+"""An algorithm that loses digits explains an error of at least this part of what it loses."""
+COST = 2.0
+EXCEPTION_COST = 0.25
+CLEAR = 2.0
+CLEARER = 3.0
+"""A rival is out where it leaves twice the envelope or more, and three times what the best leaves."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Causes, what they predict, the error ratios that are left, and for how many tensors a cause had to be waived."""
+
+    causes: tuple[Cause, ...]
+    prediction: Prediction
+    left: Mapping[str, float]
+    exceptions: int = 0
+
+    @property
+    def explains(self) -> bool:
+        """Whether every tensor lies within the envelope."""
+        return all(value < OFF for value in self.left.values())
+
+    @property
+    def score(self) -> float:
+        """How much is left, in powers of two beyond the envelope."""
+        return sum(math.log2(min(max(value, OFF), 2.0**60)) for value in self.left.values())
+
+    @property
+    def weight(self) -> float:
+        """How much has to be believed."""
+        return sum(COST + cause.weight for cause in self.causes) + EXCEPTION_COST * self.exceptions
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """Smaller is better."""
+        return (self.score, self.weight, worst(self.left.values()))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of its causes."""
+        return frozenset(cause.id for cause in self.causes)
+
+    @property
+    def question(self) -> Question:
+        """What its causes change about the oracle's question, together."""
+        asked = [cause.question for cause in self.causes if cause.question is not None]
+        return reduce(lambda one, other: one.with_(other) or one, asked, Question())
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best state, the other ones that explain as much, and the best of those that explain less."""
+
+    best: State
+    rivals: tuple[State, ...] = ()
+    second: State | None = None
+
+
+def search(lab: Lab, observed: Observed, hints: Sequence[Sequence[Cause]] = ()) -> Found:
+    """The causes that explain `observed`; `hints` are lists of causes that are tried first, as they are."""
+    start = State((), lab.base, ratios(observed, lab.base))
+    for hint in hints:
+        state = follow(lab, observed, start, hint)
+        if state is not None and state.explains:
+            return Found(state)
+    tried: list[State] = []
+    standing = standing_causes(lab)
+    level = [start]
+    for depth in range(DEPTH):
+        wider = [state for origin in level for state in steps(lab, observed, origin, standing)]
+        if depth == 0 and not any(state.explains for state in wider):
+            wider += fits(lab, observed, start)
+        tried += wider
+        level = best_of(improved(level[0], wider), breadth(lab, standing))
+        if not level or level[0].explains:
+            break
+    return conclude(lab, observed, start, tried)
+
+
+def breadth(lab: Lab, standing: Sequence[Cause]) -> int:
+    """How many states are followed: fewer where questions are dear."""
+    return BEAM if lab.n_elements * len(standing) * BEAM * DEPTH < MAX_WORK else 1
+
+
+def follow(lab: Lab, observed: Observed, start: State, causes: Sequence[Cause]) -> State | None:
+    """The state after all `causes`; None where they contradict each other."""
+    state: State | None = start
+    for cause in causes:
+        state = state and extended(lab, observed, state, cause)
+    return state
+
+
+def steps(lab: Lab, observed: Observed, origin: State, standing: Sequence[Cause]) -> Iterator[State]:
+    """All states one cause further that leave less."""
+    for cause in (*standing, *proposals(lab, observed, origin.prediction, origin.left)):
+        state = extended(lab, observed, origin, cause)
+        if state is not None and state.score < origin.score - 1:
+            yield state
+
+
+def fits(lab: Lab, observed: Observed, start: State) -> Iterator[State]:
+    """States with one fitted number."""
+    off = [name for name, value in start.left.items() if value >= OFF and observed.get(name) is not None]
+    for cause in fitted(lab, observed, off, start.question):
+        state = extended(lab, observed, start, cause)
+        if state is not None and state.score < start.score - 1:
+            yield state
+
+
+def improved(origin: State, states: Sequence[State]) -> list[State]:
+    """Those that leave less than `origin`."""
+    return [state for state in states if state.score < origin.score - 1]
+
+
+def best_of(states: Sequence[State], count: int) -> list[State]:
+    """The best states, of each set of causes one."""
+    kept: dict[frozenset[str], State] = {}
+    for state in sorted(states, key=lambda s: s.rank):
+        kept.setdefault(state.ids, state)
+    return list(kept.values())[:count]
+
+
+def extended(lab: Lab, observed: Observed, origin: State, cause: Cause) -> State | None:
+    """`origin` with one cause more, tensor by tensor where it comes nearer; None where it contradicts the others."""
+    if cause.change is not None:
+        prediction: Prediction | None = cause.change(origin.prediction)
+    else:
+        question = origin.question.with_(cause.question or Question())
+        prediction = None if question is None else lab.ask(question)
+        if prediction is not None:
+            changes = [c.change for c in origin.causes if c.change is not None]
+            prediction = reduce(lambda p, change: change(p), changes, prediction)
+    if prediction is None:
+        return None
+    return chosen(observed, origin, cause, prediction)
+
+
+def chosen(observed: Observed, origin: State, cause: Cause, prediction: Prediction) -> State:
+    """The state that takes from `prediction` what does not leave more than `origin` does."""
+    taken, left, exceptions = dict(origin.prediction), dict(origin.left), origin.exceptions
+    for name, predicted in prediction.items():
+        before, after = origin.left[name], ratio(observed.get(name), predicted)
+        if (after < OFF and credible(observed, name, predicted, before)) or (after < before and not predicted.unstable):
+            taken[name], left[name] = predicted, after
+        elif after > max(OFF, before):
+            exceptions += 1
+    return State((*origin.causes, cause), taken, left, exceptions)
+
+
+def credible(observed: Observed, name: str, predicted: Predicted, before: float) -> bool:
+    """Whether an error that only a lossy algorithm explains is about as large as that algorithm makes it."""
+    values = observed.get(name)
+    if not predicted.unstable or before < OFF or values is None or predicted.values is None:
+        return True
+    error = size(values.astype(predicted.values.dtype) - predicted.values)
+    return not math.isfinite(before) or error.rms * BAND >= predicted.envelope.rms
+
+
+def conclude(lab: Lab, observed: Observed, start: State, tried: Sequence[State]) -> Found:
+    """The best of what was tried, refined, with its rivals; or what can at least be said about where it is wrong."""
+    ranked = best_of([refined(lab, observed, state) for state in best_of(tried, 2 * BEAM)], 2 * BEAM)
+    if ranked and ranked[0].explains:
+        best = pruned(lab, observed, start, ranked[0])
+        alike = [s for s in ranked[1:] if s.explains and s.ids != best.ids and is_rival(best, s)]
+        others = [s for s in ranked[1:] if s.ids != best.ids and s not in alike]
+        return Found(best, tuple(alike), others[0] if others else None)
+    partial = next((s for s in ranked if helps(start, s)), start)
+    rest = best_of([extended_by(lab, observed, partial)], 1)
+    best = rest[0] if rest[0].causes else start
+    others = [s for s in ranked if s is not partial]
+    return Found(pruned(lab, observed, start, best), (), others[0] if others else None)
+
+
+def extended_by(lab: Lab, observed: Observed, state: State) -> State:
+    """`state` with the last resorts: an inner step in float32, or an error in one part of the tensor."""
+    for cause in localized(lab, observed, state.prediction, state.left):
+        state = extended(lab, observed, state, cause) or state
+    return state
+
+
+def helps(start: State, state: State) -> bool:
+    """Whether a state that does not explain everything explains some tensor wholly, and spoils none."""
+    fixed = any(start.left[n] >= OFF > state.left[n] for n in start.left)
+    return fixed and all(state.left[n] < OFF for n in start.left if start.left[n] < OFF)
+
+
+def refined(lab: Lab, observed: Observed, state: State) -> State:
+    """The state with the envelope of careful code that has its causes, where the oracle's own is too narrow."""
+    if state.explains or not state.question.key or not any(c.question for c in state.causes):
+        return state
+    if any(c.change for c in state.causes) or worst(state.left.values()) > 1e6:
+        return state
+    own = lab.own_envelopes(state.question)
+    wider = {
+        n: replace(p, envelope=p.envelope.joined(own[n]) if n in own else p.envelope)
+        for n, p in state.prediction.items()
+    }
+    return replace(state, prediction=wider, left=ratios(observed, wider))
+
+
+def is_rival(best: State, other: State) -> bool:
+    """Whether the data cannot tell two states apart that both explain it."""
+    if other.weight > best.weight + EXCEPTION_COST:
+        return False
+    theirs, ours = worst(other.left.values()), worst(best.left.values())
+    return theirs < CLEAR or theirs < CLEARER * ours
+
+
+def pruned(lab: Lab, observed: Observed, start: State, state: State) -> State:
+    """`state` without the causes that change nothing."""
+    for cause in state.causes if len(state.causes) > 1 else ():
+        fewer = follow(lab, observed, start, [c for c in state.causes if c is not cause])
+        if fewer is not None and fewer.score <= state.score:
+            return pruned(lab, observed, start, fewer)
+    return state
