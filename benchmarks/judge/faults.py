@@ -43,6 +43,11 @@ class Fault:
         """The usual name; of a combination both."""
         return " + ".join(part[0] for part in self.parts)
 
+    def hosted(self, framework: str) -> bool:
+        """Whether a framework can have it: OneFlow 0.9.0's custom functions must return every gradient."""
+        absent = any(action == "absent" for _, action, _ in self.switches.get("post", ()))
+        return not (absent and framework == "oneflow")
+
     @property
     def combined(self) -> bool:
         """Whether two faults were planted at once."""

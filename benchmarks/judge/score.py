@@ -1,0 +1,157 @@
+"""What the judge said about every cell, beside what was planted there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from benchmarks.judge.faults import Fault, Healthy
+from benchmarks.judge.measure import Effect
+from benchmarks.judge.runs import Run
+from parity.reporting.results import Results, Row
+
+NOT_IDENTIFIABLE = "not-identifiable"
+UNEXPLAINED = ("unexplained", "rounding", "none")
+"""First diagnoses that name no cause."""
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel in one case and dtype. `named`: the judge calls it a culprit; `said`: its diagnoses, in their order."""
+
+    framework: str
+    op: str
+    case: str
+    dtype: str
+    backend: str
+    fault: Fault | None
+    outcome: str
+    effect: Effect
+    named: bool
+    verdicts: tuple[str, ...]
+    said: tuple[tuple[str, bool], ...]
+    candidates: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """A right kernel, or a faulty one that gives the right kernel's bits here."""
+        return self.outcome == "ok" and (self.fault is None or self.effect.same)
+
+    @property
+    def planted(self) -> bool:
+        """A fault that can be seen here."""
+        return self.outcome == "ok" and self.fault is not None and self.effect.detectable and not self.effect.same
+
+    @property
+    def first(self) -> str:
+        """The first diagnosis, `none` where there is none."""
+        return self.said[0][0] if self.said else "none"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The ids by which the fault may be called."""
+        return frozenset(name for part in self.fault.parts for name in part) if self.fault else frozenset()
+
+    @property
+    def right(self) -> bool:
+        """Detected, and the first diagnosis is (one of) the planted."""
+        return self.named and self.first in self.names
+
+    @property
+    def both(self) -> bool:
+        """Whether every planted part is among the diagnoses."""
+        ids = {name for name, _ in self.said}
+        return self.named and self.fault is not None and all(ids & set(part) for part in self.fault.parts)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the judge says that the data do not tell; `undecided_right` where the planted is a candidate."""
+        return self.named and self.first == NOT_IDENTIFIABLE
+
+    @property
+    def undecided_right(self) -> bool:
+        return self.undecided and bool(self.names & set(self.candidates))
+
+    @property
+    def unexplained(self) -> bool:
+        """Detected, but no cause was named."""
+        return self.named and (self.first in UNEXPLAINED or not self.said[0][1])
+
+    @property
+    def confidently_wrong(self) -> bool:
+        """A cause was named as explained, and it is another one."""
+        return self.named and not (self.right or self.undecided or self.unexplained)
+
+    @property
+    def right_verdict(self) -> bool:
+        """Whether all tensors for which it is the culprit have a verdict that fits."""
+        return self.fault is not None and set(self.verdicts) <= {*self.fault.verdicts, "close"}
+
+    @cached_property
+    def command(self) -> str:
+        """How to see it again."""
+        return f"python benchmarks/judge/run.py --frameworks {self.framework} --only '{self.backend}' -k '{self.case}'"
+
+
+def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Cell]:
+    """One Cell for each outcome of a run."""
+    ops = {case["id"]: case["op"] for case in results.cases}
+    comparisons, diagnoses = by_cell(results.comparisons), by_cell(results.diagnoses)
+    cells = []
+    for row in results.outcomes:
+        key, cell = (row["case"], row["dtype"], row["backend"]), (row["case"], row["dtype"])
+        accused = [c for c in comparisons[cell] if row["backend"] in c["culprit"]]
+        mine = [d for d in diagnoses[cell] if d["backend"] == row["backend"]]
+        kernel = run.kernels[row["backend"]]
+        cells.append(
+            Cell(
+                framework=run.framework,
+                op=ops[row["case"]],
+                case=row["case"],
+                dtype=row["dtype"],
+                backend=row["backend"],
+                fault=None if isinstance(kernel, Healthy) else kernel,
+                outcome=row["outcome"],
+                effect=measured[key],
+                named=bool(accused),
+                verdicts=tuple(
+                    sorted(
+                        {c["verdict"] for c in accused if c["actual"] == row["backend"] and c["expected"] == "oracle"}
+                    )
+                ),
+                said=tuple((d["id"], bool(d["explained"])) for d in mine),
+                candidates=candidates(mine[:1]),
+            )
+        )
+    return cells
+
+
+def verdicts(accused: Sequence[Row], backend: str) -> tuple[str, ...]:
+    """The verdicts of the tensors of which a backend is the culprit, against the oracle."""
+    return tuple(sorted({c["verdict"] for c in accused if (c["actual"], c["expected"]) == (backend, "oracle")}))
+
+
+def by_cell(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:
+    """Rows by case and dtype."""
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row["case"], row["dtype"]].append(row)
+    return grouped
+
+
+def candidates(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Every text in the evidence of a diagnosis: the ids between which it does not decide are among them."""
+    return tuple(text for row in rows for text in texts(json.loads(json.dumps(row.get("evidence", {})))))
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for child in children for text in texts(child)]
