@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from parity.judge.causes import DIGITS, Cause
 from parity.judge.envelope import OFF, size
+from parity.judge.generic import replaced, widened
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
-from parity.judge.transforms import replaced, widened
 
 Array = NDArray[Any]
 MOST = 0.5
