@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity import __version__
-from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
+from parity.fingerprint import DTYPES, FINGERPRINTED
+from parity.gate import FAIL_ON, INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -115,6 +116,13 @@ def plan_options(command: Any) -> Any:
     metavar="N",
     help="Threads of each worker; results change with it.",
 )
+@click.option(
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    default=FAIL_ON[0],
+    show_default=True,
+    help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
@@ -125,6 +133,7 @@ def run(
     jobs: int | None,
     timeout: float,
     threads: int,
+    fail_on: str,
     as_json: bool,
     no_provision: bool,
     quiet: bool,
@@ -150,7 +159,13 @@ def run(
     end_once_on_signals()
     try:
         results = run_and_show(
-            plan, options, run_dir, command=["parity", *sys.argv[1:]], as_json=as_json, verbosity=verbose - quiet
+            plan,
+            options,
+            run_dir,
+            command=["parity", *sys.argv[1:]],
+            as_json=as_json,
+            verbosity=verbose - quiet,
+            fail_on=fail_on,
         )
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
@@ -193,6 +208,81 @@ def report(run_dir: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
         fail(str(error))
     except OSError as error:
         fail(f"cannot print the results: {error.strerror}")
+
+
+@main.command(
+    epilog=example(
+        "parity explain --list", "parity explain variance-naive", "parity explain RUN_DIR group-norm --tensor 'grad.*'"
+    )
+)
+@click.argument("subject", required=False, metavar="ID|RUN_DIR")
+@click.argument("case", required=False)
+@click.option("--list", "as_list", is_flag=True, help="List the diagnoses.")
+@click.option("--dtype", metavar="NAME", help="Of the case, only this dtype.")
+@click.option("--tensor", metavar="GLOB", help="Of the case, only these tensors.")
+def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None) -> None:
+    """Tell what a diagnosis means, or all that the run in RUN_DIR knows about CASE (an id, or a part of one)."""
+    from parity.reporting.console import stdout_console
+    from parity.reporting.explain import ExplainError, explain_case, explain_id, explain_list
+    from parity.reporting.results import ResultsError
+
+    if (subject is None) != as_list or (case is not None and as_list):
+        raise click.UsageError("name a diagnosis, or a run directory and a case, or give --list")
+    console = stdout_console()
+    try:
+        if subject is None:
+            explain_list(console)
+        elif case is None and not Path(subject).is_dir():
+            explain_id(subject, console)
+        else:
+            explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor)
+    except (ExplainError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot print: {error.strerror or error}")
+
+
+@main.command(
+    epilog=example(
+        "parity fingerprint layer_norm",
+        "parity fingerprint batch_norm -b torch -b mine=torch:./my_ops.py --dtype float32",
+    )
+)
+@click.argument("op", type=click.Choice(FINGERPRINTED))
+@click.option(
+    "-b",
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    help="NAME[==VERSION][:MODE], NAME=ADAPTER:OPS_FILE, or a name in --config. Repeatable (default: all adapters).",
+)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A config whose backends are meant.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Only this dtype. Repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: reports/fingerprint-OP-TIME.")
+@click.option("--json", "as_json", is_flag=True, help="Print fingerprint.json on stdout instead of a table.")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True, metavar="N")
+@click.option("--timeout", type=click.FloatRange(1e-3, 1e6), default=60.0, show_default=True, metavar="S")
+@click.option("--no-provision", is_flag=True, help="Never create an environment.")
+def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
+    """Find out which algorithm each backend uses for OP, by probes made to tell; stores the evidence and a plot.
+
+    Exit code: 0 everything was measured, 2 the command is wrong, 3 something could not be measured, 130 interrupted.
+    """
+    from parity.config import ConfigError
+    from parity.fingerprint.study import fingerprint_and_show, request
+
+    try:
+        wanted = request(op, **asked)
+    except ConfigError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot use {error.filename or 'reports'}: {error.strerror or error}; name another --out")
+    end_once_on_signals()
+    try:
+        sys.exit(fingerprint_and_show(wanted, as_json=as_json))
+    except OSError as error:
+        fail(f"cannot write {error.filename or wanted.run_dir}: {error.strerror or error}", INCOMPLETE)
 
 
 @main.command(epilog=example("parity ops"))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from parity.judge.conventions import CONVENTIONS
 from parity.judge.entry import Entry
-from parity.judge.transforms import TRANSFORMS
+from parity.judge.observations import OBSERVATIONS
 
 __all__ = ["CATALOGUE", "Entry"]
 
-CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*TRANSFORMS, *CONVENTIONS)}
+CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*OBSERVATIONS, *CONVENTIONS)}
 """Every diagnosis that the judge can give, by id."""

@@ -1,0 +1,114 @@
+"""Diagnoses and their evidence in readable form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.judge.catalogue import CATALOGUE
+from parity.reporting.reasons import listed, number
+from parity.reporting.results import Row
+
+MAX_ITEMS = 8
+
+
+def diagnosis_lines(row: Row, *, brief: bool = False) -> Iterator[Text]:
+    """A diagnosis: who, what, in which tensors, how much of the error it explains, with its evidence.
+
+    `brief` leaves out the paragraph of the catalogue.
+    """
+    title = printable(f": {row['title']} ({', '.join(map(str, row['tensors']))})")
+    who = printable(f"{row['backend']} {row['dtype']}: ")
+    yield Text.assemble(who, (printable(row["id"]), "bold"), title)
+    yield Text(f"  {residual_text(row)}")
+    for key, value in row["evidence"].items():
+        yield Text(f"  {printable(evidence_text(str(key), value))}")
+    entry = CATALOGUE.get(row["id"])
+    if entry is not None and entry.what and not brief:
+        yield Text(f"  {entry.what} (parity explain {entry.id})", style="dim")
+
+
+def residual_text(row: Row) -> str:
+    """`explains it: error ratio 8.1e+04 without, 0.9 with it`."""
+    before, after = row["residual_before"], row["residual_after"]
+    if after is None:
+        size = "" if before is None else f": error ratio {number(before)}"
+        return ("stands by itself" if row["explained"] else "not explained") + size
+    word = "explains it" if row["explained"] else "explains a part of it"
+    return f"{word}: error ratio {number(before)} before, {number(after)} with it taken into account"
+
+
+def evidence_text(key: str, value: Any) -> str:
+    """One piece of evidence; a key that has no words of its own is shown as it is."""
+    if key in TEXTS:
+        try:
+            return TEXTS[key](value)
+        except (AttributeError, KeyError, TypeError):
+            pass  # not the shape that it has today; shown as it is
+    return f"{key.replace('_', ' ')}: {plain(value)}"
+
+
+def plain(value: Any) -> str:
+    """Any JSON value in one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={plain(item)}" for key, item in shortened(list(value.items())))
+    if isinstance(value, (list, tuple)):
+        hidden = len(value) - MAX_ITEMS
+        return "[" + ", ".join(map(plain, shortened(value))) + (f", ... {hidden} more" if hidden > 0 else "") + "]"
+    return number(value, 6) if isinstance(value, (int, float)) else str(value)
+
+
+def shortened(items: Sequence[Any]) -> Sequence[Any]:
+    """As many as fit into a line."""
+    return items[:MAX_ITEMS]
+
+
+def parameters_text(value: Mapping[str, Any]) -> str:
+    """`with eps=0.001`."""
+    return f"with {plain(value)}"
+
+
+def second_text(value: Mapping[str, Any]) -> str:
+    """The next best hypothesis."""
+    return f"second best: {candidate_text(value)}"
+
+
+def candidates_text(value: Sequence[Mapping[str, Any]]) -> str:
+    """The hypotheses that explain the data equally well."""
+    return f"equally good: {listed(candidate_text(item) for item in value)}"
+
+
+def rivals_text(value: Sequence[Mapping[str, Any]]) -> str:
+    """The hypotheses that a cause could not be told from."""
+    return f"not told from: {listed(candidate_text(item) for item in value)}"
+
+
+def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
+    """How large the errors are, beside those of the suspected algorithm and of careful code."""
+    texts = []
+    for tensor, item in value.items():
+        beside = f"where this algorithm loses {number(item['this_algorithm'])}"
+        texts.append(f"{tensor} {number(item['error'])}, {beside} and careful code {number(item['careful_code'])}")
+    return f"size of the error: {'; '.join(texts)}"
+
+
+def candidate_text(value: Mapping[str, Any]) -> str:
+    """`eps-value (eps=0.001) leaves 0.9`."""
+    parameters = f" ({plain(value['parameters'])})" if value.get("parameters") else ""
+    return f"{value['id']}{parameters} leaves {number(value.get('residual_after'))}"
+
+
+TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "parameters": parameters_text,
+    "second": second_text,
+    "candidates": candidates_text,
+    "not_told_from": rivals_text,
+    "sizes": sizes_text,
+    "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
+    "where": lambda value: f"where: {plain(value)}",
+    "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",
+}
+"""The words for the evidence that the judge gives most often."""

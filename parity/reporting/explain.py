@@ -1,0 +1,317 @@
+"""`parity explain`: a diagnosis in a paragraph, or one case of a stored run on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.errors import nearest
+from parity.config.nodes import printable
+from parity.judge.catalogue import CATALOGUE, Entry
+from parity.judge.verdict import Verdict
+from parity.reporting.evidence import diagnosis_lines
+from parity.reporting.reasons import (
+    FAILING,
+    FINDINGS,
+    CaseRows,
+    aligned,
+    failing,
+    known_entries,
+    number,
+    reason,
+    tolerance_entry,
+    worst_first,
+)
+from parity.reporting.record import excess
+from parity.reporting.results import FILE_NAME, Results, Row, as_number, check_part, read_results
+
+MAX_LISTED = 20
+MAX_PAIRS = 4
+"""How many comparisons of one tensor are shown with their values; the others are counted."""
+
+LABEL_WIDTH = 11
+
+CASE_FIELDS = {"params": dict, "inputs": dict, "source": dict, "dtypes": list}
+INPUT_FIELDS = {"shape": list, "draw": str, "file": (str, type(None))}
+SOURCE_FIELDS = {"file": str, "line": int}
+
+
+class ExplainError(Exception):
+    """There is no such diagnosis, case, dtype or tensor; the message offers what there is."""
+
+
+def explain_list(console: Console) -> None:
+    """Every diagnosis with its title."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for entry in CATALOGUE.values():
+        table.add_row(Text(entry.id), Text(entry.title))
+    console.print(table)
+
+
+def explain_id(name: str, console: Console) -> None:
+    """What is known about a diagnosis."""
+    if name not in CATALOGUE:
+        meant = hint(name, CATALOGUE)
+        raise ExplainError(
+            f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; `parity explain --list` has all'
+        )
+    for part in entry_parts(CATALOGUE[name]):
+        console.print(part)
+
+
+def entry_parts(entry: Entry) -> Iterator[RenderableType]:
+    """The paragraphs of a diagnosis."""
+    yield Text.assemble((entry.id, "bold"), f": {entry.title}")
+    labels = (("", entry.what), ("In the data: ", entry.shows), ("Known in: ", entry.known_in))
+    for label, text in (*labels, ("Source: ", entry.source)):
+        if text:
+            yield Padding(Text.assemble((label, "bold"), text), (1, 0, 0, 2), expand=False)
+
+
+def explain_case(
+    run_dir: Path, name: str | None, console: Console, *, dtype: str | None = None, tensor: str | None = None
+) -> None:
+    """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
+    results = read_results(run_dir)
+    case = checked(run_dir, case_called(name, results), results)
+    found = narrowed(rows_of(case, results), dtype, tensor)
+    for part in screen(found, results, run_dir):
+        # What may be copied is not broken into lines.
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def case_called(name: str | None, results: Results) -> Row:
+    """The case with this id, or the only one whose id begins with it, or has it in it."""
+    by_id = {case["id"]: case for case in results.cases}
+    if name is None and len(by_id) == 1:
+        return next(iter(by_id.values()))
+    if name is None:
+        raise ExplainError(f"which case? {choices(by_id)}")
+    if name in by_id:
+        return by_id[name]
+    folded = name.casefold()
+    for fits in (str.startswith, str.__contains__):
+        meant = [case_id for case_id in by_id if fits(case_id.casefold(), folded)]
+        if len(meant) == 1:
+            return by_id[meant[0]]
+        if meant:
+            raise ExplainError(f'"{printable(name)}" may be any of {len(meant)} cases: {choices(meant)}')
+    raise ExplainError(f'no case of this run is called "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
+
+
+def hint(word: str, words: Iterable[str]) -> str:
+    """`; did you mean "x"?`, where something is alike."""
+    near = nearest(word, words)
+    return f'; did you mean "{printable(near)}"?' if near else ""
+
+
+def choices(names: Iterable[str]) -> str:
+    """The names one below the other, as many as fit."""
+    shown = [f"\n  {printable(name)}" for name in names]
+    hidden = len(shown) - MAX_LISTED
+    return "".join(shown[:MAX_LISTED]) + (f"\n  ... and {hidden} more" if hidden > 0 else "")
+
+
+def checked(run_dir: Path, case: Row, results: Results) -> Row:
+    """The case, after making sure that what is shown of it is there."""
+    path = run_dir / FILE_NAME
+    check_part(path, [case], "cases", list, CASE_FIELDS)
+    check_part(path, case["source"], "cases: source", dict, SOURCE_FIELDS)
+    check_part(path, list(case["inputs"].values()), "cases: inputs", list, INPUT_FIELDS)
+    check_part(path, list(results.outcomes), "outcomes", list, {"case": str, "dtype": str})
+    return case
+
+
+def rows_of(case: Row, results: Results) -> CaseRows:
+    """What the run says about one case."""
+    compared = [row for row in results.comparisons if row["case"] == case["id"]]
+    diagnoses = [as_number(row) for row in results.diagnoses if row["case"] == case["id"]]
+    return CaseRows(case, compared, diagnoses, compared, str(results.run.get("started", "")))
+
+
+def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
+    """Only one dtype, only the tensors that a glob means."""
+    dtypes = dict.fromkeys(row["dtype"] for row in rows.comparisons)
+    if dtype is not None and dtype not in dtypes:
+        raise ExplainError(f'{printable(rows.case["id"])} has no dtype "{printable(dtype)}": {choices(dtypes)}')
+    tensors = dict.fromkeys(row["tensor"] for row in rows.comparisons)
+    meant = {name for name in tensors if tensor is None or name == tensor or fnmatchcase(name, tensor)}
+    if tensor is not None and not meant:
+        near = hint(tensor, tensors)
+        raise ExplainError(
+            f'{printable(rows.case["id"])} has no tensor "{printable(tensor)}"{near}: {choices(tensors)}'
+        )
+    kept = [row for row in rows.comparisons if dtype in (None, row["dtype"]) and row["tensor"] in meant]
+    told = [d for d in rows.diagnoses if dtype in (None, d["dtype"]) and (tensor is None or meant & set(d["tensors"]))]
+    return replace(rows, comparisons=kept, diagnoses=told)
+
+
+def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+    """One case from top to bottom: what was computed, the answer, the tensors, the causes, what to do."""
+    yield from computed(rows.case, results, run_dir)
+    yield from not_run(rows, results)
+    yield Text()
+    yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
+    for (dtype, tensor), group in by_tensor(rows).items():
+        yield Text()
+        yield from tensor_parts(dtype, tensor, group, rows)
+    yield from passing_parts(rows)
+    if rows.diagnoses:
+        yield Text("\ncauses", style="bold")
+    told: set[str] = set()
+    for diagnosis in rows.diagnoses:
+        yield from (
+            Padding(line, (0, 0, 0, 2), expand=False)
+            for line in diagnosis_lines(diagnosis, brief=diagnosis["id"] in told)
+        )
+        told.add(diagnosis["id"])
+    yield from next_steps(rows, run_dir)
+
+
+def computed(case: Row, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+    """The op with everything that it was given, and who computed it."""
+    yield Text.assemble((printable(case["id"]), "bold"), "\n")
+    params = ", ".join(f"{name}={value}" for name, value in case["params"].items())
+    rows = [("op", f"{case['op']}({params})"), ("from", f"{case['source']['file']}:{case['source']['line']}")]
+    for i, (name, item) in enumerate(case["inputs"].items()):
+        rows.append(("" if i else "inputs", f"{name} {item['shape']} {item['draw']}"))
+    rows.append(("dtypes", ", ".join(map(str, case["dtypes"]))))
+    for i, backend in enumerate(results.backends):
+        rows.append(("" if i else "backends", backend_text(backend, results.run["baseline"])))
+    files = [item["file"] for item in case["inputs"].values() if item["file"]]
+    if files:
+        rows.append(("stored in", f"{(run_dir / files[0]).parent}"))
+    for label, text in rows:
+        yield Text.assemble((f"{label:<{LABEL_WIDTH}}", "dim"), printable(text))
+
+
+def backend_text(row: Row, baseline: str) -> str:
+    """`paddle: paddle 3.3.1, eager, cpu, numpy 2.1.0 = baseline`."""
+    parts = [f"{row['framework']} {row['version'] or '(version unknown)'}", row.get("mode"), row.get("device")]
+    parts += [f"numpy {row['numpy']}"] if row.get("numpy") else []
+    text = f"{row['name']}: {', '.join(str(part) for part in parts if part)}"
+    return text + (" = baseline" if row["name"] == baseline else "")
+
+
+def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
+    """The backends that gave no result, with the reason."""
+    dtypes = {row["dtype"] for row in rows.comparisons}
+    for row in results.outcomes:
+        if row["case"] == rows.case["id"] and row["dtype"] in dtypes and row["outcome"] != "ok":
+            who, message = f"{row['backend']} {row['dtype']}", row["message"].replace("\n", " | ")
+            yield Text.assemble((printable(f"{who}: {row['outcome']}"), "yellow"), f": {printable(message)}")
+
+
+def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[Row]]:
+    """The failing and suspect comparisons of each tensor, the worst first."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows.comparisons, key=worst_first):
+        if row["verdict"] in FAILING or row["suspect"]:
+            found.setdefault((row["dtype"], row["tensor"]), []).append(row)
+    return found
+
+
+def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) -> Iterator[RenderableType]:
+    """A failing or suspect tensor: the values at the worst places, the error ratios, the verdict in words."""
+    worst = group[0]
+    style = "bold red" if worst["verdict"] in FAILING else "yellow"
+    label = worst["verdict"] if worst["verdict"] in FAILING else f"{worst['verdict']}, suspect"
+    yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
+    for row in group[:MAX_PAIRS]:
+        yield Text(f"  {printable(values_text(row))}")
+    if len(group) > MAX_PAIRS:
+        yield Text(f"  ... and {len(group) - MAX_PAIRS} more comparisons of it")
+    ratios = rows.ratios(dtype, tensor)
+    if ratios:
+        shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
+        yield Text(f"  error over that of careful {printable(dtype)} code: {shown}")
+    for said in dict.fromkeys(reason(row, rows) for row in group if row["verdict"] == worst["verdict"]):
+        yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
+    for accepted in dict.fromkeys(row["known"] for row in group if row["known"] is not None):
+        yield Padding(Text(f"accepted: {printable(str(accepted))}", style="green"), (0, 0, 0, 2), expand=False)
+
+
+def values_text(row: Row) -> str:
+    """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
+    if row["worst_index"] is None:
+        return f"{row['actual']} against {row['expected']}: {row['message'] or 'nothing to compare'}"
+    values = [f"{row[side]} {number(row[f'{side}_value'], 9)}" for side in ("actual", "expected")]
+    exact = f", oracle {number(row['oracle_value'], 9)}" if row["expected"] != "oracle" else ""
+    outside = ""
+    if row.get("n_mismatched"):
+        outside = f"; {row['n_mismatched']} of {row.get('n_elements')} outside"
+    limits = f"rtol {number(row['rtol'])} atol {number(row['atol'])}, needs rtol {number(row['required_rtol'], 2)}"
+    return f"{' against '.join(values)} at {row['worst_index']}{exact}{outside}; {limits}"
+
+
+def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
+    """How near the tensors are that pass, by dtype."""
+    doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
+    fine = [row for row in rows.comparisons if row["verdict"] in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
+    fine = [row for row in fine if (row["dtype"], row["tensor"]) not in doubtful]
+    for dtype in dict.fromkeys(row["dtype"] for row in fine):
+        group = [row for row in fine if row["dtype"] == dtype]
+        nearest_miss = max(group, key=excess)
+        tensors = ", ".join(dict.fromkeys(row["tensor"] for row in group))
+        text = f"{tensors} agree; the worst element is {number(excess(nearest_miss), 2)} tolerances off"
+        if nearest_miss["worst_index"] is not None:
+            text += f": {values_text(nearest_miss)}"
+        yield Text()
+        yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
+
+
+def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+    """What to do about it, ready to paste."""
+    found = [row for row in failing(rows.comparisons) if row["known"] is None]
+    if not found:
+        return
+    yield Text("\nwhat to do", style="bold")
+    rounding = [row for row in found if row["verdict"] == Verdict.ROUNDING.value]
+    if rounding:
+        yield Text("  rounding: give this case the tolerance that it needs, or run with --fail-on degraded:")
+        yield Text(f"    {printable(tolerance_entry(rounding))}")
+    for verdict in dict.fromkeys(row["verdict"] for row in found if row["verdict"] in FINDINGS):
+        yield Padding(Text(f"{verdict}: {ADVICE[verdict]}"), (0, 0, 0, 2), expand=False)
+    entries = list(known_entries(rows))
+    if entries:
+        yield Text("  to accept it, with your reason, under `known:` in the config:")
+    for entry in entries:
+        yield Text(f"    {printable(entry)}")
+    yield from stored(rows, run_dir)
+
+
+ADVICE: Mapping[str, str] = {
+    "degraded": "look for an attribute (eps, momentum, a decay) or an inner step that is float32 in the float64 kernel",
+    "unstable": "look for a sum that cancels, E[x^2] - E[x]^2 above all; see whether it shows on your data",
+    "semantic": "compare the conventions (defaults, eps, ddof, axes, momentum, order); no tolerance is right here",
+    "nonfinite": "start at the element above, with its inputs; see whether the other side clamps or checks",
+    "structure": "mend the outputs first: names, shape and dtype as the op documents them",
+}
+"""Where to look, by verdict."""
+
+
+def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+    """Where the tensors are."""
+    files = [item["file"] for item in rows.case["inputs"].values() if item["file"]]
+    if not files:
+        return
+    folder = (run_dir / files[0]).parent
+    yield Text(f"  inputs: {printable(str(folder))}/*.npy")
+    for dtype in dict.fromkeys(row["dtype"] for row in failing(rows.comparisons)):
+        if (folder / dtype).is_dir():
+            sides = sorted(path.name for path in (folder / dtype).iterdir())
+            yield Text(f"  outputs in {dtype}: {printable(str(folder / dtype))}/{printable(braced(sides))}/*.npy")
+
+
+def braced(names: Sequence[str]) -> str:
+    """`{oracle,torch}`, as a shell takes it."""
+    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
