@@ -11,9 +11,9 @@ from typing import Any
 
 from parity.config.errors import ConfigError, Problem
 from parity.config.overrides import Overrides
-from parity.config.plan import Plan
+from parity.config.plan import BackendSpec, Plan
 
-__all__ = ["ConfigError", "Overrides", "Plan", "Problem", "json_schema", "load_plan"]
+__all__ = ["ConfigError", "Overrides", "Plan", "Problem", "json_schema", "load_backends", "load_plan"]
 
 
 def load_plan(paths: Sequence[Path], overrides: Overrides | None = None) -> Plan:
@@ -21,6 +21,13 @@ def load_plan(paths: Sequence[Path], overrides: Overrides | None = None) -> Plan
     from parity.config.loader import load_plan
 
     return load_plan(paths, overrides or Overrides())
+
+
+def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[BackendSpec, ...]:
+    """The backends that `-b` options name, by themselves or in a config; raises ConfigError with every problem."""
+    from parity.config.backend_options import load_backends
+
+    return load_backends(texts, config)
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Backends as a command names them: `-b torch==2.4.1`, `-b mine=torch:./my_ops.py`, or those of a config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from parity.config.backends import parse_backends
+from parity.config.documents import read_document
+from parity.config.errors import COMMAND_LINE, ConfigError
+from parity.config.nodes import Node, Report
+from parity.config.plan import BackendSpec
+
+WITH_OPS = re.compile(r"(?P<name>[^=]+)=(?P<adapter>[^=:]+):(?P<ops>.+)")
+"""A user's own ops: NAME=ADAPTER:FILE."""
+
+
+def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[BackendSpec, ...]:
+    """The backends that `-b` options name: those of `config` by their names, others as a config's short strings.
+
+    All of the config's where `texts` is empty. Raises ConfigError with every problem.
+    """
+    report = Report()
+    known = _of_config(config, report) if config is not None else {}
+    others = [text for text in texts if text not in known]
+    listed = Node(tuple(_node(text) for text in others), COMMAND_LINE, 0, "--backend")
+    named = {spec.name: spec for spec, _ in parse_backends(listed, report)} if others else {}
+    if len(report):
+        raise ConfigError(report.problems)
+    chosen = [known[text] for text in texts if text in known] + list(named.values())
+    return tuple(dict.fromkeys(chosen if texts else known.values()))
+
+
+def _of_config(path: Path, report: Report) -> dict[str, BackendSpec]:
+    """The `backends` of a config by name; its other keys are not looked at."""
+    document = read_document(path, report)
+    node = document.get("backends")
+    if node is None:
+        if document.complete:
+            report.add_file(str(path), 'the config has no "backends"')
+        return {}
+    return {spec.name: spec for spec, _ in parse_backends(node, report)}
+
+
+def _node(text: str) -> Node:
+    """A `-b` option as the config would say it."""
+    match = WITH_OPS.fullmatch(text)
+    if match is None:
+        return _scalar(text)
+    return Node({key: _scalar(value) for key, value in match.groupdict().items()}, COMMAND_LINE, 0, "--backend")
+
+
+def _scalar(text: str) -> Node:
+    return Node(text, COMMAND_LINE, 0, "--backend", text)

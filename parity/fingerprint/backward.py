@@ -1,0 +1,79 @@
+"""Is the weight's gradient of a normalisation summed from centred values?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parity.fingerprint.claims import Answers, Claim, undecided
+from parity.fingerprint.epsilon import root_of
+from parity.fingerprint.moments import Fit, Root, fit, running_statistics, sweep
+from parity.fingerprint.norm_layouts import LAYOUTS
+from parity.fingerprint.norm_probes import sweep_id
+from parity.fingerprint.precision import Long
+from parity.fingerprint.slopes import loglog_slope
+from parity.fingerprint.variance import BROKEN
+
+AUDIBLE = 6.0
+"""How many times what the measurement may be wrong by an error must be to count."""
+
+
+def backward_claim(answers: Answers) -> Claim:
+    """Whether the weight's gradient is summed from centred values.
+
+    sum(dy*(x - m)*r), with m and r as the forward pass used them, is off by about u from what a centred kernel gives;
+    sum(dy*x) - m*sum(dy), and x*r - m*r in place of (x - m)*r, by about kappa*u. dy sums to zero in each group.
+    """
+    aspect, root = "grad.weight", root_of(answers)
+    exponents = (None, *answers.precision.offsets)
+    points = zip(sweep(answers, root), exponents, strict=True)
+    usable = [(p.kappa, e) for p, e in points if p.n_lost == 0 and p.rms < BROKEN and p.kappa > 100]
+    found = [(kappa, *weight_error(answers, e, root)) for kappa, e in usable]
+    if len(found) < 3:
+        return undecided(aspect, "too few offsets with kappa above 100 leave a usable variance")
+    kappa, error, noise = np.array(found, np.float64).T
+    if not np.isfinite(error).all():
+        return undecided(aspect, "grad.weight is not finite")
+    slope = loglog_slope(kappa.tolist(), np.maximum(error, 1e-3).tolist())
+    share = float(np.median(error / kappa))
+    evidence = {
+        "slope": round(slope, 3),
+        "error / kappa, in u": share,
+        "error at the largest kappa, in u": float(error[-1]),
+        "noise at the largest kappa, in u": float(noise[-1]),
+    }
+    if 0.7 < slope < 1.4 and np.median(error / noise) > AUDIBLE:
+        reason = f"its error grows as kappa^{slope:.2f}, about {share:.2g} kappa*u"
+        return Claim(aspect, "not centred: x*r - m*r or raw moments", reason, evidence)
+    if abs(slope) < 0.3 and error[-1] < 0.01 * kappa[-1]:
+        return Claim(aspect, "centred", f"its error stays near {error[-1]:.2g} u", evidence)
+    why = "beside the measurement's noise" if np.median(error / noise) <= AUDIBLE else "as no rounding does"
+    return undecided(aspect, f"its error grows as kappa^{slope:.2f}, {why}", **evidence)
+
+
+def weight_error(answers: Answers, exponent: int | None, root: Root) -> tuple[float, float]:
+    """RMS error of the weight's gradient at one offset and what of it may be noise.
+
+    In u, relative to sum|dy*(x - m)*r|.
+    """
+    name = sweep_id(exponent)
+    asked, fitted = answers.probe(name), fit(answers, name)
+    layout = LAYOUTS[asked.op]
+    given = answers.output(name, "grad.weight", asked.tensors["weight"].shape).astype(np.longdouble)
+    r, uncertain = scale(answers, exponent, fitted, root)
+    dy = layout.gather(asked.tensors["grad.y"]).astype(np.longdouble)
+    terms = dy * (fitted.x - fitted.mean_used[:, None]) * r[:, None]
+    axes = (0,) if layout.per_element else (0, *range(2, asked.tensors["x"].ndim))
+    total, size, noise = (
+        layout.arrange(values).sum(axis=axes) for values in (terms, np.abs(terms), terms * uncertain[:, None])
+    )
+    wrong = np.stack([given - total, noise]) / size / answers.precision.u
+    error, noise_rms = np.sqrt((wrong**2).mean(axis=1))
+    return float(error), float(noise_rms) + 0.1
+
+
+def scale(answers: Answers, exponent: int | None, fitted: Fit, root: Root) -> tuple[Long, Long]:
+    """r of each group and its relative uncertainty; from the running variance where y is too rough to tell."""
+    running = running_statistics(answers)
+    if running is None or float(np.median(fitted.noise)) < answers.precision.u:
+        return fitted.r, fitted.noise
+    return root.scale(running(answers, exponent)[1]), np.zeros_like(fitted.noise)

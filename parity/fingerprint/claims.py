@@ -1,0 +1,123 @@
+"""What is claimed about a backend, with the numbers that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.draw import TensorPlan, Values
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
+from parity.fingerprint.precision import PRECISIONS, Precision
+
+UNDECIDED = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An answer to one question (`aspect`), or `cannot tell` with the reason; `evidence` holds the numbers.
+
+    `measured` is false where a backend did not answer; then there is nothing to decide from.
+    """
+
+    aspect: str
+    answer: str
+    reason: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    measured: bool = True
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data decide."""
+        return self.answer != UNDECIDED
+
+
+def undecided(aspect: str, reason: str, **evidence: Any) -> Claim:
+    """A claim that the data do not allow."""
+    return Claim(aspect, UNDECIDED, reason, evidence)
+
+
+class NotMeasuredError(Exception):
+    """A probe has no usable answer; the message says why."""
+
+
+class UnusableError(NotMeasuredError):
+    """A probe was answered, with numbers that say nothing."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One input for one op, in one dtype; `tensors` holds inputs and upstream gradients by name."""
+
+    id: str
+    op: str
+    params: Any
+    tensors: Mapping[str, NDArray[Any]]
+
+    def case(self, dtype: str) -> CasePlan:
+        """The probe as a case that the engine runs."""
+        tensors = tuple(TensorPlan(n, np.shape(v), Values(np.asarray(v, np.float64))) for n, v in self.tensors.items())
+        return CasePlan(
+            id=f"{self.id}-{dtype}",
+            op=self.op,
+            params=self.params,
+            dtypes=(dtype,),
+            tensors=tensors,
+            tolerance=DEFAULT_TOLERANCES,
+            source=Source("fingerprint", 0),
+            gradients=any(name.startswith("grad.") for name in self.tensors),
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one backend gave for a probe; `outputs` is empty and `problem` says why where it gave nothing."""
+
+    probe: Probe
+    outputs: Mapping[str, NDArray[Any]]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All that one backend answered in one dtype, by probe id."""
+
+    dtype: str
+    by_probe: Mapping[str, Answer]
+
+    @property
+    def precision(self) -> Precision:
+        """The dtype under test."""
+        return PRECISIONS[self.dtype]
+
+    def probe(self, probe: str) -> Probe:
+        """A probe; raises NotMeasuredError where it never ran."""
+        if probe not in self.by_probe:
+            raise NotMeasuredError(f"{probe} was not run")
+        return self.by_probe[probe].probe
+
+    def output(self, probe: str, tensor: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An output in the dtype under test and of the right shape; raises NotMeasuredError where there is none."""
+        problem = self.by_probe[probe].problem if probe in self.by_probe else "was not run"
+        if problem:
+            raise NotMeasuredError(f"{probe}: {problem}")
+        values = self.by_probe[probe].outputs.get(tensor)
+        if values is None:
+            raise NotMeasuredError(f"{probe}: there is no {tensor}")
+        if values.shape != shape or values.dtype != np.dtype(self.dtype):
+            raise NotMeasuredError(f"{probe}: {tensor} is {values.dtype} of shape {list(values.shape)}")
+        return values
+
+
+def attempt(aspect: str, question: Callable[[Answers], Claim], answers: Answers) -> Claim:
+    """The answer to a question; `cannot tell` with the reason where a probe has no answer."""
+    try:
+        with np.errstate(all="ignore"):
+            return question(answers)
+    except UnusableError as error:
+        return undecided(aspect, str(error))
+    except NotMeasuredError as error:
+        return Claim(aspect, UNDECIDED, str(error), measured=False)

@@ -1,0 +1,213 @@
+"""What y says about the statistics that a kernel used: the instruments of projection and lattice.
+
+With d = x - mean(x), y is fitted as a + r*d + rest. Then the mean that was used is mean(x) - a/r, and the variance
+follows from r and eps. All of it runs in longdouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.fingerprint.claims import Answers, NotMeasuredError
+from parity.fingerprint.norm_layouts import LAYOUTS
+from parity.fingerprint.norm_probes import SWEEP_EPS, sweep_id
+from parity.fingerprint.precision import Long, Precision
+
+NEAR = 0.1
+"""How near to a multiple, as a share of the spacing, a value must be to lie on a lattice; by chance one in five is."""
+
+Running = Callable[[Answers, int | None], tuple[Long, Long]]
+"""Gives the mean and the variance that were used at an offset."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """y = a + r*d + rest for each group; arrays over groups. `noise` is the standard error of r, relative."""
+
+    n: int
+    mean: Long
+    var: Long
+    a: Long
+    r: Long
+    rest: Long
+    noise: Long
+    x: Long
+    d: Long
+
+    @property
+    def kappa(self) -> Long:
+        """sqrt(1 + mean^2 / var), the condition number of the variance (Chan, Golub, LeVeque 1983)."""
+        kappa: Long = np.sqrt(1 + self.mean**2 / self.var)
+        return kappa
+
+    @property
+    def mean_used(self) -> Long:
+        """The mean that the kernel subtracted."""
+        return self.mean - self.a / self.r
+
+    @property
+    def finite(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Which groups have numbers at all."""
+        return np.isfinite(self.r) & (self.r > 0)
+
+
+@dataclass(frozen=True)
+class Root:
+    """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`."""
+
+    c: float = 1.0
+    eps: float = SWEEP_EPS
+    inside: bool = True
+
+    def variance(self, r: Long) -> Long:
+        """The variance from which r was made."""
+        if self.inside:
+            return (r**-2 - np.longdouble(self.eps)) / np.longdouble(self.c)
+        return (1 / r - np.longdouble(self.eps)) ** 2 / np.longdouble(self.c)
+
+    def scale(self, variance: Long) -> Long:
+        """r, which is made from the variance."""
+        scaled = variance * np.longdouble(self.c)
+        eps = np.longdouble(self.eps)
+        r: Long = 1 / (np.sqrt(scaled + eps) if self.inside else np.sqrt(scaled) + eps)
+        return r
+
+
+def fit(answers: Answers, probe: str) -> Fit:
+    """The fit of one probe of a normalisation."""
+    asked = answers.probe(probe)
+    layout = LAYOUTS[asked.op]
+    x = layout.gather(asked.tensors["x"]).astype(np.longdouble)
+    y = layout.gather(answers.output(probe, "y", asked.tensors["x"].shape)).astype(np.longdouble)
+    n = x.shape[1]
+    mean = x.mean(axis=1)
+    d = x - mean[:, None]
+    d -= d.mean(axis=1, keepdims=True)
+    squares = (d * d).sum(axis=1)
+    a, r = y.mean(axis=1), (y * d).sum(axis=1) / squares
+    residual = y - a[:, None] - r[:, None] * d
+    rest = np.sqrt((residual**2).mean(axis=1))
+    noise = rest / np.abs(r) / np.sqrt(squares)
+    return Fit(n, mean, squares / n, a, r, rest, noise, x, d)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One offset of the sweep.
+
+    `kappa`: median over groups. `error`, `noise`: relative error of the variance that was used, and what of it the
+    measurement itself may be. `mean_error`: of the mean that was used, in standard deviations. `mean_ulps`: the same
+    in units of the mean's ulp. `rest`: RMS of what is left of y, in u. `n_lost`: groups without finite numbers.
+    """
+
+    kappa: float
+    error: Long
+    noise: Long
+    mean_error: Long
+    mean_ulps: Long
+    rest: float
+    n_lost: int
+    fit: Fit
+    multiples: Long
+
+    @property
+    def rms(self) -> float:
+        """RMS of the relative error of the variance over the groups."""
+        return float(np.sqrt((self.error**2).mean())) if len(self.error) else float("nan")
+
+
+def point(answers: Answers, exponent: int | None, root: Root, running: Running | None = None) -> Point:
+    """The measurements at one offset of the sweep."""
+    precision, fitted = answers.precision, fit(answers, sweep_id(exponent))
+    ok = fitted.finite
+    var, mean = fitted.var[ok], fitted.mean[ok]
+    used, mean_used = root.variance(fitted.r[ok]), fitted.mean_used[ok]
+    noise = 2 * fitted.noise[ok]
+    if running is not None and ok.all():
+        mean_used, used = (values.astype(np.longdouble) for values in running(answers, exponent))
+        noise = np.zeros_like(noise)
+    wrong = mean_used - mean
+    in_deviations: Long = wrong / np.sqrt(var)
+    return Point(
+        kappa=float(np.median(fitted.kappa)),
+        error=used / var - 1,
+        noise=noise,
+        mean_error=in_deviations,
+        mean_ulps=wrong / precision.ulp(mean),
+        rest=float(np.sqrt((fitted.rest[ok] ** 2).mean()) / precision.u) if ok.any() else float("nan"),
+        n_lost=int((~ok).sum()),
+        fit=fitted,
+        multiples=used / precision.ulp(mean * mean),
+    )
+
+
+def running_statistics(answers: Answers) -> Running | None:
+    """Reads mean and variance from what a batch norm of momentum 1 writes down, free of the noise of y; else None.
+
+    The variance's convention (n or n - 1) is taken from y, where the mean is about zero.
+    """
+    asked = answers.probe(sweep_id(None))
+    if asked.op != "batch_norm":
+        return None
+    try:
+        fitted = fit(answers, sweep_id(None))
+        ratio = float(np.median(written(answers, None)[1] / Root().variance(fitted.r)))
+    except NotMeasuredError:
+        return None
+    unbiased = fitted.n / (fitted.n - 1)
+    if min(abs(ratio - 1), abs(ratio - unbiased)) > 1e-5:
+        return None
+    factor = np.longdouble(fitted.n - 1) / fitted.n if abs(ratio - unbiased) < abs(ratio - 1) else np.longdouble(1)
+
+    def read(given: Answers, exponent: int | None) -> tuple[Long, Long]:
+        mean, var = written(given, exponent)
+        return mean, var * factor
+
+    return read
+
+
+def written(answers: Answers, exponent: int | None) -> tuple[Long, Long]:
+    """The running statistics after one step of momentum 1."""
+    asked = answers.probe(sweep_id(exponent))
+    shape = asked.tensors["running_mean"].shape
+    names = ("running_mean", "running_var")
+    mean, var = (answers.output(asked.id, name, shape).astype(np.longdouble) for name in names)
+    return mean, var
+
+
+def sweep(answers: Answers, root: Root) -> list[Point]:
+    """All points of the sweep that have numbers, in rising order of kappa; raises NotMeasuredError where none has."""
+    points, problem = [], "no offset was measured"
+    running = running_statistics(answers)
+    for exponent in (None, *answers.precision.offsets):
+        try:
+            points.append(point(answers, exponent, root, running))
+        except NotMeasuredError as error:
+            problem = str(error)
+    if len(points) < 1 + len(answers.precision.offsets):
+        raise NotMeasuredError(problem)
+    return points
+
+
+def on_lattice(multiples: Sequence[Long]) -> float:
+    """The share of values that are nearly whole numbers; by chance it is 2 * NEAR."""
+    values = np.concatenate(list(multiples)) if multiples else np.zeros(0, np.longdouble)
+    values = values[np.isfinite(values)]
+    return float((np.abs(values - np.rint(values)) <= NEAR).mean()) if len(values) else float("nan")
+
+
+def mean_lattice(precision: Precision, fitted: Fit) -> Long:
+    """The mean that was used in units of its ulp: whole where the kernel rounded it to the dtype."""
+    units: Long = fitted.mean_used / precision.ulp(fitted.mean)
+    return units
+
+
+def shift_lattice(precision: Precision, fitted: Fit) -> Long:
+    """For a folded affine x*s + c: c, with s rounded to the dtype, in units of its ulp; whole where c was stored."""
+    s = fitted.r.astype(precision.name).astype(np.longdouble)
+    c = fitted.a - (s - fitted.r) * fitted.d.mean(axis=1) - s * fitted.mean
+    units: Long = c / precision.ulp(c)
+    return units

@@ -1,0 +1,112 @@
+"""The inputs with which a normalisation is probed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.draw import generator
+from parity.fingerprint.claims import Probe
+from parity.fingerprint.norm_layouts import LAYOUTS, NormLayout
+from parity.fingerprint.precision import Precision
+from parity.fingerprint.summation import patterns
+
+Float64 = NDArray[np.float64]
+
+GROUPS = 16
+N = 1024
+TERMS = 256
+"""How many terms the sums have whose order is asked."""
+SWEEP_EPS = 2.0**-17
+"""Exact in every dtype, so that nothing but the variance can be off."""
+EPS = 1e-5
+MOMENTUM = 0.1
+BATCH_MEAN = 4.0
+OLD_MEAN = 3.0
+CONTROL = 3
+"""The control scales x by 2**CONTROL, and eps so that nothing else changes."""
+CONTROL_OFFSET = 5
+
+
+def deviations(precision: Precision, op: str) -> Float64:
+    """(GROUPS, N): Gaussian, standard deviation 1, multiples of 2**-grid."""
+    values = generator(0, "fingerprint", op, precision.name, "x").normal(size=(GROUPS, N))
+    return np.rint(np.clip(values, -6, 6) * 2.0**precision.grid) / 2.0**precision.grid
+
+
+def offsets(precision: Precision, exponent: int) -> Float64:
+    """(GROUPS, 1): between 2**exponent and 2**(exponent + 1), another for each group, multiples of 2**-grid."""
+    fractions = 1.0 + 0.9 * (np.arange(GROUPS) + 0.37) / GROUPS
+    return (np.rint(fractions * 2.0 ** (exponent + precision.grid)) / 2.0**precision.grid)[:, None]
+
+
+def upstream(op: str, shape: tuple[int, ...]) -> Float64:
+    """`shape` is (groups, n): pairs of neighbours that sum to 0, so that no error of a mean passes through them."""
+    values = generator(0, "fingerprint", op, "dy").uniform(0.5, 2.0, size=(shape[0], shape[1] // 2))
+    half = values.astype(np.float32).astype(np.float64)
+    return np.stack([half, -half], axis=2).reshape(shape)
+
+
+def sweep_id(exponent: int | None) -> str:
+    """The id of the probe whose offsets lie at 2**exponent (None: no offset)."""
+    return "sweep-none" if exponent is None else f"sweep-{exponent:02d}"
+
+
+def norm_probes(op: str, precision: Precision) -> Iterator[Probe]:
+    """All probes of a normalisation in one dtype."""
+    layout = LAYOUTS[op]
+    plain = deviations(precision, op)
+    for exponent in (None, *precision.offsets):
+        shift = 0.0 if exponent is None else offsets(precision, exponent)
+        yield norm_probe(op, layout, sweep_id(exponent), plain + shift, SWEEP_EPS)
+    scales = 2.0 ** -np.arange(GROUPS, dtype=np.float64)[:, None]
+    yield norm_probe(op, layout, "eps", plain * scales, EPS)
+    yield from control_probes(op, layout, plain + offsets(precision, CONTROL_OFFSET))
+    for size in ("huge", "immense"):
+        rows = patterns(TERMS, getattr(precision, size))
+        rows = np.concatenate([rows, rows[: -len(rows) % 4]])
+        yield norm_probe(op, layout, f"mean-{size}", rows, SWEEP_EPS)
+        yield bias_probe(op, layout, f"bias-{size}", rows)
+    if op == "batch_norm":
+        yield running_probe(op, layout, plain)
+
+
+def norm_probe(op: str, layout: NormLayout, name: str, groups: Float64, eps: float) -> Probe:
+    """Weight 1 and bias 0, so that the affine step is exact; `groups` is (groups, n)."""
+    shape = layout.affine_shape(*groups.shape)
+    tensors = {"x": layout.arrange(groups), "weight": np.ones(shape), "bias": np.zeros(shape)}
+    tensors["grad.y"] = layout.arrange(upstream(op, groups.shape))
+    if op == "batch_norm":
+        tensors |= {"running_mean": np.zeros(shape), "running_var": np.zeros(shape)}
+    return Probe(name, op, layout.params(groups.shape[1], eps), tensors)
+
+
+def control_probes(op: str, layout: NormLayout, groups: Float64) -> Iterator[Probe]:
+    """One input, and twice the same scaled by a power of two, with eps scaled as the variance or as its root."""
+    scale = 2.0**CONTROL
+    yield norm_probe(op, layout, "control", groups, SWEEP_EPS)
+    yield norm_probe(op, layout, "control-variance", groups * scale, SWEEP_EPS * scale * scale)
+    yield norm_probe(op, layout, "control-deviation", groups * scale, SWEEP_EPS * scale)
+
+
+def bias_probe(op: str, layout: NormLayout, name: str, rows: Float64) -> Probe:
+    """`rows` (channels, terms) are the upstream gradients that the bias' gradient sums."""
+    dy = layout.sum_rows(rows)
+    channels = (dy.shape[1],)
+    x = np.resize([0.0, 1.0, -1.0, 2.0, -2.0], dy.shape)
+    tensors = {"x": x, "weight": np.ones(channels), "bias": np.zeros(channels)}
+    if op == "batch_norm":
+        tensors |= {"running_mean": np.zeros(channels), "running_var": np.ones(channels)}
+    return Probe(name, op, layout.params(channels[0], SWEEP_EPS), {**tensors, "grad.y": dy})
+
+
+def running_probe(op: str, layout: NormLayout, plain: Float64) -> Probe:
+    """Half of the channels have a batch mean and no running one, half the reverse; all means are exact."""
+    mirrored = np.concatenate([plain[:, : N // 2], -plain[:, : N // 2]], axis=1)
+    first = np.arange(GROUPS) < GROUPS // 2
+    probe = norm_probe(op, layout, "running", mirrored + np.where(first, BATCH_MEAN, 0.0)[:, None], SWEEP_EPS)
+    old = {"running_mean": np.where(first, 0.0, OLD_MEAN), "running_var": np.zeros(GROUPS)}
+    return replace(probe, params=replace(probe.params, momentum=MOMENTUM), tensors={**probe.tensors, **old})

@@ -1,0 +1,90 @@
+"""The console: one table, aspect by aspect, with the backends that share an answer on one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from parity import gate
+from parity.fingerprint.claims import Claim
+from parity.fingerprint.study import Fingerprint, Study
+
+
+def render(study: Study, console: Console) -> None:
+    """Print the whole answer."""
+    console.print(headline(study), soft_wrap=True)
+    console.print(Text(lineup(study), style="dim"), soft_wrap=True)
+    for line in remarks(study):
+        console.print(line, soft_wrap=True)
+    console.print()
+    console.print(table(study))
+    console.print(
+        Text("cannot tell: the data do not decide; fingerprint.json has the numbers", style="dim"), soft_wrap=True
+    )
+
+
+def headline(study: Study) -> Text:
+    """How much was found."""
+    counts = study.document["summary"]
+    label, style = {
+        gate.PASSED: ("FINGERPRINT", "bold green"),
+        gate.INTERRUPTED: ("INTERRUPTED", "bold yellow"),
+    }.get(study.exit_code, ("INCOMPLETE", "bold yellow"))
+    missing = f", {counts['not measured']} not measured" if counts["not measured"] else ""
+    text = f"  {study.request.op}: {counts['decided']} answers, {counts['cannot tell']} cannot tell{missing}"
+    return Text.assemble((label, style), text)
+
+
+def lineup(study: Study) -> str:
+    """Who was asked."""
+    return " · ".join(f"{row['name']} {row['version']}".strip() for row in study.document["backends"])
+
+
+def remarks(study: Study) -> Iterator[Text]:
+    """One line for each reason why probes were not answered."""
+    reasons = Counter((p["backend"], p["outcome"], p["message"]) for p in study.document["problems"])
+    for (backend, outcome, message), n in reasons.most_common():
+        where = f"{backend}: {outcome} in {n} probe{'' if n == 1 else 's'}"
+        yield Text.assemble((where, "yellow"), ": ", message.replace("\n", " | "))
+
+
+def table(study: Study) -> Table:
+    """Aspects, who answers what, and why."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column("aspect", no_wrap=True)
+    made.add_column("backend", overflow="fold", ratio=3)
+    made.add_column("answer", overflow="fold", ratio=4)
+    made.add_column("because", overflow="fold", ratio=5)
+    for aspect in dict.fromkeys(c.aspect for f in study.fingerprints for c in f.claims):
+        for i, (who, claim) in enumerate(shared(study, aspect)):
+            style = "" if claim.decided else "dim"
+            made.add_row(
+                Text("" if i else aspect), Text(who), Text(claim.answer, style=style), Text(claim.reason, style="dim")
+            )
+    return made
+
+
+def shared(study: Study, aspect: str) -> Iterator[tuple[str, Claim]]:
+    """The different answers to one question, each with who gives it."""
+    groups: dict[str, list[tuple[Fingerprint, Claim]]] = {}
+    for found in study.fingerprints:
+        for claim in found.claims:
+            if claim.aspect == aspect:
+                # Two reasons for not telling are two answers.
+                groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append((found, claim))
+    for members in groups.values():
+        yield named([found for found, _ in members], len(study.request.dtypes)), members[0][1]
+
+
+def named(members: Sequence[Fingerprint], n_dtypes: int) -> str:
+    """`torch, paddle float32`: a backend without a dtype stands for all of them."""
+    dtypes: dict[str, list[str]] = {}
+    for found in members:
+        dtypes.setdefault(found.backend, []).append(found.dtype)
+    return ", ".join(
+        name if len(listed) == n_dtypes else f"{name} {' '.join(listed)}" for name, listed in dtypes.items()
+    )

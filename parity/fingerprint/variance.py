@@ -1,0 +1,182 @@
+"""Which algorithm gave the variance? By its error over kappa, and by what it does with the error of its mean.
+
+Relative errors (Chan, Golub, LeVeque 1983): naive n*kappa^2*u; Welford n*kappa*u; two-pass n*u + n^2*kappa^2*u^2;
+corrected two-pass n*u + n^3*kappa^3*u^3. The quadratic term of a two-pass is no bound but an identity: with a mean
+that is off by delta, mean((x - m - delta)^2) = v + delta^2, and both sides are measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parity.fingerprint.claims import Answers, Claim, undecided
+from parity.fingerprint.epsilon import root_of
+from parity.fingerprint.moments import Point, on_lattice, sweep
+from parity.fingerprint.norm_probes import TERMS
+from parity.fingerprint.precision import FLOAT32_U, FLOAT64_U, Precision
+from parity.fingerprint.slopes import loglog_slope
+from parity.fingerprint.sums import group_sums
+
+ASPECT = "variance"
+BROKEN = 0.3
+"""Relative errors above this do not follow the theory any more."""
+VISIBLE = 6.0
+"""How many times the error without an offset, or the measurement's noise, an error must be to count."""
+EXPLAINED = 0.8
+"""The share of the squared error that delta^2 must explain for a two-pass; it explains .98 and more of a plain one."""
+SMALLEST = 1e-3
+"""No algorithm has a constant below this, times its term in the theory; the largest is n."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the error grows: `slope` of log(error) over log(kappa) on the `visible` points, and what explains it."""
+
+    precision: Precision
+    floor: float
+    visible: tuple[Point, ...]
+    slope: float
+    squared_mean_error: float
+    positive: float
+    n: int
+
+    def constant(self, power: int, u: float) -> float:
+        """Median of error / (kappa**power * u)."""
+        return float(np.median([p.rms / (p.kappa**power * u) for p in self.visible]))
+
+    def fits(self, power: int, u: float) -> bool:
+        """Whether the error has the size of kappa**power * u, and grows so."""
+        return abs(self.slope - power) <= 0.45 and SMALLEST <= self.constant(power, u) <= self.n
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """The numbers, in the form in which they are stored."""
+        return {
+            "slope": round(self.slope, 3) if self.visible else None,
+            "visible points": len(self.visible),
+            "kappa": [self.visible[0].kappa, self.visible[-1].kappa] if self.visible else None,
+            "error without offset, in u": self.floor / self.precision.u,
+            "explained by the squared error of the mean": round(self.squared_mean_error, 4),
+            "share of positive errors": round(self.positive, 3),
+        }
+
+
+def growth(points: Sequence[Point], precision: Precision) -> Growth:
+    """Sums up a sweep."""
+    floor = max(2 * precision.u, float(np.median([p.rms for p in points[:3]])))
+    visible = tuple(p for p in points if is_visible(p, floor))
+    slope = float("nan")
+    if len(visible) >= 3:
+        slope = loglog_slope([p.kappa for p in visible], [p.rms for p in visible])
+    judged = [share_explained(p) for p in points if is_visible(p, floor) and telling(p, floor)]
+    errors = np.concatenate([p.error for p in visible]) if visible else np.zeros(0)
+    return Growth(
+        precision,
+        floor,
+        visible,
+        slope,
+        float(np.median(judged)) if judged else 0.0,
+        float((errors > 0).mean()) if len(errors) else 0.0,
+        points[0].fit.n,
+    )
+
+
+def is_visible(point: Point, floor: float) -> bool:
+    """Whether the error stands out, and the point is not beyond all theory."""
+    noise = float(np.median(point.noise)) if len(point.noise) else 0.0
+    return point.n_lost == 0 and VISIBLE * max(floor, noise) < point.rms < BROKEN
+
+
+def telling(point: Point, floor: float) -> bool:
+    """Whether the squared error of the mean is large enough to be recognised."""
+    return float(np.sqrt((point.mean_error**4).mean())) > 3 * floor
+
+
+def share_explained(point: Point) -> float:
+    """The share of the squared error of the variance that the squared error of the mean explains."""
+    rest = ((point.error - point.mean_error**2) ** 2).sum()
+    return 1 - float(rest / (point.error**2).sum())
+
+
+def lattice_share(points: Sequence[Point], precision: Precision) -> tuple[float, int]:
+    """The share of variances on multiples of ulp(mean^2), and how many were looked at.
+
+    Only where that spacing is coarse beside what the rounding of r hides, and fine beside the variance.
+    """
+    chosen = []
+    for p in points:
+        spacing = float(np.median(precision.ulp(p.fit.mean**2) / p.fit.var))
+        noise = float(np.median(p.noise)) if len(p.noise) else 0.0
+        if max(noise, 4 * precision.u) * 20 < spacing < 0.5:
+            chosen.append(p.multiples)
+    return on_lattice(chosen), sum(map(len, chosen))
+
+
+def variance_claim(answers: Answers) -> Claim:
+    """The name of the variance's algorithm."""
+    points = sweep(answers, root_of(answers))
+    precision = answers.precision
+    grown = growth(points, precision)
+    share, n_seen = lattice_share(points, precision)
+    evidence = {
+        **grown.evidence,
+        "on multiples of ulp(mean^2)": None if n_seen == 0 else round(share, 3),
+        "values without a number": sum(p.n_lost for p in points),
+    }
+    name, reason = name_variance(grown, wide_mean(answers))
+    lost = [p.kappa for p in points if p.n_lost]
+    if lost and name:
+        reason = f"{reason}; NaN from kappa {lost[0]:.2g} on"
+    return Claim(ASPECT, name, reason, evidence) if name else undecided(ASPECT, reason, **evidence)
+
+
+def name_variance(grown: Growth, wide: bool) -> tuple[str, str]:
+    """The algorithm's name (empty where none fits) and why."""
+    u = grown.precision.u
+    if grown.precision.name == "float64" and grown.floor > 0.01 * FLOAT32_U:
+        return "float32 accuracy in float64", f"off by {grown.floor:.1e} without any offset"
+    if len(grown.visible) == 0:
+        return no_growth(grown, wide)
+    if grown.squared_mean_error >= EXPLAINED:
+        return "two-pass", f"{grown.squared_mean_error:.3f} of its error is the squared error of the mean"
+    if len(grown.visible) < 3:
+        return "", "the error stands out at fewer than three offsets"
+    if grown.positive > 0.97 and grown.slope > 1.2 and grown.constant(2, u * u) < grown.n**2:
+        return "two-pass", "always too large, by about (kappa*u)^2"
+    if grown.fits(2, u):
+        return "naive", describe(grown, 2, u)
+    if grown.fits(2, FLOAT64_U) and u > FLOAT64_U:
+        return "naive, accumulated in float64", describe(grown, 2, FLOAT64_U)
+    if grown.fits(1, u):
+        return "Welford or merged blocks", describe(grown, 1, u)
+    return "", f"the error grows as kappa^{grown.slope:.2f}, which fits no algorithm known here"
+
+
+def no_growth(grown: Growth, wide: bool) -> tuple[str, str]:
+    """What can be said where the error stays where it was."""
+    name = grown.precision.name
+    if wide and name == "float32":
+        return "float64 accumulation", "no error grows with kappa; the mean's sum keeps 16 bits more than float32 has"
+    if wide:
+        return (
+            f"accumulated with more digits than {name}",
+            f"no error grows with kappa; sums keep more than {name} does",
+        )
+    reason = f"no error grows with kappa, though the mean's sum is taken in {name}"
+    return "corrected, shifted or in more digits", reason
+
+
+def describe(grown: Growth, power: int, u: float) -> str:
+    """`error 1.3 * kappa^2.01 * u`."""
+    unit = "u" if u == grown.precision.u else "2^-53"
+    return f"error about {grown.constant(power, u):.2g} kappa^{power} {unit}, slope {grown.slope:.2f}"
+
+
+def wide_mean(answers: Answers) -> bool:
+    """Whether the mean's sum keeps what a sum in this dtype loses."""
+    sums = group_sums(answers, "mean-huge")
+    return bool(np.abs(sums - (TERMS - 2)).max() < 0.5)
