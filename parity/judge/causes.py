@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parity.cases.op import Fit, Knob
 from parity.judge.formats import FORMATS
@@ -16,6 +17,7 @@ SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
 NARROW = frozenset(("attribute-precision", "reduced-precision"))
 DIGITS = {"float16": 11, "float32": 24, "float64": 53}
 
+Array = NDArray[Any]
 Change = Callable[[Prediction], Prediction]
 
 
@@ -89,6 +91,7 @@ def operands(lab: Lab) -> Iterator[Cause]:
 
 
 COARSE = tuple(10.0 ** (k / 2) for k in range(-18, 13))
+FEW = 3
 STEPS = 8
 STEP = 2.0**-18
 
@@ -117,27 +120,29 @@ def as_question(lab: Lab, fit: Fit, value: float) -> Question:
 
 def fit_value(lab: Lab, fit: Fit, observed: Observed, tensors: list[str], base: Question) -> float | None:
     """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
-
-    def residuals(value: float) -> Any:
-        question = base.with_(as_question(lab, fit, value))
-        found = None if question is None else lab.values_of(question, gradients=needed)
-        if found is None or any(observed[n] is None or observed[n].shape != found[n].shape for n in names):  # type: ignore[union-attr]
-            return None
-        parts = [np.ravel((observed[n] - found[n]) / lab.base[n].envelope.rms) for n in names]
-        joined = np.concatenate(parts).astype(np.float64)
-        return joined if np.isfinite(joined).all() else None
-
-    names = [n for n in tensors if not n.startswith("grad.") and lab.base[n].envelope.rms] or tensors
-    names = [n for n in names if lab.base[n].envelope.rms]
-    needed = any(n.startswith("grad.") for n in names)
+    usable = [n for n in tensors if lab.base[n].envelope.rms]
+    names = [n for n in usable if not n.startswith("grad.")] or usable
+    given = {n: values for n in names if (values := observed.get(n)) is not None}
     start = fit.start(lab.case.params)
-    if start <= 0 or sum(lab.base[n].values.size for n in names) < 3:  # type: ignore[union-attr]
+    if start <= 0 or sum(values.size for values in given.values()) < FEW:
         return None
-    tried = [(value, residuals(value)) for value in (start * factor for factor in COARSE)]
-    usable = [(float(np.linalg.norm(r)), value) for value, r in tried if r is not None]
-    if not usable:
-        return None
-    _, value = min(usable)
+
+    def residuals(value: float) -> Array | None:
+        question = base.with_(as_question(lab, fit, value))
+        gradients = any(n.startswith("grad.") for n in given)
+        found = None if question is None else lab.values_of(question, gradients=gradients)
+        if found is None or any(given[n].shape != found[n].shape for n in given):
+            return None
+        joined = np.concatenate([np.ravel((given[n] - found[n]) / lab.base[n].envelope.rms) for n in given])
+        return joined.astype(np.float64) if np.isfinite(joined).all() else None
+
+    tried = [(residuals(value), value) for value in (start * factor for factor in COARSE)]
+    known = [(float(np.linalg.norm(left)), value) for left, value in tried if left is not None]
+    return newton(residuals, min(known)[1]) if known else None
+
+
+def newton(residuals: Callable[[float], Array | None], value: float) -> float:
+    """The positive number near `value` that makes the residuals least (Gauss-Newton, the slope by a difference)."""
     for _ in range(STEPS):
         here, there = residuals(value), residuals(value * (1 + STEP))
         if here is None or there is None or not (slope := (there - here) / (value * STEP)).any():

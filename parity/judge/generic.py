@@ -23,6 +23,7 @@ Left = Mapping[str, float]
 BETTER = 4.0
 """A transform is proposed where it leaves less than a quarter."""
 NEAR = 1e-3
+EXACT = Envelope(0.0, 0.0)
 MAX_ROLL = 3
 FEW = 3
 """So many numbers at least must be hit before it is no chance: two numbers lie on a line, or are each other's reverse."""
@@ -31,40 +32,46 @@ FEW = 3
 def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Cause]:
     """All transforms that come nearer to `observed`; `left` are the error ratios of `prediction`."""
     off = [name for name, value in left.items() if value >= OFF]
+    yield from absent(observed, off)
+    yield from stale(lab, observed, off)
     for name in off:
-        yield from absent(name, observed)
-        yield from stale(lab, name, observed)
         yield from rearranged(name, observed, prediction)
     yield from exchanged(observed, prediction, left, off)
     yield from scaled(lab, observed, prediction, left, off)
     yield from coarse(lab, observed, prediction, off)
 
 
-def replaced(name: str, change: Predicted) -> Change:
-    """The change that puts `change` in the place of one tensor's prediction."""
-    return lambda prediction: {**prediction, name: change}
+def replaced(others: Mapping[str, Predicted]) -> Change:
+    """The change that puts others in the places of some tensors' predictions."""
+    return lambda prediction: {**prediction, **others}
 
 
-def absent(name: str, observed: Observed) -> Iterator[Cause]:
+def absent(observed: Observed, off: list[str]) -> Iterator[Cause]:
     """Nothing, or nothing but zeros."""
-    values = observed.get(name)
-    kind = "missing-gradient" if name.startswith("grad") else "missing-output"
-    if values is None:
-        yield Cause(kind, {"returned": "nothing"}, change=replaced(name, Predicted(None, Envelope(0.0, 0.0))))
-    elif values.size and not values.any():
-        zeros = Predicted(np.zeros_like(values), Envelope(0.0, 0.0))
-        yield Cause(kind, {"returned": "zeros"}, change=replaced(name, zeros))
+    for kind, gradient in (("missing-gradient", True), ("missing-output", False)):
+        names = [n for n in off if n.startswith("grad") is gradient]
+        nothing = {n: Predicted(None, EXACT) for n in names if observed.get(n) is None}
+        if nothing:
+            yield Cause(kind, {"returned": "nothing"}, change=replaced(nothing))
+        given = {n: v for n in names if (v := observed.get(n)) is not None}
+        zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
+        if zeros:
+            yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
 
 
-def stale(lab: Lab, name: str, observed: Observed) -> Iterator[Cause]:
+def stale(lab: Lab, observed: Observed, off: list[str]) -> Iterator[Cause]:
     """The very values of an input."""
-    values = observed.get(name)
-    if values is None or values.size < FEW - 1 or not values.any():
-        return
-    for source, given in lab.inputs.items():
-        if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
-            same = Predicted(values, Envelope(0.0, 0.0))
-            yield Cause("stale", {"equals": source}, change=replaced(name, same))
+    sources: dict[str, str] = {}
+    for name in off:
+        values = observed.get(name)
+        if values is None or values.size < FEW - 1 or not values.any():
+            continue
+        for source, given in lab.inputs.items():
+            if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
+                sources[name] = source
+    if sources:
+        same = {n: Predicted(v, EXACT) for n in sources if (v := observed.get(n)) is not None}
+        yield Cause("stale", {"equals": sources}, change=replaced(same))
 
 
 def rearranged(name: str, observed: Observed, prediction: Prediction) -> Iterator[Cause]:
@@ -81,7 +88,7 @@ def rearranged(name: str, observed: Observed, prediction: Prediction) -> Iterato
         moved = np.ravel(predicted.values)[places].reshape(values.shape)
         if ratio(values, moved_to(predicted, moved)) < OFF:
             n_moved = int((places != np.arange(values.size)).sum())
-            change = replaced(name, moved_to(predicted, moved))
+            change = replaced({name: moved_to(predicted, moved)})
             yield Cause("permuted-elements", {"moved": n_moved}, change=change, weight=1.0)
 
 

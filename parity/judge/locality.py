@@ -18,11 +18,13 @@ Array = NDArray[Any]
 MOST = 0.5
 """An error in more than half of the places is not local."""
 FAINT = 64.0
+STRONG = 32.0
+"""Near the threshold, a few elements beyond it are the tail of an error that is everywhere."""
 
 
 def localized(lab: Lab, observed: Observed, prediction: Prediction, left: Mapping[str, float]) -> Iterator[Cause]:
     """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
-    off = [name for name, value in left.items() if value >= OFF]
+    off = [name for name, value in left.items() if value >= STRONG]
     if lab.dtype == "float64":
         yield from narrow_step(observed, prediction, off)
     for name in off:
@@ -35,7 +37,7 @@ def localized(lab: Lab, observed: Observed, prediction: Prediction, left: Mappin
             mended = np.where(wrong, values.astype(predicted.values.dtype), predicted.values)
             healed = Predicted(mended, replace(predicted.envelope, excused=np.isnan(mended)), predicted.unstable)
             shown = {"tensor": name, "where": where, "holds": contents(values[wrong])}
-            yield Cause("localized", shown, change=replaced(name, healed), weight=2.0)
+            yield Cause("localized", shown, change=replaced({name: healed}), weight=2.0)
 
 
 def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:

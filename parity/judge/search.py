@@ -46,8 +46,8 @@ class State:
 
     @property
     def score(self) -> float:
-        """How much is left, in powers of two beyond the envelope."""
-        return sum(math.log2(min(max(value, OFF), 2.0**60)) for value in self.left.values())
+        """How much is left, in powers of two beyond what chance explains."""
+        return sum(math.log2(min(max(value, CLEAR), 2.0**60)) for value in self.left.values())
 
     @property
     def weight(self) -> float:
@@ -56,8 +56,8 @@ class State:
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """Smaller is better."""
-        return (self.score, self.weight, worst(self.left.values()))
+        """Smaller is better; of those that explain everything, the one of which least has to be believed."""
+        return (0.0 if self.explains else self.score, self.weight, worst(self.left.values()))
 
     @property
     def ids(self) -> frozenset[str]:
