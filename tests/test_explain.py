@@ -106,6 +106,17 @@ def test_a_cause_that_explains_a_part_or_nothing(tmp_path):
     text = shown(stored(tmp_path, finding(), rows))
     assert "explains a part of it" in text
     assert "not explained: error ratio 8.12e+04" in text
+    rows = [diagnosis("rounding", residual_after=0.5), diagnosis("not-identifiable", explained=False)]
+    text = shown(stored(tmp_path, finding(), rows))
+    assert "error ratio 0.5, which careful code has as well" in text
+    assert "each of them explains it: error ratio 8.12e+04 before, 0.91 with one of them" in text
+
+
+def test_values_have_the_digits_of_their_dtype(tmp_path):
+    rows = [comparison("semantic", ("paddle",), dtype=d, actual_value=1 / 3) for d in ("float16", "float32", "float64")]
+    text = shown(stored(tmp_path, rows))
+    for digits in ("0.33333", "0.333333333", "0.33333333333333331"):
+        assert f"paddle {digits} against" in text
 
 
 def test_numbers_spelled_out_in_a_diagnosis(tmp_path):
@@ -194,7 +205,7 @@ def test_a_passing_case_is_aligned(tmp_path):
         ([comparison("rounding", required_rtol=2.04e-5)], "yes, within rounding: needs rtol 2.1e-05 (float32 y)"),
         ([comparison("rounding", required_rtol=float("inf"), max_abs_diff=3e-4)], "yes, within rounding: needs atol 3.0e-04 (float32 y)"),
         ([comparison("rounding"), unstable()], "no: paddle is off in y (float32)"),
-        ([unstable(culprit=["paddle", "torch"]), unstable(tensor="grad.x", dtype="float64")], "no: paddle and torch are off in y (float32) and grad.x (float64)"),
+        ([unstable(culprit=["paddle", "torch"]), unstable(tensor="grad.x", dtype="float64")], "no: paddle and torch are off in y (float32); grad.x (float64)"),
         ([comparison("structure")], "no: the sides differ in y (float32)"),
         ([unstable(known="agreed"), comparison()], "no: paddle is off in y (float32); accepted: agreed"),
         ([unstable(known="agreed"), unstable()], "no: paddle is off in y (float32)"),

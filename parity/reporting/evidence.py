@@ -13,30 +13,35 @@ from parity.reporting.reasons import listed, number
 from parity.reporting.results import Row
 
 MAX_ITEMS = 8
+HARMLESS = frozenset(("rounding", "degenerate-gradient"))
+"""Diagnoses that say that nobody is off."""
 
 
 def diagnosis_lines(row: Row, *, brief: bool = False) -> Iterator[Text]:
-    """A diagnosis: who, what, in which tensors, how much of the error it explains, with its evidence.
+    """A diagnosis: who, what and in which tensors; then how much of the error it explains, and its evidence.
 
     `brief` leaves out the paragraph of the catalogue.
     """
     title = printable(f": {row['title']} ({', '.join(map(str, row['tensors']))})")
     who = printable(f"{row['backend']} {row['dtype']}: ")
     yield Text.assemble(who, (printable(row["id"]), "bold"), title)
-    yield Text(f"  {residual_text(row)}")
+    yield Text(residual_text(row))
     for key, value in row["evidence"].items():
-        yield Text(f"  {printable(evidence_text(str(key), value))}")
+        yield Text(printable(evidence_text(str(key), value)))
     entry = CATALOGUE.get(row["id"])
     if entry is not None and entry.what and not brief:
-        yield Text(f"  {entry.what} (parity explain {entry.id})", style="dim")
+        yield Text(f"{entry.what} (parity explain {entry.id})", style="dim")
 
 
 def residual_text(row: Row) -> str:
-    """`explains it: error ratio 8.1e+04 without, 0.9 with it`."""
+    """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row["residual_before"], row["residual_after"]
+    if row["id"] in HARMLESS:
+        return f"error ratio {number(after)}, which careful code has as well"
     if after is None:
-        size = "" if before is None else f": error ratio {number(before)}"
-        return ("stands by itself" if row["explained"] else "not explained") + size
+        return f"not explained: error ratio {number(before)}"
+    if row["id"] == "not-identifiable":
+        return f"each of them explains it: error ratio {number(before)} before, {number(after)} with one of them"
     word = "explains it" if row["explained"] else "explains a part of it"
     return f"{word}: error ratio {number(before)} before, {number(after)} with it taken into account"
 
@@ -51,14 +56,19 @@ def evidence_text(key: str, value: Any) -> str:
     return f"{key.replace('_', ' ')}: {plain(value)}"
 
 
-def plain(value: Any) -> str:
+def plain(value: Any, digits: int = 6) -> str:
     """Any JSON value in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={plain(item)}" for key, item in shortened(list(value.items())))
+        return ", ".join(f"{key}={plain(item, digits)}" for key, item in shortened(list(value.items())))
     if isinstance(value, (list, tuple)):
         hidden = len(value) - MAX_ITEMS
-        return "[" + ", ".join(map(plain, shortened(value))) + (f", ... {hidden} more" if hidden > 0 else "") + "]"
-    return number(value, 6) if isinstance(value, (int, float)) else str(value)
+        return (
+            "["
+            + ", ".join(plain(item, digits) for item in shortened(value))
+            + (f", ... {hidden} more" if hidden > 0 else "")
+            + "]"
+        )
+    return number(value, digits) if isinstance(value, (int, float)) else str(value)
 
 
 def shortened(items: Sequence[Any]) -> Sequence[Any]:
@@ -68,7 +78,7 @@ def shortened(items: Sequence[Any]) -> Sequence[Any]:
 
 def parameters_text(value: Mapping[str, Any]) -> str:
     """`with eps=0.001`."""
-    return f"with {plain(value)}"
+    return f"with {plain(value, 9)}"
 
 
 def second_text(value: Mapping[str, Any]) -> str:
@@ -97,7 +107,7 @@ def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
 
 def candidate_text(value: Mapping[str, Any]) -> str:
     """`eps-value (eps=0.001) leaves 0.9`."""
-    parameters = f" ({plain(value['parameters'])})" if value.get("parameters") else ""
+    parameters = f" ({plain(value['parameters'], 9)})" if value.get("parameters") else ""
     return f"{value['id']}{parameters} leaves {number(value.get('residual_after'))}"
 
 

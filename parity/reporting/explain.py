@@ -37,6 +37,8 @@ MAX_PAIRS = 4
 """How many comparisons of one tensor are shown with their values; the others are counted."""
 
 LABEL_WIDTH = 11
+DIGITS = {"float16": 5, "float32": 9, "float64": 17}
+"""What it takes to tell two values of a dtype apart."""
 
 CASE_FIELDS = {"params": dict, "inputs": dict, "source": dict, "dtypes": list}
 INPUT_FIELDS = {"shape": list, "draw": str, "file": (str, type(None))}
@@ -169,10 +171,8 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
         yield Text("\ncauses", style="bold")
     told: set[str] = set()
     for diagnosis in rows.diagnoses:
-        yield from (
-            Padding(line, (0, 0, 0, 2), expand=False)
-            for line in diagnosis_lines(diagnosis, brief=diagnosis["id"] in told)
-        )
+        lines = diagnosis_lines(diagnosis, brief=diagnosis["id"] in told)
+        yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
         told.add(diagnosis["id"])
     yield from next_steps(rows, run_dir)
 
@@ -244,8 +244,9 @@ def values_text(row: Row) -> str:
     """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
     if row["worst_index"] is None:
         return f"{row['actual']} against {row['expected']}: {row['message'] or 'nothing to compare'}"
-    values = [f"{row[side]} {number(row[f'{side}_value'], 9)}" for side in ("actual", "expected")]
-    exact = f", oracle {number(row['oracle_value'], 9)}" if row["expected"] != "oracle" else ""
+    digits = DIGITS.get(row["dtype"], 9)
+    values = [f"{row[side]} {number(row[f'{side}_value'], digits)}" for side in ("actual", "expected")]
+    exact = f", oracle {number(row['oracle_value'], digits)}" if row["expected"] != "oracle" else ""
     outside = ""
     if row.get("n_mismatched"):
         outside = f"; {row['n_mismatched']} of {row.get('n_elements')} outside"
