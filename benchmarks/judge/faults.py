@@ -30,13 +30,14 @@ Parts = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault: `switches` make it, `parts` name it."""
+    """A planted fault: `switches` make it, `parts` name it. Of a combination, `alone` are the two by themselves."""
 
     name: str
     ops: tuple[str, ...]
     parts: Parts
     verdicts: tuple[str, ...]
     switches: Mapping[str, Any]
+    alone: tuple[Fault, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -79,11 +80,13 @@ TRANSPOSED = ("transposed",)
 AXES = ("permuted-axes", "transposed")
 ELEMENTS = ("permuted-elements",)
 SHIFTED = ("shifted",)
+REVERSED = ("shifted", "permuted-axes")  # two rows rolled are two rows reversed
 SCALED = ("scaled",)
 MEAN = ("mean-vs-sum",)
 SIGN = ("sign-flipped",)
 NO_GRADIENT = ("missing-gradient",)
 STALE = ("stale",)
+FROZEN = ("stale", "momentum-value")  # statistics that stay are those of a momentum of 0
 DETACHED = ("detached-statistics",)
 NAIVE = ("variance-naive",)
 DDOF = ("variance-ddof",)
@@ -93,6 +96,7 @@ PLACEMENT = ("eps-placement",)
 EPS = ("eps-value",)
 ORDER = ("affine-order",)
 NO_AFFINE = ("affine-missing",)
+UNWEIGHTED = ("affine-missing", "missing-gradient")
 AXIS = ("wrong-axis",)
 UNCENTRED = ("mean-not-subtracted",)
 SOURCE = ("statistics-source",)
@@ -117,7 +121,7 @@ NORM_FAULTS = table(
         ("y-rolled", (SHIFTED,), SEMANTIC, post(("y", "index", "rolled"))),
         ("dx-rolled", (SHIFTED,), SEMANTIC, post(("grad.x", "index", "rolled"))),
         ("dweight-rolled", (SHIFTED,), SEMANTIC, post(("grad.weight", "index", "rolled"))),
-        ("y-rows-rolled", (SHIFTED,), SEMANTIC, post(("y", "index", "rolled-rows"))),
+        ("y-rows-rolled", (REVERSED,), SEMANTIC, post(("y", "index", "rolled-rows"))),
         ("dweight-doubled", (SCALED,), SEMANTIC, post(("grad.weight", "scale", "2"))),
         ("dx-halved", (SCALED,), SEMANTIC, post(("grad.x", "scale", "0.5"))),
         ("all-gradients-doubled", (SCALED,), SEMANTIC, post(*[(f"grad.{t}", "scale", "2") for t in ("x", "weight", "bias")])),
@@ -154,7 +158,7 @@ NORM_FAULTS = table(
         ("bias-first", (ORDER,), SEMANTIC, {"affine_order": "bias-first"}),
         ("no-weight", (NO_AFFINE,), SEMANTIC, {"skip_forward": ("weight",)}),
         ("no-bias", (NO_AFFINE,), SEMANTIC, {"skip_forward": ("bias",)}),
-        ("no-weight-anywhere", (NO_AFFINE,), SEMANTIC, {"skip": ("weight",)}),
+        ("no-weight-anywhere", (UNWEIGHTED,), SEMANTIC, {"skip": ("weight",)}),
         ("wrong-axis", (AXIS,), SEMANTIC, {"wrong_axis": True}),
         ("rms", (UNCENTRED,), SEMANTIC, {"variance": "rms", "centred": False}),
         ("uncentred", (UNCENTRED,), SEMANTIC, {"centred": False}),
@@ -167,12 +171,6 @@ NORM_FAULTS = table(
         ("y-channel", (LOCAL,), SEMANTIC, post(("y", "unwritten", "channel"))),
         ("dx-tail", (LOCAL,), SEMANTIC, post(("grad.x", "unwritten", "tail"))),
         ("dx-corner", (LOCAL,), SEMANTIC, post(("grad.x", "doubled", "corner"))),
-        ("swapped+ddof", (SWAPPED, DDOF), SEMANTIC, {"divisor": "n-1", **post(("grad.weight", "swap", "grad.bias"))}),
-        ("eps-outside+bias-first", (PLACEMENT, ORDER), SEMANTIC, {"eps_placement": "outside", "affine_order": "bias-first"}),
-        ("naive+swapped", (NAIVE, SWAPPED), ("semantic", *UNSTABLE), {"variance": "naive", "clamp": True, **post(("grad.weight", "swap", "grad.bias"))}),
-        ("bias-first+eps-1e-3", (ORDER, EPS), SEMANTIC, {"affine_order": "bias-first", "eps": 1e-3}),
-        ("ddof+eps-1e-3", (DDOF, EPS), SEMANTIC, {"divisor": "n-1", "eps": 1e-3}),
-        ("detached+dbias-negated", (DETACHED, SIGN), SEMANTIC, {"detached": ("mean", "variance"), **post(("grad.bias", "scale", "-1"))}),
     ],
 )  # fmt: skip
 
@@ -182,13 +180,10 @@ BATCH_FAULTS = table(
         ("running-biased", (RUNNING_DDOF,), SEMANTIC, {"running_biased": True}),
         ("momentum-complement", (COMPLEMENT,), SEMANTIC, {"momentum_complement": True}),
         ("running-mean-1-m", (SCALED,), SEMANTIC, post(("running_mean", "scale", "1-m"))),
-        ("running-var-stale", (STALE,), SEMANTIC, post(("running_var", "copy", "running_var"))),
-        ("running-stale", (STALE,), SEMANTIC, post(("running_mean", "copy", "running_mean"), ("running_var", "copy", "running_var"))),
+        ("running-var-stale", (FROZEN,), SEMANTIC, post(("running_var", "copy", "running_var"))),
+        ("running-stale", (FROZEN,), SEMANTIC, post(("running_mean", "copy", "running_mean"), ("running_var", "copy", "running_var"))),
         ("statistics-source", (SOURCE,), SEMANTIC, {"swapped_source": True}),
         ("running-var-naive", (NAIVE,), UNSTABLE, {"variance": "naive", "folded": True}),
-        ("running-biased+momentum-complement", (RUNNING_DDOF, COMPLEMENT), SEMANTIC, {"running_biased": True, "momentum_complement": True}),
-        ("running-biased+eps-doubled", (RUNNING_DDOF, EPS), SEMANTIC, {"running_biased": True, "eps": ("times", 2.0)}),
-        ("running-biased+float32-attributes", (RUNNING_DDOF, ATTRIBUTE), ("semantic", "degraded"), {"running_biased": True, "float32_attributes": True}),
     ],
 )  # fmt: skip
 
@@ -219,8 +214,6 @@ LINEAR_FAULTS = table(
         ("linear-y-last-row", (LOCAL,), SEMANTIC, post(("y", "unwritten", "row"))),
         ("linear-y-tail", (LOCAL,), SEMANTIC, post(("y", "unwritten", "tail"))),
         ("linear-dweight-corner", (LOCAL,), SEMANTIC, post(("grad.weight", "doubled", "corner"))),
-        ("untransposed+dbias-mean", (TRANSPOSED, MEAN), SEMANTIC, {"transposed": True, **post(("grad.bias", "scale", "1/rows"))}),
-        ("linear-dweight-mean+dbias-zero", (MEAN, NO_GRADIENT), SEMANTIC, post(("grad.weight", "scale", "1/rows"), ("grad.bias", "scale", "0"))),
     ],
 )  # fmt: skip
 
@@ -241,8 +234,6 @@ CLIP_FAULTS = table(
         ("clip-float32-inside", (IN_FLOAT32,), DEGRADED, {"float32_inside": True}),
         ("float32-max-norm", (ATTRIBUTE,), DEGRADED, {"float32_attributes": True}),
         ("clip-tail", (LOCAL,), SEMANTIC, post(("grads.0", "unwritten", "tail"))),
-        ("per-tensor+no-denominator-eps", (PER_TENSOR, DENOMINATOR), SEMANTIC, {"per_tensor": True, "denominator_eps": 0.0}),
-        ("one-norm+no-denominator-eps", (NORM_TYPE, DENOMINATOR), SEMANTIC, {"norm_type": 1.0, "denominator_eps": 0.0}),
     ],
 )  # fmt: skip
 
@@ -261,7 +252,40 @@ CLAMP_FAULTS = table(
     ],
 )  # fmt: skip
 
-FAULTS: tuple[Fault, ...] = (*NORM_FAULTS, *BATCH_FAULTS, *LINEAR_FAULTS, *CLIP_FAULTS, *CLAMP_FAULTS)
+SINGLE: tuple[Fault, ...] = (*NORM_FAULTS, *BATCH_FAULTS, *LINEAR_FAULTS, *CLIP_FAULTS, *CLAMP_FAULTS)
+
+PAIRS = (
+    ("swapped", "ddof"),
+    ("eps-outside", "bias-first"),
+    ("naive-clamped", "swapped"),
+    ("bias-first", "eps-1e-3"),
+    ("ddof", "eps-1e-3"),
+    ("detached", "dbias-negated"),
+    ("wrong-axis", "dweight-mean"),
+    ("running-biased", "momentum-complement"),
+    ("running-biased", "eps-doubled"),
+    ("running-biased", "float32-eps"),
+    ("running-biased", "naive-clamped"),
+    ("untransposed", "linear-dbias-mean"),
+    ("linear-dweight-mean", "linear-dbias-zero"),
+    ("per-tensor", "no-denominator-eps"),
+    ("one-norm", "no-denominator-eps"),
+)
+"""Faults planted together, by name."""
+
+
+def together(one: Fault, other: Fault) -> Fault:
+    """Two faults in one kernel, in the ops that can have both."""
+    ops = tuple(op for op in one.ops if op in other.ops)
+    switches = {**one.switches, **other.switches}
+    actions = (*one.switches.get("post", ()), *other.switches.get("post", ()))
+    verdicts = tuple(dict.fromkeys((*one.verdicts, *other.verdicts)))
+    switches = {**switches, **post(*actions)} if actions else switches
+    return Fault(f"{one.name}+{other.name}", ops, (*one.parts, *other.parts), verdicts, switches, (one, other))
+
+
+BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in SINGLE}
+FAULTS: tuple[Fault, ...] = (*SINGLE, *(together(BY_NAME[one], BY_NAME[other]) for one, other in PAIRS))
 
 BASE = Healthy("two-pass", FAMILIES, {})
 """The kernel that all faults start from; the baseline of every run."""

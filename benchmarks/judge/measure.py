@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,13 @@ Arrays = dict[str, NDArray[Any]]
 class Effect:
     """What a kernel did in a cell. `effects` are by tensor, inf where it is absent or not finite where it should be.
 
-    `same` says that it equals the baseline kernel bit for bit; the alarms are those of the simple rules.
+    `same` says that it equals the baseline kernel bit for bit; the alarms are those of the simple rules. `visible` says
+    of each of two faults planted together whether it changes anything beside the other.
     """
 
     effects: Mapping[str, float]
     same: bool
+    visible: tuple[bool, ...] = ()
     alarms: Mapping[str, bool] = field(default_factory=dict)
 
     @property
@@ -80,7 +82,18 @@ def effects(
     right += [compute(row["op"], params, inputs, dtype, h.switches) for h in healthy_of(run.family)]
     yardsticks = {slug(name): yardstick(name, oracle, right, dtype) for name in oracle}
     base = sides[BASE.name]
-    return {name: effect(side, oracle, base, yardsticks, dtype) for name, side in sides.items()}
+    found = {name: effect(side, oracle, base, yardsticks, dtype) for name, side in sides.items()}
+    for name, fault in run.faults.items():
+        without = [compute(row["op"], params, inputs, dtype, other.switches) for other in reversed(fault.alone)]
+        seen = tuple(differs(sides[name], side, yardsticks) for side in without)
+        found[name] = replace(found[name], visible=seen)
+    return found
+
+
+def differs(side: Arrays, other: Arrays, yardsticks: Mapping[str, Errors]) -> bool:
+    """Whether two sides are further apart than right kernels are from the oracle."""
+    pairs = [(side.get(name), other[name], unit) for name, unit in yardsticks.items() if name in other]
+    return any(over(error_of(values, reference), unit) >= DETECTABLE for values, reference, unit in pairs)
 
 
 def effect(side: Arrays, oracle: Arrays, base: Arrays, yardsticks: Mapping[str, Errors], dtype: str) -> Effect:
@@ -91,7 +104,7 @@ def effect(side: Arrays, oracle: Arrays, base: Arrays, yardsticks: Mapping[str, 
         "allclose, baseline": any(not close(side.get(n), base.get(n), dtype, n) for n in oracle),
         "dynamo": any(not dynamo_same(base.get(n), side.get(n), oracle[n]) for n in oracle),
     }
-    return Effect(found, same, alarms)
+    return Effect(found, same, alarms=alarms)
 
 
 def read_side(folder: Path) -> Arrays:

@@ -47,6 +47,21 @@ class Report:
         return [c for c in self.planted if c.confidently_wrong]
 
     @property
+    def unnamed(self) -> list[Cell]:
+        """Detected, but neither named right nor said to be undecidable."""
+        return [c for c in self.planted if c.unexplained and not c.right]
+
+    @property
+    def half_named(self) -> list[Cell]:
+        """Two faults of which one was named."""
+        return [c for c in self.planted if c.combined and c.right and not c.both]
+
+    @property
+    def undecided_wrong(self) -> list[Cell]:
+        """Said to be undecidable between causes of which none was planted."""
+        return [c for c in self.planted if c.undecided and not c.undecided_right]
+
+    @property
     def failed(self) -> list[Cell]:
         """Cells that did not run."""
         return [c for c in self.cells if c.outcome != "ok"]
@@ -59,7 +74,7 @@ class Report:
             "totals": totals(self),
             "per": {key: breakdown(self.planted, of) for key, of in KEYS.items()},
             "confusion": {k: dict(v) for k, v in confusion(self.planted).items()},
-            "misses": [miss(c) for c in (*self.false_alarms, *self.missed, *self.confidently_wrong)],
+            "misses": {title: [miss(c) for c in cells] for title, cells in lists(self).items()},
         }
 
 
@@ -67,7 +82,7 @@ KEYS: Mapping[str, Callable[[Cell], str]] = {
     "op": lambda cell: cell.op,
     "dtype": lambda cell: cell.dtype,
     "framework": lambda cell: cell.framework,
-    "kind": lambda cell: cell.fault.kind if cell.fault else "",
+    "kind": lambda cell: cell.kind,
 }
 
 
@@ -95,7 +110,7 @@ def rate_of(cells: Sequence[Cell], rule: str) -> float | None:
 
 def counts(cells: Sequence[Cell]) -> dict[str, int]:
     """What became of detectable cells."""
-    combined = [c for c in cells if c.fault and c.fault.combined]
+    combined = [c for c in cells if c.combined]
     return {
         "n": len(cells),
         "detected": sum(c.named for c in cells),
@@ -121,7 +136,7 @@ def confusion(cells: Iterable[Cell]) -> dict[str, Counter[str]]:
     """Planted kind to what was named first, `-` where nothing was detected."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in cells:
-        found[cell.fault.kind if cell.fault else ""][cell.first if cell.named else "-"] += 1
+        found[cell.kind][cell.first if cell.named else "-"] += 1
     return dict(sorted(found.items()))
 
 
@@ -148,7 +163,7 @@ def at_most(hits: int, n: int, p: float) -> float:
 
 def miss(cell: Cell) -> dict[str, Any]:
     """A cell that the judge got wrong, as JSON values."""
-    planted = cell.fault.kind if cell.fault and not cell.clean else "clean"
+    planted = "clean" if cell.clean else cell.kind
     return {
         "planted": planted,
         "kernel": cell.backend,
@@ -171,13 +186,21 @@ def render(report: Report) -> str:
     parts = [header(report), overview(report)]
     parts += [counts_table(f"planted, by {key}", breakdown(report.planted, of)) for key, of in KEYS.items()]
     parts += [confusion_table(report)]
-    parts += [
-        listing("false alarms", report.false_alarms),
-        listing(f"detectable, not detected ({far(report.missed)} with twice the effect that is needed)", report.missed),
-        listing("confident wrong names", report.confidently_wrong),
-        listing("did not run", report.failed),
-    ]
+    parts += [listing(title, cells) for title, cells in lists(report).items()]
     return "\n\n".join(parts)
+
+
+def lists(report: Report) -> dict[str, list[Cell]]:
+    """What is listed one by one."""
+    return {
+        "false alarms": report.false_alarms,
+        "detectable, not detected": report.missed,
+        "confident wrong names": report.confidently_wrong,
+        "unexplained": report.unnamed,
+        "undecided between wrong names": report.undecided_wrong,
+        "one of two named": report.half_named,
+        "did not run": report.failed,
+    }
 
 
 def header(report: Report) -> str:
@@ -236,7 +259,7 @@ def confusion_table(report: Report) -> str:
 
 def listing(title: str, cells: Sequence[Cell]) -> str:
     """Cells one by one, the same kernel's together, with the command that shows them."""
-    lines = [f"{title}: {len(cells)}"]
+    lines = [f"{title}: {len(cells)}" + (f", {far(cells)} with twice the effect that is needed" if cells else "")]
     lines += [line(cell) for cell in sorted(cells, key=lambda c: (c.backend, c.case))[:MOST_LISTED]]
     return "\n".join([*lines, "  ..."] if len(cells) > MOST_LISTED else lines)
 

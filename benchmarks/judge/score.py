@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from benchmarks.judge.faults import Fault, Healthy
 from benchmarks.judge.measure import Effect
@@ -54,9 +52,27 @@ class Cell:
         return self.said[0][0] if self.said else "none"
 
     @property
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """The names of each planted part that can be seen here."""
+        if self.fault is None:
+            return ()
+        seen = self.effect.visible or (True,) * len(self.fault.parts)
+        return tuple(part for part, visible in zip(self.fault.parts, seen, strict=True) if visible) or self.fault.parts
+
+    @property
+    def kind(self) -> str:
+        """What was planted and can be seen, by its usual names."""
+        return " + ".join(part[0] for part in self.parts)
+
+    @property
+    def combined(self) -> bool:
+        """Whether two faults can be seen at once."""
+        return len(self.parts) > 1
+
+    @property
     def names(self) -> frozenset[str]:
         """The ids by which the fault may be called."""
-        return frozenset(name for part in self.fault.parts for name in part) if self.fault else frozenset()
+        return frozenset(name for part in self.parts for name in part)
 
     @property
     def right(self) -> bool:
@@ -67,7 +83,7 @@ class Cell:
     def both(self) -> bool:
         """Whether every planted part is among the diagnoses."""
         ids = {name for name, _ in self.said}
-        return self.named and self.fault is not None and all(ids & set(part) for part in self.fault.parts)
+        return self.named and all(ids & set(part) for part in self.parts)
 
     @property
     def undecided(self) -> bool:
@@ -81,7 +97,7 @@ class Cell:
     @property
     def unexplained(self) -> bool:
         """Detected, but no cause was named."""
-        return self.named and (self.first in UNEXPLAINED or not self.said[0][1])
+        return self.named and not self.undecided and (self.first in UNEXPLAINED or not self.said[0][1])
 
     @property
     def confidently_wrong(self) -> bool:
@@ -146,12 +162,6 @@ def by_cell(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:
 
 
 def candidates(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Every text in the evidence of a diagnosis: the ids between which it does not decide are among them."""
-    return tuple(text for row in rows for text in texts(json.loads(json.dumps(row.get("evidence", {})))))
-
-
-def texts(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for child in children for text in texts(child)]
+    """The ids between which the first diagnosis does not decide; `a + b` are two causes together."""
+    found = [item["id"] for row in rows for item in row.get("evidence", {}).get("candidates", ())]
+    return tuple(name for text in found for name in text.split(" + "))
