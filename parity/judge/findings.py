@@ -12,7 +12,7 @@ from parity.judge.catalogue import CATALOGUE
 from parity.judge.causes import Cause
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.envelope import OFF, size
-from parity.judge.lab import Lab, Observed, ratios, worst
+from parity.judge.lab import WIDE, Lab, Observed, ratios, worst
 from parity.judge.search import Found, State, follow
 from parity.judge.verdict import Comparison, Verdict
 
@@ -96,7 +96,7 @@ def sizes(searched: Searched, tensor: str) -> dict[str, float | None]:
     if values is not None and predicted.values is not None:
         error = size(values.astype(predicted.values.dtype) - predicted.values).rms
     careful = searched.lab.base[tensor].envelope.rms
-    return {"error": error, "this_algorithm": predicted.envelope.rms, "careful_code": careful}
+    return {"error": error, "this_algorithm": predicted.envelope.rms / WIDE, "careful_code": careful}
 
 
 def summary(state: State) -> dict[str, Any]:

@@ -26,7 +26,7 @@ NEAR = 1e-3
 EXACT = Envelope(0.0, 0.0)
 MAX_ROLL = 3
 FEW = 3
-"""So many numbers at least must be hit before it is no chance: two numbers lie on a line, or are each other's reverse."""
+"""So many numbers at least must be hit before it is no chance: two lie on a line, or are each other's reverse."""
 
 
 def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Cause]:
@@ -151,6 +151,7 @@ def exchanged(observed: Observed, prediction: Prediction, left: Left, off: list[
     sources = {}
     for name in off:
         peers = [n for n, p in prediction.items() if n != name and gradients(n, name) and alike(p, prediction[name])]
+        peers = [n for n in peers if np.any(prediction[n].values)]
         others = {n: ratio(observed.get(name), prediction[n]) for n in peers}
         nearest = min(others, key=others.__getitem__, default=None)
         if nearest is not None and others[nearest] < left[name] / BETTER:

@@ -21,7 +21,7 @@ DEPTH = 3
 BEAM = 3
 MAX_WORK = 3e8
 """Elements that all questions of one search may ask about together; beyond it only the best state is followed."""
-BAND = 100.0
+BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
 EXCEPTION_COST = 0.25
@@ -224,7 +224,7 @@ def refined(lab: Lab, observed: Observed, state: State) -> State:
 
 def is_rival(best: State, other: State) -> bool:
     """Whether the data cannot tell two states apart that both explain it."""
-    if other.weight > best.weight + EXCEPTION_COST:
+    if other.weight > best.weight:
         return False
     theirs, ours = worst(other.left.values()), worst(best.left.values())
     return theirs < CLEAR or theirs < CLEARER * ours
