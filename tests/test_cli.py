@@ -19,7 +19,20 @@ cases:
   - {id: first, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}
   - {id: second, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 6]}}}
 """
-COMMANDS = ["", "run", "validate", "schema", "report", "ops", "backends", "env", "env list", "env create", "env remove"]
+COMMANDS = [
+    "",
+    "run",
+    "validate",
+    "schema",
+    "report",
+    "explain",
+    "ops",
+    "backends",
+    "env",
+    "env list",
+    "env create",
+    "env remove",
+]
 
 
 def call(*arguments, cwd=None, env=None):

@@ -15,6 +15,7 @@ from parity.judge.ledger import State, apply
 from parity.judge.verdict import Comparison, Verdict
 from parity.reporting.ledger_rows import ledger_lines, ledger_row
 from tests.configs.loading import load, refused
+from tests.conftest import FAKES, user_config
 
 TODAY = datetime.date(2027, 1, 31)
 YESTERDAY, TOMORROW = TODAY - datetime.timedelta(1), TODAY + datetime.timedelta(1)
@@ -282,6 +283,52 @@ def test_rows_and_lines():
     lines = [line.plain for line in ledger_lines(rows[::-1])]
     assert lines[0].startswith("known x.yaml:7: stale: ")
     assert lines[1].endswith("1 comparison, error ratio up to 100: [red]x")
+
+
+# From the config to the exit code
+
+
+OPS = "def layer_norm(x, weight, bias, normalized_shape, eps):\n    d = x - x.mean(-1, keepdims=True)\n    return 1.5 * (d / ((d * d).mean(-1, keepdims=True) + eps) ** 0.5 * weight + bias)\n"
+ONE = "{id: one, op: layer_norm, gradients: false, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"
+
+
+@pytest.fixture
+def scaled(tmp_path):
+    (tmp_path / "ops.py").write_text(OPS)
+    return user_config(tmp_path / "ops.py", cases=[ONE])
+
+
+def test_an_accepted_deviation_passes_and_is_written_down(parity_run, scaled):
+    finished = parity_run(f"{scaled}known:\n  - {{case: o*, backend: mine, reason: as agreed}}\n")
+    assert finished.code == 0
+    assert {row["known"] for row in finished.failing()} == {"as agreed"}
+    (row,) = finished.results["known"]
+    assert (row["state"], row["n_matched"], row["source"]["line"]) == ("matched", 4, 6)
+    assert parity_run(scaled).code == 1
+
+
+@pytest.mark.parametrize("keys", ["until: 2020-01-01", "error_ratio: 1.5", "backend: numpy", "dtype: float16"])
+def test_a_failing_entry_fails_the_run(parity_run, scaled, keys):
+    finished = parity_run(f"{scaled}known:\n  - {{case: one, reason: r, {keys}}}\n")
+    assert finished.code == 1
+    assert finished.results["known"][0]["state"] in ("expired", "worse", "stale")
+
+
+def test_an_entry_that_a_filter_leaves_out_is_not_checked(parity_run, scaled):
+    finished = parity_run(f"{scaled}known:\n  - {{case: one, reason: r, backend: mine}}\n", "-b", "numpy")
+    assert finished.code == 0
+    assert finished.results["known"][0]["state"] == "not-checked"
+
+
+def test_the_level_at_which_a_run_fails(parity_run, scaled):
+    semantic = parity_run(scaled, "--fail-on", "semantic")
+    assert {row["verdict"] for row in semantic.failing()} == {"semantic"}
+    assert semantic.code == 1
+    strict = f"{user_config(FAKES / 'honest.py', cases=[ONE])}tolerance: {{float32: {{rtol: 0, atol: 0}}, float64: {{rtol: 0, atol: 0}}}}\n"
+    rounding = parity_run(strict, "-b", "numpy", "--fail-on", "degraded")
+    assert {row["verdict"] for row in rounding.failing()} == {"rounding"}
+    assert rounding.code == 0
+    assert parity_run(strict, "-b", "numpy").code == 1
 
 
 # What the config says
