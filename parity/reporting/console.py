@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,19 +14,20 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from parity import gate
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.judge.verdict import Verdict
+from parity.reporting.answer import FAILING, answer, causes, plural, suspects
+from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.record import excess
-from parity.reporting.results import Results, ResultsError, Row
+from parity.reporting.results import Results, Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_PER_OP = 16
-PIPED_WIDTH = 120
-FIXED_WIDTH = 68
+PIPED_WIDTH = 140
+FIXED_WIDTH = 84
 """What a table takes without its columns per backend."""
 COLUMN_WIDTH = 11
 STYLES = {
@@ -41,7 +42,6 @@ STYLES = {
     "not-compared": "yellow",
 }
 SEVERITY = tuple(verdict.value for verdict in Verdict)
-FAILING = gate.FAILING[gate.FAIL_ON[0]]
 
 
 class PipeConsole(Console):
@@ -68,7 +68,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
         return
     narrow = console.width < FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
     console.print(lineup(results), soft_wrap=True)
-    for line in [*remarks(results), *suspects(results)]:
+    for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
         console.print(line, soft_wrap=True)
     if results.comparisons:
         for op, frame in results.frame().groupby("op", sort=False):
@@ -79,61 +79,6 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
                 console.print(line, soft_wrap=True)
         console.print()
         console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
-
-
-def answer(results: Results) -> Text:
-    """The verdict line: what differs and who is off."""
-    code = results.summary["exit_code"]
-    verdicts = results.summary["verdicts"]
-    failing = [row for row in results.comparisons if row["verdict"] in FAILING]
-    n_cells = len({(row["case"], row["dtype"], row["tensor"]) for row in results.comparisons})
-    if code == gate.INTERRUPTED:
-        return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept")
-    if failing:
-        return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
-    if code == gate.INCOMPLETE:
-        return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
-    if code != gate.PASSED:
-        raise ResultsError(f"its exit code is {code}, but nothing in it differs")
-    return Text.assemble(
-        ("PASS", "bold green"),
-        f"  {plural(n_cells, 'tensor')} of {plural(n_cases(results.comparisons), 'case')} agree",
-    )
-
-
-def differ(failing: Sequence[Row], n_cells: int) -> str:
-    """`12 of 240 tensors differ, in 3 cases`."""
-    n_failing = len({(row["case"], row["dtype"], row["tensor"]) for row in failing})
-    return f"{n_failing} of {n_cells} tensors differ, in {plural(n_cases(failing), 'case')}"
-
-
-def blame(failing: Sequence[Row]) -> str:
-    """`; off: oneflow in 9, paddle in 3`."""
-    off = Counter(
-        side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
-    )
-    if not off:
-        return "; nobody is further from the oracle than rounding explains"
-    ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
-    return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked)
-
-
-def left_out(verdicts: Row) -> str:
-    """`; 4 comparisons could not be made`, or nothing."""
-    n = verdicts.get("not-compared", 0)
-    if not verdicts:
-        return "; nothing was compared"
-    return f"; {plural(n, 'comparison')} could not be made" if n else ""
-
-
-def n_cases(rows: Sequence[Row]) -> int:
-    """How many cases the rows are about."""
-    return len({row["case"] for row in rows})
-
-
-def plural(n: int, noun: str) -> str:
-    """`1 case`, `2 cases`."""
-    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def lineup(results: Results) -> Text:
@@ -160,16 +105,6 @@ def remarks(results: Results) -> Iterator[Text]:
         )
 
 
-def suspects(results: Results) -> Iterator[Text]:
-    """One line for the passes that say little, with an example."""
-    found = [row for row in results.comparisons if row["suspect"]]
-    if found:
-        n = len({(row["case"], row["dtype"], row["tensor"]) for row in found})
-        example = f"{found[0]['case']} {found[0]['dtype']} {found[0]['tensor']}"
-        text = f": zeros would have passed, or nothing is finite, in {plural(n, 'tensor')}, for example {example}"
-        yield Text.assemble(("suspect", "yellow"), text)
-
-
 def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table | Text:
     """The tensors of one op, the worst first; a line where there is nothing to show."""
     shown = rows if verbose else [row for row in rows if row["verdict"] != "not-compared"][:ROWS_PER_OP]
@@ -192,10 +127,11 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
     table.add_column("× tol", justify="right", no_wrap=True)
     for name in [] if narrow else backends:
         table.add_column(escape(name), justify="right", no_wrap=True)
-    table.add_column("off", overflow="fold")
+    table.add_column("off, and why", overflow="fold")
+    why = reasons(results)
     for row in shown:
         errors = [] if narrow else [error_text(row, name) for name in backends]
-        table.add_row(*lead(row), *errors, Text(who(row["culprit"], backends), style="red"))
+        table.add_row(*lead(row), *errors, Text(who(row, backends, why), style="red"))
     return table
 
 
@@ -232,6 +168,7 @@ def tensor_rows(frame: pd.DataFrame) -> list[Row]:
                 "excess": float(worst["excess"]),
                 "worst": worst.to_dict(),
                 "partial": len(made) < len(group),
+                "known": worst["known"] is not None,
                 "culprit": list(dict.fromkeys(side for sides in group["culprit"] for side in sides)),
                 "errors": dict(zip(against_oracle["actual"], against_oracle["max_abs_diff"], strict=True)),
                 "off": {r["actual"]: r["verdict"] for r in against_oracle.to_dict("records")},
@@ -264,9 +201,22 @@ def error_text(row: Row, backend: str) -> Text:
     return Text(f"{error:.1e} ✗", style="red") if verdict in FAILING else Text(f"{error:.1e}  ", style="dim")
 
 
-def who(culprits: Sequence[str], backends: Sequence[str]) -> str:
-    """The sides that are off; `all` says it shorter where it is everyone."""
-    return "all" if len(backends) > 1 and set(culprits) == set(backends) else ", ".join(culprits)
+def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
+    """The first cause found for each case, dtype, tensor and backend."""
+    found: dict[tuple[str, str, str, str], str] = {}
+    for row in results.diagnoses:
+        for tensor in row["tensors"]:
+            found.setdefault((row["case"], row["dtype"], tensor, row["backend"]), row["id"])
+    return found
+
+
+def who(row: Row, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:
+    """The sides that are off with their causes; `all` says it shorter where it is everyone for the same cause."""
+    causes = {side: why.get((row["case"], row["dtype"], row["tensor"], side), "") for side in row["culprit"]}
+    if len(backends) > 1 and set(causes) == set(backends) and len(set(causes.values())) == 1:
+        return f"all: {next(iter(causes.values()))}".removesuffix(": ")
+    known = " (known)" if row["known"] else ""
+    return ", ".join(f"{side}: {cause}" if cause else side for side, cause in causes.items()) + known
 
 
 def details(rows: Sequence[Row]) -> Iterator[Text]:

@@ -1,0 +1,122 @@
+"""The answer in a few lines: does anything differ at the level that was asked for, who is off, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from parity import gate
+from parity.reporting.results import Results, ResultsError, Row
+
+FAILING = gate.FAILING[gate.FAIL_ON[0]]
+MAX_CAUSES = 12
+HARMLESS = frozenset(("rounding", "degenerate-gradient"))
+
+
+def answer(results: Results) -> Text:
+    """The verdict line: what differs and who is off."""
+    code, verdicts = results.summary["exit_code"], results.summary["verdicts"]
+    level = gate.FAILING.get(results.run.get("fail_on", gate.FAIL_ON[0]), FAILING)
+    failing = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
+    n_cells = count_tensors(results.comparisons)
+    if code == gate.INTERRUPTED:
+        return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept")
+    if failing:
+        return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
+    n_bad = sum(row["state"] in ("stale", "expired", "worse") for row in results.known)
+    if n_bad:
+        tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
+        return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(verdicts))
+    if code == gate.INCOMPLETE:
+        return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
+    if code != gate.PASSED:
+        raise ResultsError(f"its exit code is {code}, but nothing in it differs")
+    return Text.assemble(("PASS", "bold green"), f"  {passed(results, n_cells)}")
+
+
+def passed(results: Results, n_cells: int) -> str:
+    """`96 tensors of 8 cases agree`, and what is let pass beside them."""
+    accepted = [row for row in results.comparisons if row["known"] is not None]
+    below = [row for row in results.comparisons if row["verdict"] in FAILING and row["known"] is None]
+    n_agree = n_cells - count_tensors([*accepted, *below])
+    parts = [f"{plural(n_agree, 'tensor')} of {plural(n_cases(results.comparisons), 'case')} agree"]
+    parts += [f"{count_tensors(accepted)} deviate as known"] if accepted else []
+    if below:
+        kinds = ", ".join(sorted({row["verdict"] for row in below}))
+        parts.append(f"{count_tensors(below)} are outside the tolerance below the level that fails ({kinds})")
+    return "; ".join(parts)
+
+
+def differ(failing: Sequence[Row], n_cells: int) -> str:
+    """`12 of 240 tensors differ, in 3 cases`."""
+    return f"{count_tensors(failing)} of {n_cells} tensors differ, in {plural(n_cases(failing), 'case')}"
+
+
+def blame(failing: Sequence[Row]) -> str:
+    """`; off: oneflow in 9, paddle in 3`; what is only rounding counts for nobody."""
+    off = Counter(
+        side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
+    )
+    n_rounding = count_tensors([row for row in failing if row["verdict"] == "rounding"])
+    if not off:
+        return "; nobody is further from the oracle than rounding explains"
+    ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
+    rounding = f"; rounding only in {n_rounding}" if n_rounding else ""
+    return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked) + rounding
+
+
+def left_out(verdicts: Row) -> str:
+    """`; 4 comparisons could not be made`, or nothing."""
+    n = verdicts.get("not-compared", 0)
+    if not verdicts:
+        return "; nothing was compared"
+    return f"; {plural(n, 'comparison')} could not be made" if n else ""
+
+
+def causes(results: Results) -> Iterator[Text]:
+    """A line for each backend and cause, by how often it is one: `paddle: variance-naive in 4 cells of group_norm`."""
+    ops = {case["id"]: case["op"] for case in results.cases}
+    found: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
+    titles: dict[str, str] = {}
+    for row in results.diagnoses:
+        if row["id"] not in HARMLESS:
+            key = (row["backend"], row["id"], ops.get(row["case"], ""))
+            found.setdefault(key, set()).add((row["case"], row["dtype"]))
+            titles[row["id"]] = row["title"]
+    ranked = sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
+    for (backend, cause, op), cells in ranked[:MAX_CAUSES]:
+        dtypes = ", ".join(sorted({dtype for _, dtype in cells}))
+        where = f" in {plural(len(cells), 'cell')} of {op} ({dtypes})"
+        said = f": {titles[cause]}" if cause != "not-identifiable" else ""
+        yield Text.assemble((f"{backend}: ", "bold"), (cause, "red"), where, (said, "dim"))
+    if len(ranked) > MAX_CAUSES:
+        yield Text(f"and {len(ranked) - MAX_CAUSES} causes more", style="dim")
+
+
+def suspects(results: Results) -> Iterator[Text]:
+    """One line for the passes that hide an error, one for those that say little, each with an example."""
+    found = [row for row in results.comparisons if row["suspect"] and row["known"] is None]
+    hidden = [row for row in found if row["culprit"]]
+    vacuous = [row for row in found if not row["culprit"]]
+    for rows, text in ((hidden, "the tolerance hides who is off"), (vacuous, "zeros would have passed as well")):
+        if rows:
+            example = f"{rows[0]['case']} {rows[0]['dtype']} {rows[0]['tensor']}"
+            n = count_tensors(rows)
+            yield Text.assemble(("suspect", "yellow"), f": {text} in {plural(n, 'tensor')}, for example {example}")
+
+
+def count_tensors(rows: Sequence[Row]) -> int:
+    """How many tensors of how many cells the rows are about."""
+    return len({(row["case"], row["dtype"], row["tensor"]) for row in rows})
+
+
+def n_cases(rows: Sequence[Row]) -> int:
+    """How many cases the rows are about."""
+    return len({row["case"] for row in rows})
+
+
+def plural(n: int, noun: str, nouns: str = "") -> str:
+    """`1 case`, `2 cases`."""
+    return f"{n} {noun if n == 1 else nouns or noun + 's'}"
