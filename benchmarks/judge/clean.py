@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.judge.cases import cases_of
 from benchmarks.judge.report import percent, upper_bound
-from benchmarks.judge.runs import DTYPES, parity
+from benchmarks.judge.runs import DTYPES, ZERO, parity
 from benchmarks.judge.score import by_cell
 from parity.cases import OPS
 from parity.reporting.results import Results, read_results
@@ -88,7 +88,7 @@ def run_op(op: str, n_cases: int, seed: int, folder: Path) -> Results:
         "cases": cases_of(op, n_cases, seed),
     }
     path.write_text(yaml.safe_dump(config))
-    parity(path, out)
+    parity(path, out, ZERO)
     return read_results(out)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.judge.check import check
 from benchmarks.judge.measure import measure
 from benchmarks.judge.report import Report, render
-from benchmarks.judge.runs import Run, Size, execute, healthy_runs, plan_runs
+from benchmarks.judge.runs import ZERO, Run, Size, execute, healthy_runs, plan_runs
 from benchmarks.judge.score import Cell, score
 from parity.reporting.results import read_results
 
@@ -37,7 +37,7 @@ def main() -> int:
         print(clean_report(options.cases or 40, options.seed, options.json))
         return 0
     with kept(options.keep) as folder:
-        report = benchmark(planned(options), folder, extra(options), verbose=True)
+        report = benchmark(planned(options), folder, options.keyword, ordinary=options.ordinary, verbose=True)
     print(render(report))
     if options.json:
         options.json.write_text(json.dumps(report.document(), indent=1))
@@ -54,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help=f"cases per op (default {FULL.n_cases})")
     parser.add_argument("--only", default="", metavar="KERNELS", help="only these faults, comma-separated")
     parser.add_argument("-k", dest="keyword", help="only cases whose id matches, as in `parity run`")
+    parser.add_argument("--ordinary", action="store_true", help="judge at the default tolerances, not at zero")
     parser.add_argument("--healthy", action="store_true", help="only healthy kernels, many cases")
     parser.add_argument("--clean", action="store_true", help="the frameworks' own kernels")
     parser.add_argument("--check", action="store_true", help="are the kernels as labelled? Runs no judge")
@@ -74,10 +75,6 @@ def planned(options: argparse.Namespace) -> Iterator[Run]:
             yield from plan_runs(framework, size, options.seed, only)
 
 
-def extra(options: argparse.Namespace) -> list[str]:
-    return ["-k", options.keyword] if options.keyword else []
-
-
 def quick_report(frameworks: Sequence[str] = ("numpy",), seed: int = 0) -> Report:
     """The quick set: two cases per op, every fault."""
     with kept(None) as folder:
@@ -91,11 +88,15 @@ def kept(folder: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def benchmark(runs: Iterable[Run], folder: Path, options: Sequence[str] = (), *, verbose: bool = False) -> Report:
+def benchmark(
+    runs: Iterable[Run], folder: Path, keyword: str | None = None, *, ordinary: bool = False, verbose: bool = False
+) -> Report:
     """Execute, measure and score all runs."""
     started, cells, judge_s, run_s = time.monotonic(), [], 0.0, 0.0
     for run in runs:
-        found, seconds, judged = one_run(run, folder / run.name, options)
+        if keyword and not any(matches(keyword, case["id"]) for case in run.cases):
+            continue
+        found, seconds, judged = one_run(run, folder / run.name, ["-k", keyword] if keyword else [], ordinary)
         cells += found
         judge_s, run_s = judge_s + judged, run_s + seconds
         if verbose:
@@ -104,13 +105,18 @@ def benchmark(runs: Iterable[Run], folder: Path, options: Sequence[str] = (), *,
     return Report(cells, time.monotonic() - started, facts)
 
 
-def one_run(run: Run, folder: Path, options: Sequence[str]) -> tuple[list[Cell], float, float]:
-    """The cells of a run, parity's seconds and those of its judge (0 where it does not say)."""
-    if options and not any(matches(options[-1], case["id"]) for case in run.cases):
-        return [], 0.0, 0.0
-    out = execute(run, folder, options)
+def one_run(run: Run, folder: Path, options: Sequence[str], ordinary: bool) -> tuple[list[Cell], float, float]:
+    """The cells of a run, parity's seconds and those of its judge (0 where it does not say).
+
+    Effects are measured on what a run at a tolerance of zero keeps. That run is scored too, unless `ordinary` asks for
+    one at the default tolerances.
+    """
+    out = execute(run, folder, "zero", [*options, *ZERO])
     results = read_results(out)
-    cells = score(run, results, measure(run, out, results))
+    measured = measure(run, out, results)
+    if ordinary:
+        results = read_results(execute(run, folder, "ordinary", options))
+    cells = score(run, results, measured)
     return cells, float(results.run["seconds"]), float(results.run.get("judge_seconds") or 0.0)
 
 

@@ -127,21 +127,24 @@ configure({switches!r})
 )
 
 
-def execute(run: Run, folder: Path, options: Sequence[str] = ()) -> Path:
+ZERO = ("--rtol", "0", "--atol", "0")
+"""Every tensor that is not bit for bit the oracle's is then measured, judged and kept."""
+
+
+def execute(run: Run, folder: Path, name: str, options: Sequence[str]) -> Path:
     """Run parity on a run's config; returns the run directory."""
     folder.mkdir(parents=True, exist_ok=True)
-    path, out = folder / "config.yaml", folder / "run"
+    path, out = folder / "config.yaml", folder / name
     path.write_text(yaml.safe_dump(config(run, folder)))
     parity(path, out, options)
     return out
 
 
-def parity(path: Path, out: Path, options: Sequence[str] = ()) -> float:
-    """`parity run` at a tolerance of zero, so that every tensor that is not bit for bit is measured and kept."""
+def parity(path: Path, out: Path, options: Sequence[str]) -> float:
+    """Seconds of a `parity run`, which must come to its end."""
     command = [sys.executable, "-m", "parity", "run", str(path), "-q", "--out", str(out), "--timeout", "300", *options]
-    zero = [] if "--rtol" in options else ["--rtol", "0", "--atol", "0"]
     started = time.monotonic()
-    done = subprocess.run([*command, *zero], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     # An exception in parity itself ends with 1 too, as a difference does.
     if done.returncode not in FINISHED or "Traceback" in done.stderr:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")

@@ -564,10 +564,16 @@ def with_equal_axes_swapped(shape: tuple[int, ...]) -> Any:
     return places(shape).swapaxes(*pairs[0]) if pairs else places(shape)
 
 
+def permuted(shape: tuple[int, ...]) -> Any:
+    """The places in another order; as they are where there are so few that any other order is a roll or a reversal."""
+    size = prod(shape)
+    return np.random.default_rng(5).permutation(size) if size > 4 else places(shape)
+
+
 INDICES = {
     "rolled": lambda shape: np.roll(places(shape).ravel(), 1),
     "rolled-rows": lambda shape: np.roll(places(shape), 1, axis=0),
-    "permuted": lambda shape: np.random.default_rng(5).permutation(prod(shape)),
+    "permuted": permuted,
     "axes": with_equal_axes_swapped,
 }
 """Which element is written to which place."""
@@ -579,12 +585,12 @@ def marked(mask: Any, place: Any) -> Any:
 
 
 REGIONS = {
-    "row": lambda mask: marked(mask, (-1,)),
-    "column": lambda mask: marked(mask, (Ellipsis, -1)),
-    "channel": lambda mask: marked(mask, (slice(None), min(1, mask.shape[1] - 1))) if mask.ndim > 1 else mask,
-    "tail": lambda mask: marked(mask, (Ellipsis, slice(mask.shape[-1] // 4 * 4, None))),
-    "corner": lambda mask: marked(mask, (slice(-2, None),) * mask.ndim),
+    "row": lambda mask: marked(mask, (-1,)) if len(mask) > 1 else mask,
+    "column": lambda mask: marked(mask, (Ellipsis, -1)) if mask.shape[-1] > 1 else mask,
+    "channel": lambda mask: marked(mask, (slice(None), 1)) if mask.ndim > 1 and mask.shape[1] > 1 else mask,
+    "tail": lambda mask: marked(mask, (Ellipsis, slice(mask.shape[-1] // 4 * 4, None))) if mask.shape[-1] > 4 else mask,
+    "corner": lambda mask: marked(mask, (slice(-2, None),) * mask.ndim) if max(mask.shape) > 2 else mask,
 }
-"""The part of a tensor that is wrong: the elements behind a vectorised loop, a border block, ..."""
+"""The part of a tensor that is wrong, never all of it: what is left over by a vectorised loop, a border block, ..."""
 
 REGION_FACTORS = {"unwritten": 0.0, "doubled": 2.0}
