@@ -6,7 +6,7 @@ import numpy as np
 
 from parity.fingerprint.claims import Answers, Claim, undecided
 from parity.fingerprint.epsilon import root_of
-from parity.fingerprint.moments import Fit, Root, fit, running_statistics, sweep
+from parity.fingerprint.moments import Fit, Root, fit, mean_lattice, on_lattice, running_statistics, sweep
 from parity.fingerprint.norm_layouts import LAYOUTS
 from parity.fingerprint.norm_probes import sweep_id
 from parity.fingerprint.precision import Long
@@ -66,9 +66,20 @@ def weight_error(answers: Answers, exponent: int | None, root: Root) -> tuple[fl
     total, size, noise = (
         layout.arrange(values).sum(axis=axes) for values in (terms, np.abs(terms), terms * uncertain[:, None])
     )
+    if layout.per_element:
+        # Elsewhere dy sums to zero over all that one mean is subtracted from.
+        blur = mean_blur(answers, fitted) * r
+        noise = noise + np.sqrt(((dy * blur[:, None]) ** 2).sum(axis=0))
     wrong = np.stack([given - total, noise]) / size / answers.precision.u
     error, noise_rms = np.sqrt((wrong**2).mean(axis=1))
     return float(error), float(noise_rms) + 0.1
+
+
+def mean_blur(answers: Answers, fitted: Fit) -> Long:
+    """By how much the mean that was used may differ from what y says: a folded shift is rounded as well."""
+    units = mean_lattice(answers.precision, fitted)
+    sharp = on_lattice([units]) > 0.9
+    return np.zeros_like(units) if sharp else answers.precision.ulp(fitted.mean) / 2
 
 
 def scale(answers: Answers, exponent: int | None, fitted: Fit, root: Root) -> tuple[Long, Long]:

@@ -96,7 +96,8 @@ def frame_of(lines: Sequence[Line]) -> Frame:
     xs = [math.log10(x) for line in lines for x, _ in line.points] or [0.0, 1.0]
     ys = [math.log10(max(y, FLOOR)) for line in lines for _, y in line.points] or [-16.0, 0.0]
     x0, x1 = math.floor(min(xs) + 1e-9), math.ceil(max(xs) - 1e-9)
-    y0, y1 = math.floor(min(ys)), min(math.ceil(max(ys)), 4)
+    # An error above 100 is no less wrong than one of 100.
+    y0, y1 = math.floor(min(ys)), min(math.ceil(max(ys)) + 1, 2)
     return Frame(x0, max(x1, x0 + 1), y0, max(y1, y0 + 1))
 
 

@@ -105,6 +105,8 @@ def root_of(answers: Answers) -> Root:
         found = measure(answers)
     except NotMeasuredError:
         return Root()
+    if found.best.residual > POOR:
+        return Root(known=False)
     c = found.best.c if found.ddof is None else found.n / (found.n - found.ddof)
     if found.absent:
         return Root(c, 0.0)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.fingerprint.claims import Answers, NotMeasuredError
+from parity.fingerprint.claims import Answers, NotMeasuredError, UnusableError
 from parity.fingerprint.norm_layouts import LAYOUTS
 from parity.fingerprint.norm_probes import SWEEP_EPS, sweep_id
 from parity.fingerprint.precision import Long, Precision
 
 NEAR = 0.1
 """How near to a multiple, as a share of the spacing, a value must be to lie on a lattice; by chance one in five is."""
+ABOUT = 0.05
 
 Running = Callable[[Answers, int | None], tuple[Long, Long]]
 """Gives the mean and the variance that were used at an offset."""
@@ -56,11 +57,15 @@ class Fit:
 
 @dataclass(frozen=True)
 class Root:
-    """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`."""
+    """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`.
+
+    Where neither is `known` to hold, the variance is measured against that of the same values without an offset.
+    """
 
     c: float = 1.0
     eps: float = SWEEP_EPS
     inside: bool = True
+    known: bool = True
 
     def variance(self, r: Long) -> Long:
         """The variance from which r was made."""
@@ -124,24 +129,38 @@ def point(answers: Answers, exponent: int | None, root: Root, running: Running |
     precision, fitted = answers.precision, fit(answers, sweep_id(exponent))
     ok = fitted.finite
     var, mean = fitted.var[ok], fitted.mean[ok]
-    used, mean_used = root.variance(fitted.r[ok]), fitted.mean_used[ok]
+    used, mean_used = variance_used(answers, fitted, root)[ok], fitted.mean_used[ok]
     noise = 2 * fitted.noise[ok]
     if running is not None and ok.all():
         mean_used, used = (values.astype(np.longdouble) for values in running(answers, exponent))
         noise = np.zeros_like(noise)
     wrong = mean_used - mean
-    in_deviations: Long = wrong / np.sqrt(var)
     return Point(
         kappa=float(np.median(fitted.kappa)),
         error=used / var - 1,
         noise=noise,
-        mean_error=in_deviations,
+        mean_error=(wrong / np.sqrt(var)).astype(np.longdouble),
         mean_ulps=wrong / precision.ulp(mean),
         rest=float(np.sqrt((fitted.rest[ok] ** 2).mean()) / precision.u) if ok.any() else float("nan"),
         n_lost=int((~ok).sum()),
         fit=fitted,
         multiples=used / precision.ulp(mean * mean),
     )
+
+
+def variance_used(answers: Answers, fitted: Fit, root: Root) -> Long:
+    """The variance from which r was made, by group."""
+    if root.known:
+        return root.variance(fitted.r)
+    plain = fit(answers, sweep_id(None))
+    return plain.var * (plain.r / fitted.r) ** 2
+
+
+def require_normalised(fitted: Fit) -> None:
+    """Raises UnusableError where y is not x with a standard deviation of about 1."""
+    scale = float(np.median(fitted.r * np.sqrt(fitted.var)))
+    if not abs(scale - 1) < ABOUT:
+        raise UnusableError(f"y is not x normalised: its standard deviation is {scale:.3g}")
 
 
 def running_statistics(answers: Answers) -> Running | None:
@@ -180,6 +199,7 @@ def written(answers: Answers, exponent: int | None) -> tuple[Long, Long]:
 
 def sweep(answers: Answers, root: Root) -> list[Point]:
     """All points of the sweep that have numbers, in rising order of kappa; raises NotMeasuredError where none has."""
+    require_normalised(fit(answers, sweep_id(None)))
     points, problem = [], "no offset was measured"
     running = running_statistics(answers)
     for exponent in (None, *answers.precision.offsets):

@@ -17,6 +17,7 @@ from parity.fingerprint.summation import patterns
 Float64 = NDArray[np.float64]
 
 GROUPS = 16
+DEVIATION = 0.3
 N = 1024
 TERMS = 256
 """How many terms the sums have whose order is asked."""
@@ -32,9 +33,10 @@ CONTROL_OFFSET = 5
 
 
 def deviations(precision: Precision, op: str) -> Float64:
-    """(GROUPS, N): Gaussian, standard deviation 1, multiples of 2**-grid."""
-    values = generator(0, "fingerprint", op, precision.name, "x").normal(size=(GROUPS, N))
-    return np.rint(np.clip(values, -6, 6) * 2.0**precision.grid) / 2.0**precision.grid
+    """(GROUPS, N): Gaussian, multiples of 2**-grid; far from a standard deviation of 1, so that normalising shows."""
+    values = generator(0, "fingerprint", op, precision.name, "x").normal(0.0, DEVIATION, size=(GROUPS, N))
+    limit = 6 * DEVIATION
+    return np.rint(np.clip(values, -limit, limit) * 2.0**precision.grid) / 2.0**precision.grid
 
 
 def offsets(precision: Precision, exponent: int) -> Float64:
