@@ -24,6 +24,7 @@ from parity.judge import ledger as deviations
 from parity.judge.case import CaseJudge
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.judge import consult_oracle
+from parity.judge.memory import Memory
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting import record
@@ -67,6 +68,7 @@ class Ledger:
     comparisons: list[Comparison] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     judging_s: float = 0.0
+    memory: Memory = field(default_factory=Memory)
 
     def results(self, *, interrupted: bool = False) -> Results:
         """The results as they stand."""
@@ -210,7 +212,9 @@ def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Seque
         prepared = event.prepared
         with timed(ledger):
             oracle = consult_oracle(prepared.case, prepared.arrays)
-        judges[prepared.case.id] = CaseJudge(prepared.case, prepared.arrays, oracle, ledger.plan.baseline)
+        judges[prepared.case.id] = CaseJudge(
+            prepared.case, prepared.arrays, oracle, ledger.plan.baseline, ledger.memory
+        )
         ledger.folders[prepared.case.id] = prepared.folder.relative_to(ledger.run_dir)
     elif isinstance(event, CellFinished):
         return take_cell(ledger, event, judges)

@@ -32,12 +32,15 @@ from parity.judge.envelope import (
 from parity.judge.findings import Searched, diagnoses_of, rounding_diagnoses
 from parity.judge.judge import CellJudge, Oracle
 from parity.judge.lab import Lab, Observed
-from parity.judge.search import search
+from parity.judge.memory import Memory
+from parity.judge.search import Found, confirm, recalled, search
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 
 Array = NDArray[Any]
 WIDEST = "float64"
+CLEAR = 8.0
+"""The envelope of all runs is hardly this much wider than that of the first."""
 SAME = 0.25
 SAME_ENVELOPES = 4.0
 """Two errors are the same where they differ by a quarter at most, or by four envelopes of the narrower dtype."""
@@ -73,8 +76,25 @@ class Cell:
 
     @cached_property
     def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor; that of cancelling terms where nothing else gives an error a scale."""
-        return self._with_terms(self._runs.envelopes(RUNS))
+        """The envelope of every tensor; that of cancelling terms where nothing else gives an error a scale.
+
+        The first runs are enough where nothing fails and what is off is so by far.
+        """
+        if self.failing or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios()):
+            return self._with_terms(self._runs.envelopes(RUNS))
+        return self.first_envelopes
+
+    def _first_ratios(self) -> Iterator[float]:
+        """The error ratios after the first runs, of all tensors that are not too near to the oracle to be off."""
+        for backend, outcome in self.outcomes.items():
+            for tensor, exact in self.oracle.items():
+                values = usable(outcome.outputs.get(tensor), exact, self.dtype)
+                if values is not None and not self._near(backend, tensor):
+                    yield error_ratio(values, exact, self.first_envelopes[tensor])
+
+    def fails(self, backend: str) -> bool:
+        """Whether a comparison of a backend fails."""
+        return any(side == backend for side, _ in self.failing)
 
     @cached_property
     def first_envelopes(self) -> Mapping[str, Envelope]:
@@ -139,13 +159,13 @@ class Cell:
         return frozenset((side, c.tensor) for c in failing for side in (c.actual, c.expected))
 
     def _ratio(self, backend: str, tensor: str) -> float | None:
-        output = self.outcomes[backend].outputs.get(tensor)
         exact = self.oracle[tensor]
-        if output is None or output.values is None or output.shape != exact.shape or output.dtype != self.dtype:
+        values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+        if values is None:
             return float("inf")
-        if (backend, tensor) not in self.failing and self._passes(backend, tensor, output.values):
+        if (backend, tensor) not in self.failing and self._passes(backend, tensor, values):
             return None
-        return error_ratio(output.values, exact, self.envelopes[tensor])
+        return error_ratio(values, exact, self.envelopes[tensor])
 
     def _passes(self, backend: str, tensor: str, values: Array) -> bool:
         """Whether less than the whole envelope tells that a side is not off."""
@@ -172,9 +192,12 @@ class Cell:
 class CaseJudge:
     """Gathers the cells of a case, and judges them together."""
 
-    def __init__(self, case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, baseline: str) -> None:
+    def __init__(
+        self, case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, baseline: str, memory: Memory | None = None
+    ) -> None:
         self.case = case
         self.oracle = oracle
+        self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
         self.cells: dict[str, Cell] = {}
@@ -208,11 +231,28 @@ class CaseJudge:
                 continue
             lab = Lab(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
             for backend in backends:
-                earlier = [each.found.best.causes for (_, name), each in found.items() if name == backend]
-                hints = [causes for causes in earlier if causes]
                 observed = cell.observed(backend)
-                found[dtype, backend] = Searched(lab, observed, search(lab, observed, hints))
+                result = self._search(lab, backend, observed, found, thorough=cell.fails(backend))
+                found[dtype, backend] = Searched(lab, observed, result)
+                if result.best.explains and not result.rivals:
+                    self._memory.keep(lab, backend, result.best.causes)
         return found
+
+    def _search(
+        self,
+        lab: Lab,
+        backend: str,
+        observed: Observed,
+        found: Mapping[tuple[str, str], Searched],
+        *,
+        thorough: bool,
+    ) -> Found:
+        """What the wider dtype had, if it explains this one; for a pass, what earlier cases had; else a search."""
+        for (dtype, name), wider in found.items():
+            if name == backend and (same := confirm(lab, observed, wider.found, dtype)) is not None:
+                return same
+        known = None if thorough else recalled(lab, observed, self._memory.recall(lab, backend))
+        return known or search(lab, observed)
 
     def _kinds(self, found: Mapping[tuple[str, str], Searched]) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
@@ -276,6 +316,13 @@ class CaseJudge:
     def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
         """Whether an error in float64 is one that `dtype` can see."""
         return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelopes[tensor].rms
+
+
+def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
+    """An output's values, where it has the structure of the oracle's."""
+    if output is None or (output.shape, output.dtype) != (exact.shape, dtype):
+        return None
+    return output.values
 
 
 def in_dtype(output: Output | None, dtype: str) -> Array | None:

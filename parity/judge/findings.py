@@ -12,8 +12,8 @@ from parity.judge.catalogue import CATALOGUE
 from parity.judge.causes import Cause
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.envelope import OFF, size
-from parity.judge.lab import WIDE, Lab, Observed, ratios, worst
-from parity.judge.search import Found, State, follow
+from parity.judge.lab import WIDE, Lab, Observed, worst
+from parity.judge.search import Found, State, begin, follow
 from parity.judge.verdict import Comparison, Verdict
 
 
@@ -34,7 +34,7 @@ class Searched:
     @cached_property
     def start(self) -> State:
         """What is left without any cause."""
-        return State((), self.lab.base, ratios(self.observed, self.lab.base))
+        return begin(self.lab, self.observed)
 
     @cached_property
     def needed(self) -> tuple[Mapping[str, float], ...]:
@@ -73,6 +73,8 @@ def diagnosis(
         evidence["second"] = summary(searched.found.second)
     if searched.found.rivals:
         evidence["not_told_from"] = [summary(rival) for rival in searched.found.rivals]
+    if searched.found.taken_from:
+        evidence["first_found_in"] = searched.found.taken_from
     if cause.question is not None and cause.question.unstable:
         evidence["sizes"] = {n: sizes(searched, n) for n in needing}
     return Diagnosis(

@@ -7,7 +7,7 @@ forward pass can be wrong beside a right backward pass. A state explains where e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -73,25 +73,29 @@ class State:
 
 @dataclass(frozen=True)
 class Found:
-    """The best state, the other ones that explain as much, and the best of those that explain less."""
+    """The best state, the other ones that explain as much, and the best of those that explain less.
+
+    `taken_from`: the dtype or the case whose causes were tried first and explain this one too.
+    """
 
     best: State
     rivals: tuple[State, ...] = ()
     second: State | None = None
+    taken_from: str = ""
 
 
-def search(lab: Lab, observed: Observed, hints: Sequence[Sequence[Cause]] = ()) -> Found:
-    """The causes that explain `observed`; `hints` are lists of causes that are tried first, as they are."""
-    start = State((), lab.base, ratios(observed, lab.base))
-    for hint in hints:
-        state = follow(lab, observed, start, hint)
-        if state is not None and state.explains:
-            return Found(state)
-    tried: list[State] = []
+def search(lab: Lab, observed: Observed) -> Found:
+    """The causes that explain `observed`."""
+    start = begin(lab, observed)
     standing = standing_causes(lab)
+    plain = [cause for cause in standing if not cause.weight]
+    tried: list[State] = []
     level = [start]
     for depth in range(DEPTH):
-        wider = [state for origin in level for state in steps(lab, observed, origin, standing)]
+        wider = [state for origin in level for state in steps(lab, observed, origin, plain)]
+        if not any(state.explains and state.weight < COST * (depth + 1) + 1 for state in wider):
+            lossy = [cause for cause in standing if cause.weight]
+            wider += [state for origin in level for state in steps(lab, observed, origin, lossy, propose=False)]
         if depth == 0 and not any(state.explains for state in wider):
             wider += fits(lab, observed, start)
         tried += wider
@@ -99,6 +103,31 @@ def search(lab: Lab, observed: Observed, hints: Sequence[Sequence[Cause]] = ()) 
         if not level or level[0].explains:
             break
     return conclude(lab, observed, start, tried)
+
+
+def begin(lab: Lab, observed: Observed) -> State:
+    """What is left without any cause."""
+    return State((), lab.base, ratios(observed, lab.base))
+
+
+def confirm(lab: Lab, observed: Observed, found: Found, dtype: str) -> Found | None:
+    """What was found in another dtype, where it explains this one too; rivals there are rivals here if they do."""
+    start = begin(lab, observed)
+    best = follow(lab, observed, start, found.best.causes)
+    if not found.best.causes or best is None or not best.explains:
+        return None
+    rivals = [follow(lab, observed, start, rival.causes) for rival in found.rivals]
+    return Found(best, tuple(r for r in rivals if r is not None and r.explains), taken_from=dtype)
+
+
+def recalled(lab: Lab, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]]) -> Found | None:
+    """What was found in another case, where it explains this one too."""
+    start = begin(lab, observed)
+    for case, causes in recipes:
+        state = follow(lab, observed, start, causes)
+        if state is not None and state.explains:
+            return Found(state, taken_from=case)
+    return None
 
 
 def breadth(lab: Lab, standing: Sequence[Cause]) -> int:
@@ -114,9 +143,12 @@ def follow(lab: Lab, observed: Observed, start: State, causes: Sequence[Cause]) 
     return state
 
 
-def steps(lab: Lab, observed: Observed, origin: State, standing: Sequence[Cause]) -> Iterator[State]:
-    """All states one cause further that leave less."""
-    for cause in (*standing, *proposals(lab, observed, origin.prediction, origin.left)):
+def steps(
+    lab: Lab, observed: Observed, origin: State, standing: Sequence[Cause], *, propose: bool = True
+) -> Iterator[State]:
+    """All states one cause further that leave less; `propose` adds the transforms that what was observed suggests."""
+    proposed = proposals(lab, observed, origin.prediction, origin.left) if propose else ()
+    for cause in (*standing, *proposed):
         state = extended(lab, observed, origin, cause)
         if state is not None and state.score < origin.score - 1:
             yield state
