@@ -24,9 +24,7 @@ class Recipe:
 class Memory:
     """The recipes of a run by op, backend and dtype."""
 
-    _recipes: dict[tuple[str, str, str], dict[tuple[tuple[str, frozenset[str]], ...], Recipe]] = field(
-        default_factory=dict
-    )
+    _recipes: dict[tuple[str, str, str], list[Recipe]] = field(default_factory=dict)
 
     def keep(self, lab: Lab, backend: str, causes: Sequence[Cause]) -> None:
         """Remember causes that explained everything, if all of them are questions to the oracle."""
