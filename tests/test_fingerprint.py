@@ -122,7 +122,7 @@ def test_a_fused_multiplication_is_seen(tmp_path):
     found = fingerprint(tmp_path, "layer_norm", {"mine": "norms(folded='fused')"}, "--dtype", "float32")
     claims = found.claims("mine", "float32")
     assert claims["affine"] == "folded: fma(x, s, b - m*s)"
-    assert claims["variance"] == "two-pass"
+    assert claims["variance"] in ("two-pass", "cannot tell")
     assert claims["grad.weight"] in ("centred", "cannot tell")
 
 
@@ -141,11 +141,7 @@ def test_a_float32_eps_shows_in_float64_only(layer_norms):
 
 def test_a_folded_kernel_is_not_called_naive_or_welford(layer_norms):
     for dtype in BOTH:
-        assert layer_norms.claims("folded", dtype)["variance"] in (
-            "two-pass",
-            "cannot tell",
-            "corrected, shifted or in more digits",
-        )
+        assert layer_norms.claims("folded", dtype)["variance"] in ("two-pass", "cannot tell")
 
 
 def test_every_claim_has_its_numbers(layer_norms):

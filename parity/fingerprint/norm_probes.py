@@ -25,7 +25,7 @@ SWEEP_EPS = 2.0**-17
 """Exact in every dtype, so that nothing but the variance can be off."""
 EPS = 1e-5
 MOMENTUM = 0.1
-BATCH_MEAN = 4.0
+BATCH_MEAN = 0.25
 OLD_MEAN = 3.0
 CONTROL = 3
 """The control scales x by 2**CONTROL, and eps so that nothing else changes."""
@@ -33,16 +33,21 @@ CONTROL_OFFSET = 5
 
 
 def deviations(precision: Precision, op: str) -> Float64:
-    """(GROUPS, N): Gaussian, multiples of 2**-grid; far from a standard deviation of 1, so that normalising shows."""
+    """(GROUPS, N): Gaussian; far from a standard deviation of 1, so that normalising shows."""
     values = generator(0, "fingerprint", op, precision.name, "x").normal(0.0, DEVIATION, size=(GROUPS, N))
-    limit = 6 * DEVIATION
-    return np.rint(np.clip(values, -limit, limit) * 2.0**precision.grid) / 2.0**precision.grid
+    return on_grid(np.clip(values, -6 * DEVIATION, 6 * DEVIATION), precision.grid(0))
 
 
-def offsets(precision: Precision, exponent: int) -> Float64:
-    """(GROUPS, 1): between 2**exponent and 2**(exponent + 1), another for each group, multiples of 2**-grid."""
+def on_grid(values: Float64, spacing: float) -> Float64:
+    """The nearest multiples of a power of two."""
+    return np.rint(values / spacing) * spacing
+
+
+def with_offset(precision: Precision, plain: Float64, exponent: int) -> Float64:
+    """(GROUPS, N): `plain` around 2**exponent to 1.9 * 2**exponent, another for each group, exact."""
     fractions = 1.0 + 0.9 * (np.arange(GROUPS) + 0.37) / GROUPS
-    return (np.rint(fractions * 2.0 ** (exponent + precision.grid)) / 2.0**precision.grid)[:, None]
+    spacing = precision.grid(exponent)
+    return on_grid(plain, spacing) + on_grid(fractions * 2.0**exponent, spacing)[:, None]
 
 
 def upstream(op: str, shape: tuple[int, ...]) -> Float64:
@@ -62,11 +67,11 @@ def norm_probes(op: str, precision: Precision) -> Iterator[Probe]:
     layout = LAYOUTS[op]
     plain = deviations(precision, op)
     for exponent in (None, *precision.offsets):
-        shift = 0.0 if exponent is None else offsets(precision, exponent)
-        yield norm_probe(op, layout, sweep_id(exponent), plain + shift, SWEEP_EPS)
+        groups = plain if exponent is None else with_offset(precision, plain, exponent)
+        yield norm_probe(op, layout, sweep_id(exponent), groups, SWEEP_EPS)
     scales = 2.0 ** -np.arange(GROUPS, dtype=np.float64)[:, None]
     yield norm_probe(op, layout, "eps", plain * scales, EPS)
-    yield from control_probes(op, layout, plain + offsets(precision, CONTROL_OFFSET))
+    yield from control_probes(op, layout, with_offset(precision, plain, CONTROL_OFFSET))
     for size in ("huge", "immense"):
         rows = patterns(TERMS, getattr(precision, size))
         rows = np.concatenate([rows, rows[: -len(rows) % 4]])
@@ -109,6 +114,7 @@ def running_probe(op: str, layout: NormLayout, plain: Float64) -> Probe:
     """Half of the channels have a batch mean and no running one, half the reverse; all means are exact."""
     mirrored = np.concatenate([plain[:, : N // 2], -plain[:, : N // 2]], axis=1)
     first = np.arange(GROUPS) < GROUPS // 2
+    mirrored = on_grid(mirrored, 2.0**-20)
     probe = norm_probe(op, layout, "running", mirrored + np.where(first, BATCH_MEAN, 0.0)[:, None], SWEEP_EPS)
     old = {"running_mean": np.where(first, 0.0, OLD_MEAN), "running_var": np.zeros(GROUPS)}
     return replace(probe, params=replace(probe.params, momentum=MOMENTUM), tensors={**probe.tensors, **old})

@@ -16,14 +16,12 @@ Long = NDArray[np.longdouble]
 class Precision:
     """A dtype under test.
 
-    `digits`: bits of the significand; u = 2**-digits. `grid`: deviations are multiples of 2**-grid, so that an offset
-    of up to 2**`last` + deviation has no rounding. `step`: between the exponents of the offsets. `huge` swallows
+    `digits`: bits of the significand; u = 2**-digits. `last`, `step`: of the exponents of the offsets. `huge` swallows
     up to 256 ones in this dtype; `immense` also does so in the next wider one, and its square is still finite.
     """
 
     name: str
     digits: int
-    grid: int
     last: int
     step: int
     huge: float
@@ -39,14 +37,18 @@ class Precision:
         """The exponents of the offsets of the sweep, in rising order."""
         return tuple(range(1, self.last + 1, self.step))
 
+    def grid(self, exponent: int) -> float:
+        """The spacing of this dtype's numbers from 2**exponent to 2**(exponent + 1)."""
+        return 2.0 ** (exponent + 1 - self.digits)
+
     def ulp(self, values: Any) -> Any:
         """The distance between neighbouring numbers of this dtype at `values`."""
         return np.spacing(np.abs(np.asarray(values)).astype(self.name)).astype(np.longdouble)
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    "float32": Precision("float32", digits=24, grid=6, last=17, step=1, huge=2.0**40, immense=2.0**62),
-    "float64": Precision("float64", digits=53, grid=22, last=29, step=2, huge=2.0**62, immense=2.0**100),
+    "float32": Precision("float32", digits=24, last=17, step=1, huge=2.0**40, immense=2.0**62),
+    "float64": Precision("float64", digits=53, last=29, step=2, huge=2.0**62, immense=2.0**100),
 }
 """What can be probed, by dtype."""
 
