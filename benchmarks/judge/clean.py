@@ -15,7 +15,7 @@ import yaml
 from benchmarks.judge.cases import cases_of
 from benchmarks.judge.report import percent, upper_bound
 from benchmarks.judge.runs import DTYPES, ZERO, parity
-from benchmarks.judge.score import by_cell
+from benchmarks.judge.score import by_cell, causes_of
 from parity.cases import OPS
 from parity.reporting.results import Results, read_results
 
@@ -99,7 +99,7 @@ def alarms_of(results: Results) -> list[Alarm]:
     found = []
     for (case, dtype), rows in comparisons.items():
         for backend in sorted({name for row in rows for name in row["culprit"]}):
-            said = tuple(d["id"] for d in diagnoses[case, dtype] if d["backend"] == backend)
+            said = tuple(d["id"] for d in causes_of(diagnoses[case, dtype], backend))
             ratios = {r["tensor"]: r["error_ratio"]["actual"] for r in rows if (r["actual"], r["expected"]) == (backend, "oracle") and backend in r["culprit"]}  # fmt: skip
             found.append(
                 Alarm(backend, ops[case], case, dtype, said, ratios, is_established(backend, ops[case], dtype, said))

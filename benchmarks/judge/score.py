@@ -13,7 +13,8 @@ from benchmarks.judge.runs import Run
 from parity.reporting.results import Results, Row
 
 NOT_IDENTIFIABLE = "not-identifiable"
-UNEXPLAINED = ("unexplained", "rounding", "none")
+HARMLESS = ("rounding", "degenerate-gradient")
+UNEXPLAINED = ("unexplained", "none")
 """First diagnoses that name no cause."""
 
 Key = tuple[str, str, str]
@@ -123,7 +124,7 @@ def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Ce
     for row in results.outcomes:
         key, cell = (row["case"], row["dtype"], row["backend"]), (row["case"], row["dtype"])
         accused = [c for c in comparisons[cell] if row["backend"] in c["culprit"]]
-        mine = [d for d in diagnoses[cell] if d["backend"] == row["backend"]]
+        mine = causes_of(diagnoses[cell], row["backend"])
         kernel = run.kernels[row["backend"]]
         cells.append(
             Cell(
@@ -146,6 +147,11 @@ def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Ce
             )
         )
     return cells
+
+
+def causes_of(diagnoses: Sequence[Row], backend: str) -> list[Row]:
+    """What was said about a backend, but for the tensors in which it only rounds."""
+    return [d for d in diagnoses if d["backend"] == backend and d["id"] not in HARMLESS]
 
 
 def verdicts(accused: Sequence[Row], backend: str) -> tuple[str, ...]:
