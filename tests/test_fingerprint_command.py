@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from parity.fingerprint.drift_plot import Line, svg
 from parity.fingerprint.summation import meetings, order_name, pairs, patterns
+from tests.conftest import parity_command
 from tests.test_fingerprint import Found, call, fingerprint
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,6 +36,11 @@ def test_mistakes_end_with_2_and_no_traceback(tmp_path, arguments, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_help_ends_with_an_example(tmp_path):
+    lines = call("--help", cwd=tmp_path).stdout.rstrip().splitlines()
+    assert lines[-1].strip().startswith("parity fingerprint ")
 
 
 def test_the_backends_of_a_config(tmp_path):
@@ -72,6 +80,20 @@ def test_a_missing_backward_costs_the_gradients_only(tmp_path):
     assert found.code == 3
     assert found.claims("half", "float32")["variance"] == "two-pass"
     assert found.claim("half", "float32", "sum of grad.bias")["measured"] is False
+
+
+def test_an_interrupt_keeps_what_was_answered(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\n\ndef clip_grad_norm(grads, max_norm):\n    time.sleep(60)\n")
+    command = parity_command("fingerprint", "clip_grad_norm", "-b", "numpy", "-b", "slow=numpy:slow.py", "--out", "out")
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "slow: numpy" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out.startswith("INTERRUPTED")
+    assert json.loads((tmp_path / "out" / "fingerprint.json").read_text())["summary"]["exit_code"] == 130
 
 
 NONSENSE = {
