@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from benchmarks.judge.faults import Fault, Healthy
 from benchmarks.judge.measure import Effect
@@ -25,6 +24,7 @@ class Cell:
     """One kernel in one case and dtype. `named`: the judge calls it a culprit; `said`: its diagnoses, in their order."""
 
     framework: str
+    seed: int
     op: str
     case: str
     dtype: str
@@ -110,10 +110,13 @@ class Cell:
         """Whether all tensors for which it is the culprit have a verdict that fits."""
         return self.fault is not None and set(self.verdicts) <= {*self.fault.verdicts, "close"}
 
-    @cached_property
+    @property
     def command(self) -> str:
         """How to see it again."""
-        return f"python benchmarks/judge/run.py --frameworks {self.framework} --only '{self.backend}' -k '{self.case}'"
+        number = int(self.case.split("-")[1]) + 1
+        kernels = "--healthy" if self.fault is None else f"--only '{self.backend}'"
+        where = f"--frameworks {self.framework} --seed {self.seed} --cases {number}"
+        return f"python benchmarks/judge/run.py {where} {kernels} -k '{self.case}'"
 
 
 def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Cell]:
@@ -129,6 +132,7 @@ def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Ce
         cells.append(
             Cell(
                 framework=run.framework,
+                seed=run.seed,
                 op=ops[row["case"]],
                 case=row["case"],
                 dtype=row["dtype"],
