@@ -83,13 +83,20 @@ def rearranged(name: str, observed: Observed, prediction: Prediction) -> Iterato
         if ratio(values, moved_to(predicted, moved)) < OFF:
             yield Cause(kind, shown, change=rearrange(name, kind, shown, values.shape))
     if values.shape == predicted.values.shape and values.size >= FEW:
-        places = np.empty(values.size, np.intp)
-        places[np.argsort(values, axis=None, kind="stable")] = np.argsort(predicted.values, axis=None, kind="stable")
-        moved = np.ravel(predicted.values)[places].reshape(values.shape)
-        if ratio(values, moved_to(predicted, moved)) < OFF:
-            n_moved = int((places != np.arange(values.size)).sum())
-            change = replaced({name: moved_to(predicted, moved)})
-            yield Cause("permuted-elements", {"moved": n_moved}, change=change, weight=1.0)
+        yield from permuted(name, values, predicted, predicted.values)
+
+
+def permuted(name: str, values: Array, predicted: Predicted, exact: Array) -> Iterator[Cause]:
+    """The order that the values have: all moved by the same number of places in memory, or without a rule."""
+    places = np.empty(values.size, np.intp)
+    places[np.argsort(values, axis=None, kind="stable")] = np.argsort(exact, axis=None, kind="stable")
+    step = int(-places[0] % values.size)
+    found = ("shifted", {"in_memory_by": step}, np.roll(np.ravel(exact), step), 0.0)
+    n_moved = int((places != np.arange(values.size)).sum())
+    for kind, shown, moved, weight in (found, ("permuted-elements", {"moved": n_moved}, np.ravel(exact)[places], 1.0)):
+        other = moved_to(predicted, moved.reshape(values.shape))
+        if ratio(values, other) < OFF:
+            yield Cause(kind, shown, change=replaced({name: other}), weight=weight)
 
 
 def same_values(values: Array, predicted: Predicted) -> bool:
@@ -128,6 +135,9 @@ def arrangements(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, d
         yield from turned(values, shape)
     if values.shape != shape:
         return
+    for shift in (*range(1, MAX_ROLL + 1), *range(-MAX_ROLL, 0)):
+        if rank > 1 and abs(shift) < values.size:
+            yield "shifted", {"in_memory_by": shift}, np.roll(values, shift)
     for axis in range(rank):
         yield "permuted-axes", {"flipped": axis}, np.flip(values, axis)
         for step in range(1, min(MAX_ROLL, values.shape[axis] - 1) + 1):
@@ -185,7 +195,8 @@ def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off
     for names in groups(factors):
         value = factors[names[0]]
         n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
-        if n_elements >= FEW and closer(observed, prediction, names[0], value, left):
+        inside = all(ratio(observed[n], times(prediction[n], value)) < OFF for n in names)
+        if n_elements >= FEW and inside:
             shown = {"factor": value, "meaning": "no number of this case"}
             yield Cause("scaled", shown, change=multiplied(dict.fromkeys(names, value)), weight=2.0)
 

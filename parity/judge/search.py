@@ -25,6 +25,7 @@ BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
 EXCEPTION_COST = 0.25
+MUCH_WORSE = 16.0
 CLEAR = 2.0
 CLEARER = 3.0
 """A rival is out where it leaves twice the envelope or more, and three times what the best leaves."""
@@ -196,7 +197,10 @@ def chosen(observed: Observed, origin: State, cause: Cause, prediction: Predicti
     taken, left, exceptions = dict(origin.prediction), dict(origin.left), origin.exceptions
     for name, predicted in prediction.items():
         before, after = origin.left[name], ratio(observed.get(name), predicted)
-        if (after < OFF and credible(observed, name, predicted, before)) or (after < before and not predicted.unstable):
+        if after < OFF and credible(observed, name, predicted, before):
+            taken[name], left[name] = predicted, after
+        elif before >= OFF and after < MUCH_WORSE * before and not predicted.unstable:
+            # Another cause is at work here as well; beside it, this one holds for all tensors alike.
             taken[name], left[name] = predicted, after
         elif after > max(OFF, before):
             exceptions += 1
