@@ -152,7 +152,7 @@ def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[st
         found = values.transpose(order)
         if found.shape == shape:
             yield "transposed" if rank == 2 else "permuted-axes", {"axes": list(order)}, found
-        if found.size == np.prod(shape):
+        elif found.size == np.prod(shape):
             yield "permuted-axes", {"read_in_order": list(order)}, found.reshape(shape)
 
 
