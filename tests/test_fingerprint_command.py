@@ -64,6 +64,7 @@ def test_a_crash_is_reported_and_the_others_go_on(tmp_path):
     found = Found(call("clip_grad_norm", *arguments, cwd=tmp_path), tmp_path / "out")
     assert found.code == 3
     assert "crash: crash in" in found.stdout
+    assert "not measured" in found.stdout
     assert found.stdout.startswith("INCOMPLETE")
     assert {p["outcome"] for p in found.document["problems"]} == {"crash"}
     assert found.claims("numpy", "float32")["norm"] == "2-norm"

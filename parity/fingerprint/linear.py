@@ -50,14 +50,14 @@ def linear_probes(precision: Precision) -> Iterator[Probe]:
     yield linear_probe("bits-x", ladder, np.ones((OUTPUTS, NARROW)))
     yield linear_probe("bits-weight", np.ones((OUTPUTS, NARROW)), ladder)
     yield bias_probe(precision)
-    yield linear_probe("fused", fused_rows(precision), fused_weight(precision))
+    yield linear_probe("fused", whole_tiles(fused_rows(precision)), fused_weight(precision))
     for n in GROWTH:
         yield growth_probe(precision, n)
 
 
 def whole_tiles(rows: Float64) -> Float64:
     """As many rows as fill tiles of 64: the rows of a part of a tile may be summed by another kernel."""
-    return np.concatenate([rows, rows[: -len(rows) % TILE]])
+    return np.resize(rows, (len(rows) + -len(rows) % TILE, rows.shape[1]))
 
 
 def one_hot(values: Float64) -> Float64:
@@ -84,7 +84,7 @@ def half_bits(precision: Precision) -> float:
 def fused_rows(precision: Precision) -> Float64:
     """For each stride, the product (1 + h)^2 and the term -(1 + 2h) beside it, in both orders."""
     h = half_bits(precision)
-    rows = np.zeros((2 * len(STRIDES), NARROW))
+    rows = np.zeros((2 * len(STRIDES), TERMS))
     for index, stride in enumerate(STRIDES):
         rows[2 * index, [0, stride]] = 1 + h, -(1 + 2 * h)
         rows[2 * index + 1, [0, stride]] = -(1 + 2 * h), 1 + h
@@ -96,8 +96,8 @@ def fused_weight(precision: Precision) -> Float64:
 
     Output 0 multiplies place 0 by 1 + h; output k + 1 the place STRIDES[k].
     """
-    weight = np.ones((1 + len(STRIDES), NARROW))
-    for row, place in zip(weight, (0, *STRIDES), strict=True):
+    weight = np.ones((OUTPUTS, TERMS))
+    for row, place in zip(weight, (0, *STRIDES), strict=False):
         row[place] = 1 + half_bits(precision)
     return weight
 
@@ -178,7 +178,7 @@ def fused_claim(answers: Answers) -> Claim:
     aspect = "products"
     h = half_bits(answers.precision)
     y = result(answers, "fused").astype(np.float64)
-    first = y[0::2, 0]
+    first = y[0 : 2 * len(STRIDES) : 2, 0]
     second = np.array([y[2 * k + 1, 1 + k] for k in range(len(STRIDES))])
     seen = {"square first": [int(v == h * h) for v in first], "square second": [int(v == h * h) for v in second]}
     evidence = {"strides": list(STRIDES), **seen}

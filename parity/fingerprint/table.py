@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -72,12 +73,19 @@ def shared(study: Study, aspect: str) -> Iterator[tuple[str, Claim]]:
     """The different answers to one question, each with who gives it."""
     groups: dict[str, list[tuple[Fingerprint, Claim]]] = {}
     for found in study.fingerprints:
-        for claim in found.claims:
+        for claim in displayed(found):
             if claim.aspect == aspect:
                 # Two reasons for not telling are two answers.
                 groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append((found, claim))
     for members in groups.values():
         yield named([found for found, _ in members], len(study.request.dtypes)), members[0][1]
+
+
+def displayed(found: Fingerprint) -> Sequence[Claim]:
+    """The claims; without the reason, which stands above the table, where a backend answered nothing at all."""
+    if any(claim.measured for claim in found.claims):
+        return found.claims
+    return [replace(claim, answer="not measured", reason="") for claim in found.claims]
 
 
 def named(members: Sequence[Fingerprint], n_dtypes: int) -> str:
