@@ -1,4 +1,4 @@
-"""The planted faults and the healthy variants: literal tables of switches of `hosts/fault_kernels.py`.
+"""The planted faults and the healthy variants: literal tables of switches of `hosts/fault_base.py`.
 
 `parts` says what a fault may rightly be called: for each planted part the ids that name it, the usual one first. A
 combination has two parts. `verdicts` are the right ones where the fault is visible at all.

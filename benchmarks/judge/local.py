@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.judge.hosts import fault_kernels as kernels
+from benchmarks.judge.hosts import kernels
 from parity.cases.op import flatten_lists
 
 Tensors = dict[str, NDArray[Any]]
