@@ -27,6 +27,8 @@ EPS = 1e-5
 MOMENTUM = 0.1
 BATCH_MEAN = 0.25
 OLD_MEAN = 3.0
+COARSE = 2.0**-8
+"""Sums of N multiples of it are exact in every dtype and order."""
 CONTROL = 3
 """The control scales x by 2**CONTROL, and eps so that nothing else changes."""
 CONTROL_OFFSET = 5
@@ -114,7 +116,7 @@ def running_probe(op: str, layout: NormLayout, plain: Float64) -> Probe:
     """Half of the channels have a batch mean and no running one, half the reverse; all means are exact."""
     mirrored = np.concatenate([plain[:, : N // 2], -plain[:, : N // 2]], axis=1)
     first = np.arange(GROUPS) < GROUPS // 2
-    mirrored = on_grid(mirrored, 2.0**-20)
+    mirrored = on_grid(mirrored, COARSE)
     probe = norm_probe(op, layout, "running", mirrored + np.where(first, BATCH_MEAN, 0.0)[:, None], SWEEP_EPS)
     old = {"running_mean": np.where(first, 0.0, OLD_MEAN), "running_var": np.zeros(GROUPS)}
     return replace(probe, params=replace(probe.params, momentum=MOMENTUM), tensors={**probe.tensors, **old})

@@ -19,7 +19,7 @@ def momentum_claim(answers: Answers) -> Claim:
     weight = np.median(mean[first]) / np.longdouble(BATCH_MEAN)
     kept = np.median(mean[~first]) / np.longdouble(OLD_MEAN)
     evidence = {"momentum asked": MOMENTUM, "weight of the new": float(weight), "weight of the old": float(kept)}
-    found = [text for text, value in weights().items() if abs(weight / value - 1) < 4 * answers.precision.u]
+    found = [text for text, value in weights().items() if abs(weight / value - 1) < 1.5 * answers.precision.u]
     if not found:
         return undecided(aspect, f"the new statistic has the weight {float(weight):.9g}", **evidence)
     if len(found) > 1:
