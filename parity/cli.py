@@ -172,14 +172,21 @@ def run(
     sys.exit(results.summary["exit_code"])
 
 
-@main.command(epilog=example("parity validate configs/*.yaml"))
+@main.command(
+    epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32")
+)
 @plan_options
-def validate(configs: tuple[Path, ...], **selection: Any) -> None:
+@click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart; advice only.")
+def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
     plan = load(configs, selection)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)
     click.echo(f"ok: {len(plan.cases)} cases, {n_cells} cells on each of {names}; baseline {plan.baseline}")
+    if audit:
+        from parity.reporting.audit import audit_and_show
+
+        audit_and_show(plan)
 
 
 @main.command(epilog=example("parity schema > parity.schema.json"))

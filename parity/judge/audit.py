@@ -7,7 +7,7 @@ fails). Two mistakes that are seen, each within the other's envelope in every dt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.config.plan import CasePlan
 from parity.judge.case import Cell
-from parity.judge.causes import Cause, standing_causes
+from parity.judge.causes import UNSTABLE, Cause, standing_causes
 from parity.judge.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
 from parity.judge.generic import EXACT, alike, element_counts, moved_to, multiplied, replaced
-from parity.judge.judge import Oracle, consult_oracle
+from parity.judge.judge import consult_oracle
 from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, ratio
 from parity.judge.search import CLEAR
 
@@ -35,11 +35,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Mistake:
-    """What one mistake does to one case: by dtype, the error ratio of each tensor, and the tensors whose gate fails."""
+    """What one mistake does to one case: by dtype, the error ratio of each tensor, and the tensors whose gate fails.
+
+    `unstable`: it is right in exact arithmetic, and its error ratio is that of the digits it loses.
+    """
 
     id: str
     parameters: Mapping[str, Any]
     told_by: str
+    unstable: bool
     ratios: Mapping[str, Mapping[str, float]]
     beyond: Mapping[str, tuple[str, ...]]
 
@@ -102,20 +106,20 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
         return replace(blank, problem=f"too large to be audited ({n_elements:,} input elements)")
     with np.errstate(all="ignore"):
         oracle = consult_oracle(case, inputs)
-        labs = {dtype: lab_of(case, dtype, inputs, oracle) for dtype in case.dtypes}
+        cells = {dtype: Cell(case, dtype, inputs, oracle) for dtype in case.dtypes}
+        labs = {dtype: lab_of(cell) for dtype, cell in cells.items()}
         answers = {dtype: dict(answered(lab)) for dtype, lab in labs.items()}
         found = tuple(mistakes(labs, answers))
-        alike_ones = tuple(indistinguishable(labs, answers, found))
-        said = tuple(remarks(case, inputs, oracle, labs[case.dtypes[-1]], found))
-    return replace(blank, mistakes=found, alike=alike_ones, remarks=said)
+        pairs = tuple(indistinguishable(labs, answers, found))
+        said = tuple(remarks(labs[case.dtypes[-1]], cells[case.dtypes[-1]].zero_gradients, found))
+    return replace(blank, mistakes=found, alike=pairs, remarks=said)
 
 
-def lab_of(case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle) -> Lab:
+def lab_of(cell: Cell) -> Lab:
     """A lab with the envelopes that the judge would use in the end."""
-    cell = Cell(case, dtype, inputs, oracle)
-    found = EnvelopeRuns(case, dtype, inputs, oracle).envelopes(RUNS)
+    found = EnvelopeRuns(cell.case, cell.dtype, cell.inputs, cell.oracle).envelopes(RUNS)
     wide = {n: e.joined(cell.terms[n]) if n in cell.zero_gradients else e for n, e in found.items()}
-    return Lab(case, dtype, inputs, oracle, wide)
+    return Lab(cell.case, cell.dtype, cell.inputs, cell.oracle, wide)
 
 
 def answered(lab: Lab) -> Iterator[tuple[str, Answer]]:
@@ -169,11 +173,10 @@ def averaged(lab: Lab, name: str) -> Iterator[Cause]:
     values, x = lab.base[name].values, lab.inputs.get("x")
     if values is None or x is None or values.size >= x.size:
         return
-    label, count = next(((k, n) for k, n in element_counts(lab, values.size).items() if n > 1), ("", 1))
+    count = next((n for n in element_counts(lab, values.size).values() if n > 1), 1)
     if count > 1:
-        shown = {"tensor": name, "mean_over": label}
         change = multiplied({name: 1.0 / count})
-        yield Cause("mean-vs-sum", shown, change=change, told_by="more than one summed element")
+        yield Cause("mean-vs-sum", {"mean_in": name}, change=change, told_by="more than one summed element")
 
 
 def in_dtype(prediction: Prediction, dtype: str) -> Prediction:
@@ -204,7 +207,7 @@ def mistakes(labs: Mapping[str, Lab], answers: Mapping[str, Answers]) -> Iterato
         cause = next(iter(mine.values())).cause
         beyond = {dtype: tuple(beyond_tolerance(labs[dtype], answer)) for dtype, answer in mine.items()}
         ratios = {dtype: answer.effects for dtype, answer in mine.items()}
-        yield Mistake(cause.id, cause.parameters, cause.told_by, ratios, beyond)
+        yield Mistake(cause.id, cause.parameters, cause.told_by, cause.kind == UNSTABLE, ratios, beyond)
 
 
 def beyond_tolerance(lab: Lab, answer: Answer) -> Iterator[str]:
@@ -245,7 +248,8 @@ def confused(lab: Lab, one: Answer | None, other: Answer | None) -> bool:
         return there is None or not there.seen
     if apart_by_size(one, other, UNIT_ROUNDOFF[lab.dtype]):
         return False
-    pairs = [(one.prediction[n], other.prediction[n]) for n in lab.base if n in one.prediction and n in other.prediction]
+    both = one.prediction.keys() & other.prediction.keys()
+    pairs = [(one.prediction[name], other.prediction[name]) for name in both]
     return all(distance(a, b) < CLEAR and distance(b, a) < CLEAR for a, b in pairs)
 
 
@@ -260,27 +264,33 @@ def apart_by_size(one: Answer, other: Answer, unit: float) -> bool:
     return any(abs(a - b) > 2 * CLEAR * (1 + unit * max(a, b)) for a, b in pairs if a != b)
 
 
-def remarks(
-    case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, lab: Lab, found: Sequence[Mistake]
-) -> Iterator[str]:
-    """The blind spots of these inputs, each a sentence."""
+def remarks(lab: Lab, zero_gradients: Iterable[str], found: Sequence[Mistake]) -> Iterator[str]:
+    """The blind spots of the inputs of a case, each a sentence."""
+    inputs = lab.inputs
     weight, bias = inputs.get("weight"), inputs.get("bias")
     if weight is not None and weight.ndim == 2 and weight.shape[0] == weight.shape[1]:
-        seen = any(m.id == "transposed" and "transposed" in m.parameters and m.seen_in for m in found)
-        told = "the values do" if seen else "and the values do not either: it is symmetric"
-        yield f"the weight is square: no shape check sees a missing transpose; {told}"
+        yield f"the weight is square: no shape check sees a missing transpose; {untransposed(found)}"
     if weight is not None and np.all(weight == 1):
-        yield "the weight is 1 everywhere: neither its lack nor a bias added before it shows"
+        yield "the weight is 1 everywhere: y shows neither its lack nor a bias that is added before it"
     if bias is not None and not np.any(bias):
-        yield "the bias is 0 everywhere: neither its lack nor its order shows"
-    for name in sorted(Cell(case, lab.dtype, inputs, oracle).zero_gradients):
+        yield "the bias is 0 everywhere: y shows neither its lack nor its order"
+    for name in sorted(zero_gradients):
         steady = any(lab.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
         why = " (the upstream gradient is constant)" if steady else ""
         yield f"{name} is exactly zero{why}: a kernel that gets it wrong differs by rounding only"
     if faint_eps(lab):
         yield f"eps is below {FAINT_EPS:g} of every variance: its place and its value hardly show"
-    if OPS[case.op].input("grads.0") is not None and len(inputs) == 1 and "scope" in vars(case.params):
+    if len(inputs) == 1 and hasattr(lab.case.params, "scope"):
         yield "one gradient tensor: its norm is the norm of all, so one norm per tensor does not show"
+
+
+def untransposed(found: Sequence[Mistake]) -> str:
+    """What shows that a square weight was not transposed."""
+    missing = [m for m in found if m.id == "transposed" and "transposed" in m.parameters]
+    seen = {name for m in missing for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
+    if "y" in seen:
+        return "the values do"
+    return "y does not either, only gradients do" if seen else "and the values do not either"
 
 
 def faint_eps(lab: Lab) -> bool:
