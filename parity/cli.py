@@ -176,7 +176,7 @@ def run(
     epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32")
 )
 @plan_options
-@click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart; advice only.")
+@click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
     plan = load(configs, selection)
