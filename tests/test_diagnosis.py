@@ -172,6 +172,15 @@ def test_a_naive_variance_is_unstable(offset):
         assert names(found, dtype) == ["variance-naive"]
     assert verdicts(found, "float32")["y"] == "unstable"
     [row] = [d for d in found.diagnoses if d.dtype == "float32" and d.id == "variance-naive"]
+    assert 0.02 <= row.evidence["parameters"]["variance_error_over_u_mean_square"] <= 4 * 64
+
+
+def test_a_variance_that_came_out_as_nan_is_known_by_what_such_code_loses():
+    case = planned("layer_norm", x=(40, 64), normalized_shape=(64,), offset=20000.0)
+    found = judged(case, lambda inputs, dtype: naive(case, inputs, dtype))
+    assert verdicts(found, "float32")["y"] == "nonfinite"
+    assert names(found, "float32") == ["variance-naive"]
+    [row] = [d for d in found.diagnoses if d.dtype == "float32" and d.id == "variance-naive"]
     sizes = row.evidence["sizes"]["y"]
     assert sizes["error"] > 4 * sizes["careful_code"]
     assert sizes["this_algorithm"] > 4 * sizes["careful_code"]

@@ -11,17 +11,20 @@ from autograd.tracer import getval
 from parity.cases.draw import Shape, Uniform
 from parity.cases.normalization import (
     BIAS,
+    CAREFUL,
     EPS,
     STATISTICS_KNOBS,
     TERMS,
     WEIGHT,
     Axes,
+    Implied,
     X,
     apply,
     channel_axes,
     channel_shapes,
     count,
     detach,
+    implied_statistics,
     norm_knobs,
     per_channel,
     require_positive,
@@ -86,6 +89,14 @@ def forward(
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
 
 
+def implied(tensors: Mapping[str, Any], params: BatchNormParams, y: Any) -> Implied | None:
+    """The statistics that an output implies, where they are the batch's."""
+    if not params.training:
+        return None
+    weight, bias = (per_channel(tensors.get(name), y.ndim) for name in ("weight", "bias"))
+    return implied_statistics(tensors["x"], y, (0, *range(2, y.ndim)), params.eps, weight, bias)
+
+
 def knobs(params: BatchNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about batch_norm kernels."""
     rank = len(shapes["x"])
@@ -127,4 +138,6 @@ BATCH_NORM = Op(
     knobs=knobs,
     fits=(EPS, Fit("momentum-value", "momentum", lambda params: params.momentum, "running statistics off the batch's")),
     terms=TERMS,
+    careful=CAREFUL,
+    implied=implied,
 )

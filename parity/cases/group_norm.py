@@ -11,12 +11,15 @@ import autograd.numpy as anp
 from parity.cases.draw import Shape
 from parity.cases.normalization import (
     BIAS,
+    CAREFUL,
     EPS,
     TERMS,
     WEIGHT,
     Axes,
+    Implied,
     X,
     channel_shapes,
+    implied_statistics,
     norm_knobs,
     normalize,
     require_positive,
@@ -72,6 +75,15 @@ def split_channels(values: Any | None, groups: int, *, interleaved: bool) -> Any
     return anp.reshape(values, (1, -1, groups, 1) if interleaved else (1, groups, -1, 1))
 
 
+def implied(tensors: Mapping[str, Any], params: GroupNormParams, y: Any) -> Implied | None:
+    """The statistics that an output implies."""
+    n, c = y.shape[:2]
+    shape = (n, params.num_groups, c // params.num_groups, -1)
+    weight, bias = (split_channels(tensors.get(k), params.num_groups, interleaved=False) for k in ("weight", "bias"))
+    x, y = tensors["x"].reshape(shape), y.reshape(shape)
+    return implied_statistics(x, y, (2, 3), params.eps, weight, bias)
+
+
 def knobs(params: GroupNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about group_norm kernels."""
     channels = shapes["x"][1]
@@ -94,4 +106,6 @@ GROUP_NORM = Op(
     knobs=knobs,
     fits=(EPS,),
     terms=TERMS,
+    careful=CAREFUL,
+    implied=implied,
 )

@@ -9,13 +9,16 @@ from typing import Any
 from parity.cases.draw import Shape
 from parity.cases.normalization import (
     BIAS,
+    CAREFUL,
     EPS,
     TERMS,
     WEIGHT,
     Axes,
+    Implied,
     X,
     channel_axes,
     channel_shapes,
+    implied_statistics,
     norm_knobs,
     normalize,
     per_channel,
@@ -47,6 +50,12 @@ def forward(
     return {"y": normalize(x, axes or tuple(range(2, x.ndim)), params.eps, weight, bias, **knobs)}
 
 
+def implied(tensors: Mapping[str, Any], params: InstanceNormParams, y: Any) -> Implied | None:
+    """The statistics that an output implies."""
+    weight, bias = (per_channel(tensors.get(name), y.ndim) for name in ("weight", "bias"))
+    return implied_statistics(tensors["x"], y, tuple(range(2, y.ndim)), params.eps, weight, bias)
+
+
 def knobs(params: InstanceNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about instance_norm kernels."""
     return norm_knobs(params, shapes, channel_axes(len(shapes["x"]), tuple(range(2, len(shapes["x"])))))
@@ -62,4 +71,6 @@ INSTANCE_NORM = Op(
     knobs=knobs,
     fits=(EPS,),
     terms=TERMS,
+    careful=CAREFUL,
+    implied=implied,
 )

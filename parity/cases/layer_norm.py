@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.cases.draw import Shape
-from parity.cases.normalization import BIAS, EPS, TERMS, WEIGHT, Axes, X, norm_knobs, normalize, require_positive
+from parity.cases.normalization import (
+    BIAS,
+    CAREFUL,
+    EPS,
+    TERMS,
+    WEIGHT,
+    Axes,
+    Implied,
+    X,
+    implied_statistics,
+    norm_knobs,
+    normalize,
+    require_positive,
+)
 from parity.cases.op import CaseError, Knob, Layout, Op, require_shape, require_x
 
 
@@ -52,6 +65,12 @@ def forward(
     return {"y": normalize(x, over, params.eps, tensors.get("weight"), tensors.get("bias"), **knobs)}
 
 
+def implied(tensors: Mapping[str, Any], params: LayerNormParams, y: Any) -> Implied | None:
+    """The statistics that an output implies."""
+    axes = last_axes(y.ndim, len(params.axis_lengths))
+    return implied_statistics(tensors["x"], y, axes, params.eps, tensors.get("weight"), tensors.get("bias"))
+
+
 def last_axes(rank: int, count: int) -> Axes:
     """The last `count` of `rank` axes."""
     return tuple(range(rank - count, rank))
@@ -77,4 +96,6 @@ LAYER_NORM = Op(
     knobs=knobs,
     fits=(EPS,),
     terms=TERMS,
+    careful=CAREFUL,
+    implied=implied,
 )

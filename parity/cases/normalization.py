@@ -8,10 +8,13 @@ and longdouble.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as anp
+import numpy as np
 from autograd.tracer import getval
+from numpy.typing import NDArray
 
 from parity.cases.draw import Shape, Uniform
 from parity.cases.op import CaseError, Fit, Input, Knob, require_shape
@@ -31,28 +34,72 @@ def statistics(
     variance: str = "two-pass",
     ddof: int = 0,
     variance_sum: bool = False,
-    statistics_dtype: str | None = None,
+    errors: tuple[Any, Any] = (0, 0),
 ) -> tuple[Any, Any]:
     """Mean and variance over `axes`, kept as axes of length 1.
 
     `variance`: `two-pass` is mean((x - m)^2), `naive` is mean(x^2) - m^2 (Chan, Golub, LeVeque 1983), `naive-clamped`
-    the same and at least 0. `ddof`: what is subtracted from n in the variance's divisor. `variance_sum`: the variance
-    is not divided by n at all. `statistics_dtype`: both are computed in that dtype.
+    the same and at least 0, `welford` has the errors of both moments that updating them one by one makes. `ddof`: what
+    is subtracted from n in the variance's divisor. `variance_sum`: the variance is not divided by n at all. `errors`
+    are added to mean and variance.
     """
     n, dtype = count(getval(x).shape, axes), getval(x).dtype
-    if statistics_dtype is not None:
-        x = x.astype(statistics_dtype)
     mean = total(x, axes) / n
-    if variance == "two-pass":
+    if variance in ("two-pass", "welford"):
         var = total((x - mean) ** 2, axes) / n
+        if variance == "welford":
+            updated = welford(getval(x), axes)
+            mean, var = mean + (updated[0] - getval(mean)), var + (updated[1] - getval(var))
     elif variance in ("naive", "naive-clamped"):
         var = total(x * x, axes) / n - mean * mean
         var = anp.maximum(var, 0) if variance == "naive-clamped" else var
     else:
         raise ValueError(f"unknown variance algorithm {variance!r}")
-    if statistics_dtype is not None:
-        mean, var = mean.astype(dtype), var.astype(dtype)
-    return mean, var * (n if variance_sum else unbiasing(n, ddof, dtype))
+    var = var * (n if variance_sum else unbiasing(n, ddof, dtype))
+    return mean + errors[0], var + errors[1]
+
+
+@dataclass(frozen=True)
+class Implied:
+    """Exact mean and variance of each group of `n` elements, and the errors of both that an output implies."""
+
+    n: int
+    mean: NDArray[Any]
+    variance: NDArray[Any]
+    mean_error: NDArray[Any]
+    variance_error: NDArray[Any]
+
+
+def implied_statistics(x: Any, y: Any, axes: Axes, eps: float, weight: Any | None, bias: Any | None) -> Implied | None:
+    """What mean and variance a kernel must have had to return `y` for `x`, by least squares in each group.
+
+    y - bias = weight * ((x - mean) * scale + shift): scale is 1 / sqrt(variance + eps) as the kernel had it, and
+    -shift / scale the error of its mean. All arrays broadcast over `x`. None where a group has no spread.
+    """
+    mean, variance = statistics(x, axes)
+    gain = np.broadcast_to(np.asarray(1 if weight is None else weight, x.dtype), x.shape)
+    deviation, rest = (x - mean) * gain, y - (0 if bias is None else bias)
+    a, b, c = (np.sum(v, axes, keepdims=True) for v in (deviation * deviation, deviation * gain, gain * gain))
+    d, e = (np.sum(v, axes, keepdims=True) for v in (deviation * rest, gain * rest))
+    determinant = a * c - b * b
+    if not np.all(determinant > 0):
+        return None
+    scale, shift = (c * d - b * e) / determinant, (a * e - b * d) / determinant
+    if not np.all(scale > 0):
+        return None
+    return Implied(count(x.shape, axes), mean, variance, -shift / scale, 1 / (scale * scale) - (variance + eps))
+
+
+def welford(x: NDArray[Any], axes: Axes) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean and variance with the rounding errors of Welford's updates (1962): a mean for each prefix, and from these
+    the sum of squares."""
+    n = count(x.shape, axes)
+    rows = np.moveaxis(x, axes, range(len(axes))).reshape(n, -1)
+    means = np.cumsum(rows, axis=0) / np.arange(1, n + 1, dtype=x.dtype)[:, None]
+    before = np.concatenate([np.zeros_like(means[:1]), means[:-1]])
+    squares = np.cumsum((rows - before) * (rows - means), axis=0)[-1]
+    kept = [1 if axis in axes else length for axis, length in enumerate(x.shape)]
+    return means[-1].reshape(kept), (squares / x.dtype.type(n)).reshape(kept)
 
 
 def unbiasing(n: int, ddof: int, dtype: Any) -> Any:
@@ -80,7 +127,7 @@ def normalize(
     return apply(x, detach(statistics(x, axes, **own), detached), eps, weight, bias, **knobs)
 
 
-STATISTICS_KNOBS = frozenset(("variance", "ddof", "variance_sum", "statistics_dtype"))
+STATISTICS_KNOBS = frozenset(("variance", "ddof", "variance_sum", "errors"))
 
 
 def apply(
@@ -177,6 +224,7 @@ OFFSET = (
     "an offset of x that is large beside its spread, up to where its square times the unit roundoff is its variance"
 )
 EPS = Fit("eps-value", "eps", lambda params: params.eps, told_by="rows of different variance")
+CAREFUL = ({"variance": "welford"},)
 TERMS = {"detached": "both", "centered": False}
 
 

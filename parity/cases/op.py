@@ -87,7 +87,9 @@ class Op:
     input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream` names the
     outputs that receive an upstream gradient. `knobs(params, shapes)` are the hypotheses about kernels for these
     params and input shapes; `fits` the numbers that can be fitted. `terms` are arguments under which nothing cancels
-    in a gradient: they give it a scale where the exact gradient is zero.
+    in a gradient: they give it a scale where the exact gradient is zero. `careful` are arguments for algorithms that
+    are as good as the one of these lines. `implied(tensors, params, y)` is what mean and variance an output implies
+    (`normalization.Implied`, or None where it cannot be told).
     """
 
     name: str
@@ -100,6 +102,8 @@ class Op:
     knobs: Callable[[Any, Mapping[str, Shape]], tuple[Knob, ...]] = no_knobs
     fits: tuple[Fit, ...] = ()
     terms: Mapping[str, Any] = field(default_factory=dict)
+    careful: tuple[Mapping[str, Any], ...] = ()
+    implied: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
 
     @property
     def differentiable(self) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from parity.judge.diagnosis import Diagnosis
 from parity.judge.envelope import (
     FIRST_RUNS,
     OFF,
-    RUNS,
     UNIT_ROUNDOFF,
     Envelope,
     EnvelopeRuns,
@@ -81,7 +80,7 @@ class Cell:
         The first runs are enough where nothing fails and what is off is so by far.
         """
         if self.failing or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios()):
-            return self._with_terms(self._runs.envelopes(RUNS))
+            return self._with_terms(self._runs.envelopes())
         return self.first_envelopes
 
     def _first_ratios(self) -> Iterator[float]:
@@ -252,7 +251,14 @@ class CaseJudge:
             if name == backend and (same := confirm(lab, observed, wider.found, dtype)) is not None:
                 return same
         known = None if thorough else recalled(lab, observed, self._memory.recall(lab, backend))
-        return known or search(lab, observed)
+        exact = [tensor for tensor in lab.base if self._same_as_wider(lab.dtype, backend, tensor)]
+        return known or search(lab, observed, exact=exact)
+
+    def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
+        """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
+        errors = {d: self._error(d, backend, tensor) for d in self.cells}
+        others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
+        return any(self._same(d, tensor, errors) for d in others)
 
     def _kinds(self, found: Mapping[tuple[str, str], Searched]) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():

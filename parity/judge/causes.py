@@ -26,7 +26,7 @@ class Cause:
     """A hypothesis: another `question` for the oracle, or a `change` of what is predicted.
 
     `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
-    band of sizes instead of values. `told_by` says which input would show it.
+    band of sizes instead of values. `told_by` says which input would show it. `lossy`: right but for lost digits.
     """
 
     id: str
@@ -35,13 +35,14 @@ class Cause:
     change: Change | None = None
     weight: float = 0.0
     told_by: str = ""
+    lossy: bool = False
 
     @property
     def kind(self) -> str:
         """The verdict on a kernel of which this is true, as far as it can be known from the cause alone."""
         if self.id in NARROW:
             return DEGRADED
-        return UNSTABLE if self.question is not None and self.question.unstable else SEMANTIC
+        return UNSTABLE if self.lossy else SEMANTIC
 
 
 def standing_causes(lab: Lab) -> list[Cause]:
@@ -57,7 +58,7 @@ def from_knob(knob: Knob) -> Cause:
         question = Question(unstable=knob.arguments, params=knob.params, absent=knob.absent)
     else:
         question = Question(arguments=knob.arguments, params=knob.params, absent=knob.absent)
-    return Cause(knob.id, shown, question, weight=float(knob.unstable), told_by=knob.told_by)
+    return Cause(knob.id, shown, question, weight=float(knob.unstable), told_by=knob.told_by, lossy=knob.unstable)
 
 
 def attributes(lab: Lab) -> Iterator[Cause]:

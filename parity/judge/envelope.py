@@ -1,9 +1,9 @@
 """How near to the oracle does careful code get in this dtype? The measure by which a side is called off.
 
 The oracle's own textbook lines run in the dtype under test, several times, on inputs moved by at most a unit roundoff
-relatively; every third run sums in sequence, which is careful code too. The largest error at each element over these
-runs is the envelope, at least one unit roundoff of the output. A side's error ratio is its error from the oracle over
-the envelope, by root mean square and by maximum, whichever is larger.
+relatively; every third run sums in sequence, and every third takes another algorithm that is as good. The largest error
+at each element over these runs is the envelope, at least one unit roundoff of the output. A side's error ratio is its
+error from the oracle over the envelope, by root mean square and by maximum, whichever is larger.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from parity.cases.summation import in_sequence
 from parity.config.plan import CasePlan
 
 RUNS = 12
+FEW = 16
 FIRST_RUNS = 3
 """The envelope only grows with the runs: whoever is inside that of the first few needs no more."""
 OFF = 8.0
@@ -74,8 +75,9 @@ class EnvelopeRuns:
         self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
         self._n_runs = 0
 
-    def envelopes(self, runs: int = RUNS) -> dict[str, Envelope]:
-        """The envelope of every output and gradient after `runs` runs."""
+    def envelopes(self, runs: int | None = None) -> dict[str, Envelope]:
+        """The envelope of every output and gradient after `runs` runs, by default as many as it takes."""
+        runs = self.enough if runs is None else runs
         while self._n_runs < runs:
             for name, values in self._run(self._n_runs).items():
                 error = np.abs(values - self._exact[name])
@@ -83,18 +85,23 @@ class EnvelopeRuns:
             self._n_runs += 1
         return {name: envelope_of(errors, self._exact[name]) for name, errors in self._largest.items()}
 
+    @property
+    def enough(self) -> int:
+        """Twice the usual number where a tensor has so few elements that a run says little about its error."""
+        return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
+
     def _run(self, run: int) -> Arrays:
-        case = self._case
+        case, op = self._case, OPS[self._case.op]
+        careful = op.careful[run // 3 % len(op.careful)] if op.careful and run % 3 == 2 and not self._knobs else {}
         moved = {name: nudged(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()}
         with in_sequence() if run % 3 == 1 else nullcontext():
-            return evaluate(
-                OPS[case.op], case.params, moved, dtype=self._dtype, gradients=case.gradients, **self._knobs
-            )
+            knobs = {**self._knobs, **careful}
+            return evaluate(op, case.params, moved, dtype=self._dtype, gradients=case.gradients, **knobs)
 
 
-def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, runs: int = RUNS) -> dict[str, Envelope]:
+def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
     """The envelope of every output and gradient of a case in `dtype`."""
-    return EnvelopeRuns(case, dtype, inputs, oracle).envelopes(runs)
+    return EnvelopeRuns(case, dtype, inputs, oracle).envelopes()
 
 
 def envelope_of(errors: Array, exact: Array) -> Envelope:

@@ -261,6 +261,7 @@ def element_counts(lab: Lab, size: int) -> dict[str, int]:
     if x is None or not x.ndim:
         return {}
     counts = {x.shape[0]: "the first axis", x.shape[-1]: "the last axis"}
+    counts[x.size // x.shape[-1]] = "all axes but the last"
     counts[x.size // max(1, size)] = "the elements that are summed"
     return {label: count for count, label in counts.items()}
 

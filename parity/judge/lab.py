@@ -62,16 +62,17 @@ class Question:
     @property
     def key(self) -> str:
         """The same for the same question."""
-        return repr(
-            (
-                sorted(self.arguments.items()),
-                sorted(self.unstable.items()),
-                sorted(self.params.items()),
-                self.absent,
-                self.operands,
-                self.upstream_too,
-            )
-        )
+        parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.upstream_too)
+        return repr(spelled(parts))
+
+
+def spelled(value: Any) -> Any:
+    """`value` with arrays as bytes and mappings in order, so that equal ones have one representation."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, Mapping):
+        return [(name, spelled(value[name])) for name in sorted(value)]
+    return [spelled(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)

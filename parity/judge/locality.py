@@ -34,8 +34,7 @@ def localized(lab: Lab, observed: Observed, prediction: Prediction, left: Mappin
         wrong = wrong_places(values, predicted)
         where = describe(wrong)
         if where:
-            mended = np.where(wrong, values.astype(predicted.values.dtype), predicted.values)
-            healed = Predicted(mended, replace(predicted.envelope, excused=np.isnan(mended)), predicted.unstable)
+            healed = Predicted(predicted.values, replace(predicted.envelope, excused=wrong), predicted.unstable)
             shown = {"tensor": name, "where": where, "holds": contents(values[wrong])}
             yield Cause("localized", shown, change=replaced({name: healed}), weight=2.0)
 

@@ -7,7 +7,7 @@ forward pass can be wrong beside a right backward pass. A state explains where e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -16,6 +16,7 @@ from parity.judge.envelope import OFF, size
 from parity.judge.generic import proposals
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question, ratio, ratios, worst
 from parity.judge.locality import localized
+from parity.judge.moments import implied, statistics_causes
 
 DEPTH = 3
 BEAM = 3
@@ -33,12 +34,16 @@ CLEARER = 3.0
 
 @dataclass(frozen=True)
 class State:
-    """Causes, what they predict, the error ratios that are left, and for how many tensors a cause had to be waived."""
+    """Causes, what they predict, the error ratios that are left, and for how many tensors a cause had to be waived.
+
+    The errors of the tensors in `exact` are the same in every precision.
+    """
 
     causes: tuple[Cause, ...]
     prediction: Prediction
     left: Mapping[str, float]
     exceptions: int = 0
+    exact: frozenset[str] = frozenset()
 
     @property
     def explains(self) -> bool:
@@ -85,10 +90,10 @@ class Found:
     taken_from: str = ""
 
 
-def search(lab: Lab, observed: Observed) -> Found:
-    """The causes that explain `observed`."""
-    start = begin(lab, observed)
-    standing = standing_causes(lab)
+def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Found:
+    """The causes that explain `observed`; of the tensors in `exact`, no loss of digits can be one."""
+    start = replace(begin(lab, observed), exact=frozenset(exact))
+    standing = hypotheses(lab, observed)
     plain = [cause for cause in standing if not cause.weight]
     tried: list[State] = []
     level = [start]
@@ -104,6 +109,16 @@ def search(lab: Lab, observed: Observed) -> Found:
         if not level or level[0].explains:
             break
     return conclude(lab, observed, start, tried)
+
+
+def hypotheses(lab: Lab, observed: Observed) -> list[Cause]:
+    """The standing causes; where the output implies the statistics, these stand for what a lossy variance may lose."""
+    standing = standing_causes(lab)
+    found = implied(lab, observed)
+    if found is None:
+        return standing
+    told = [c for c in standing if not (c.lossy and c.question and "variance" in c.question.unstable)]
+    return [*told, *statistics_causes(lab, found)]
 
 
 def begin(lab: Lab, observed: Observed) -> State:
@@ -197,14 +212,16 @@ def chosen(observed: Observed, origin: State, cause: Cause, prediction: Predicti
     taken, left, exceptions = dict(origin.prediction), dict(origin.left), origin.exceptions
     for name, predicted in prediction.items():
         before, after = origin.left[name], ratio(observed.get(name), predicted)
-        if after < OFF and credible(observed, name, predicted, before):
+        if cause.lossy and before >= OFF and name in origin.exact:
+            exceptions += 1
+        elif after < OFF and credible(observed, name, predicted, before):
             taken[name], left[name] = predicted, after
         elif before >= OFF and after < MUCH_WORSE * before and not predicted.unstable:
             # Another cause is at work here as well; beside it, this one holds for all tensors alike.
             taken[name], left[name] = predicted, after
         elif after > max(OFF, before):
             exceptions += 1
-    return State((*origin.causes, cause), taken, left, exceptions)
+    return replace(origin, causes=(*origin.causes, cause), prediction=taken, left=left, exceptions=exceptions)
 
 
 def credible(observed: Observed, name: str, predicted: Predicted, before: float) -> bool:

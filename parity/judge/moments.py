@@ -1,0 +1,82 @@
+"""Which mean and variance must a kernel have had? Their errors name what computed them, and predict everything else.
+
+The instrument is that of projection: the error of a normalised output is fitted in each group by a shift and a scale.
+What these leave must be rounding, and the gradients must follow from the same statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.normalization import Implied
+from parity.cases.op import group_lists
+from parity.judge.causes import Cause
+from parity.judge.envelope import UNIT_ROUNDOFF, WORK
+from parity.judge.formats import FORMATS
+from parity.judge.lab import Lab, Observed, Question
+
+Array = NDArray[Any]
+LEAST = 0.02
+MOST = 4.0
+"""An error of a statistic is of a unit roundoff's making between these multiples of it, the upper one times n (or its
+root, where digits are only rounded off)."""
+SCATTER = 0.1
+FEW = 3
+
+
+def statistics_causes(lab: Lab, found: Implied) -> Iterator[Cause]:
+    """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
+    question = Question(arguments={"errors": (found.mean_error, found.variance_error)})
+    squares = found.mean**2 + found.variance
+    unit = UNIT_ROUNDOFF[lab.dtype]
+    lost = relative(found.variance_error, unit * squares)
+    right_mean = relative(found.mean_error, unit * size_of(found)) <= MOST * found.n
+    if LEAST <= lost <= MOST * found.n and right_mean and scattered(found.variance_error):
+        shown = {"variance_error_over_u_mean_square": lost}
+        yield Cause("variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True)
+    for target in FORMATS.values():
+        coarse = target.unit_roundoff
+        if coarse <= unit:
+            continue
+        errors = (
+            relative(found.variance_error, coarse * found.variance),
+            relative(found.mean_error, coarse * size_of(found)),
+        )
+        if all(LEAST <= error <= MOST * found.n**0.5 for error in errors):
+            parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
+            yield Cause("reduced-precision", parameters, question, weight=1.0, told_by="statistics of many digits")
+
+
+OFFSET = "an offset of x that is large beside its spread"
+
+
+def implied(lab: Lab, observed: Observed) -> Implied | None:
+    """The statistics that the observed output implies; None where the op has none or the output tells nothing."""
+    y = observed.get("y")
+    exact = lab.base["y"].values if "y" in lab.base else None
+    if lab.op.implied is None or y is None or exact is None or y.shape != exact.shape or not np.isfinite(y).all():
+        return None
+    wide = {name: values.astype(WORK[lab.dtype]) for name, values in lab.inputs.items()}
+    found: Implied | None = lab.op.implied(group_lists(wide, lab.op), lab.case.params, y.astype(WORK[lab.dtype]))
+    return found
+
+
+def relative(error: Array, unit: Array) -> float:
+    """The largest error in units."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.nanmax(np.abs(error) / unit, initial=0.0))
+
+
+def size_of(found: Implied) -> Array:
+    """The size of the numbers that a mean is taken of."""
+    size: Array = np.abs(found.mean) + np.sqrt(found.variance)
+    return size
+
+
+def scattered(errors: Array) -> bool:
+    """Whether errors differ from group to group, as lost digits do, and are not one number."""
+    return errors.size < FEW or float(np.std(errors)) >= SCATTER * float(np.abs(np.mean(errors)))
