@@ -112,13 +112,15 @@ def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Foun
 
 
 def hypotheses(lab: Lab, observed: Observed) -> list[Cause]:
-    """The standing causes; where the output implies the statistics, these stand for what a lossy variance may lose."""
+    """The standing causes, and what the output implies about the statistics; a lossy variance only where it may be."""
     standing = standing_causes(lab)
     found = implied(lab, observed)
     if found is None:
         return standing
-    told = [c for c in standing if not (c.lossy and c.question and "variance" in c.question.unstable)]
-    return [*told, *statistics_causes(lab, found)]
+    told = list(statistics_causes(lab, found))
+    if not any(cause.lossy for cause in told):
+        standing = [c for c in standing if not (c.lossy and c.question and "variance" in c.question.unstable)]
+    return [*standing, *told]
 
 
 def begin(lab: Lab, observed: Observed) -> State:
