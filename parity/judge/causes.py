@@ -15,6 +15,8 @@ from parity.judge.lab import Lab, Observed, Prediction, Question
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
 NARROW = frozenset(("attribute-precision", "reduced-precision"))
+BAND_WEIGHT = 1.5
+"""A size says less than numbers that fit, which weigh 1."""
 DIGITS = {"float16": 11, "float32": 24, "float64": 53}
 
 Array = NDArray[Any]
@@ -58,7 +60,8 @@ def from_knob(knob: Knob) -> Cause:
         question = Question(unstable=knob.arguments, params=knob.params, absent=knob.absent)
     else:
         question = Question(arguments=knob.arguments, params=knob.params, absent=knob.absent)
-    return Cause(knob.id, shown, question, weight=float(knob.unstable), told_by=knob.told_by, lossy=knob.unstable)
+    weight = BAND_WEIGHT if knob.unstable else 0.0
+    return Cause(knob.id, shown, question, weight=weight, told_by=knob.told_by, lossy=knob.unstable)
 
 
 def attributes(lab: Lab) -> Iterator[Cause]:
