@@ -82,7 +82,9 @@ def rearranged(name: str, observed: Observed, prediction: Prediction) -> Iterato
     for kind, shown, moved in arrangements(predicted.values, values.shape):
         if ratio(values, moved_to(predicted, moved)) < OFF:
             yield Cause(kind, shown, change=rearrange(name, kind, shown, values.shape))
-    if values.shape == predicted.values.shape and values.size >= FEW:
+    gaps = np.diff(np.sort(predicted.values, axis=None))
+    told_apart = gaps.any() and float(np.median(gaps[gaps > 0])) > predicted.envelope.max
+    if values.shape == predicted.values.shape and values.size >= FEW and told_apart:
         yield from permuted(name, values, predicted, predicted.values)
 
 

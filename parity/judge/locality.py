@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,13 @@ STRONG = 32.0
 """Near the threshold, a few elements beyond it are the tail of an error that is everywhere."""
 
 
-def localized(lab: Lab, observed: Observed, prediction: Prediction, left: Mapping[str, float]) -> Iterator[Cause]:
+def localized(
+    lab: Lab, observed: Observed, prediction: Prediction, left: Mapping[str, float], exact: Collection[str]
+) -> Iterator[Cause]:
     """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
     off = [name for name, value in left.items() if value >= STRONG]
-    if lab.dtype == "float64":
-        yield from narrow_step(observed, prediction, off)
+    if lab.dtype == "float64" and off and not set(off) & set(exact):
+        yield from narrow_step(observed, prediction, [name for name, value in left.items() if value >= OFF])
     for name in off:
         values, predicted = observed.get(name), prediction[name]
         if values is None or predicted.values is None or values.shape != predicted.values.shape:
@@ -43,10 +45,9 @@ def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> I
     """Errors in float64 of the size that careful float32 code has."""
     factor = 2.0 ** (DIGITS["float64"] - DIGITS["float32"])
     wider = widened(dict.fromkeys(off, factor))(prediction)
-    names = [n for n in off if ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n])]
-    if names:
+    if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in off):
         shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
-        yield Cause("reduced-precision", shown, change=widened(dict.fromkeys(names, factor)), weight=2.0)
+        yield Cause("reduced-precision", shown, change=widened(dict.fromkeys(off, factor)), weight=2.0)
 
 
 def large_enough(values: Array | None, predicted: Predicted) -> bool:

@@ -24,7 +24,7 @@ LEAST = 0.02
 MOST = 4.0
 """An error of a statistic is of a unit roundoff's making between these multiples of it, the upper one times n (or its
 root, where digits are only rounded off)."""
-SCATTER = 0.1
+SCATTER = 0.005
 FEW = 3
 
 

@@ -7,6 +7,7 @@ forward pass can be wrong beside a right backward pass. A state explains where e
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,7 +20,8 @@ from parity.judge.locality import localized
 from parity.judge.moments import implied, statistics_causes
 
 DEPTH = 3
-BEAM = 3
+BEAM = 6
+VARIANTS = 2
 MAX_WORK = 3e8
 """Elements that all questions of one search may ask about together; beyond it only the best state is followed."""
 BAND = 1000.0
@@ -102,10 +104,10 @@ def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Foun
         if not any(state.explains and state.weight < COST * (depth + 1) + 1 for state in wider):
             lossy = [cause for cause in standing if cause.weight]
             wider += [state for origin in level for state in steps(lab, observed, origin, lossy, propose=False)]
-        if depth == 0 and not any(state.explains for state in wider):
-            wider += fits(lab, observed, start)
+        if depth < DEPTH - 1 and not any(state.explains for state in wider):
+            wider += fits(lab, observed, level[0])
         tried += wider
-        level = best_of(improved(level[0], wider), breadth(lab, standing))
+        level = best_of(improved(level[0], wider), breadth(lab, standing), VARIANTS)
         if not level or level[0].explains:
             break
     return conclude(lab, observed, start, tried)
@@ -172,12 +174,14 @@ def steps(
             yield state
 
 
-def fits(lab: Lab, observed: Observed, start: State) -> Iterator[State]:
-    """States with one fitted number."""
-    off = [name for name, value in start.left.items() if value >= OFF and observed.get(name) is not None]
-    for cause in fitted(lab, observed, off, start.question):
-        state = extended(lab, observed, start, cause)
-        if state is not None and state.score < start.score - 1:
+def fits(lab: Lab, observed: Observed, origin: State) -> Iterator[State]:
+    """States with one fitted number more."""
+    off = [name for name, value in origin.left.items() if value >= OFF and observed.get(name) is not None]
+    if any(cause.change is not None for cause in origin.causes):
+        return
+    for cause in fitted(lab, observed, off, origin.question):
+        state = extended(lab, observed, origin, cause)
+        if state is not None and state.score < origin.score - 1:
             yield state
 
 
@@ -186,12 +190,15 @@ def improved(origin: State, states: Sequence[State]) -> list[State]:
     return [state for state in states if state.score < origin.score - 1]
 
 
-def best_of(states: Sequence[State], count: int) -> list[State]:
-    """The best states, of each set of causes one."""
-    kept: dict[frozenset[str], State] = {}
+def best_of(states: Sequence[State], count: int, variants: int = 1) -> list[State]:
+    """The best states, of each set of causes no more than `variants`."""
+    kept: list[State] = []
+    n_alike: Counter[frozenset[str]] = Counter()
     for state in sorted(states, key=lambda s: s.rank):
-        kept.setdefault(state.ids, state)
-    return list(kept.values())[:count]
+        n_alike[state.ids] += 1
+        if n_alike[state.ids] <= variants:
+            kept.append(state)
+    return kept[:count]
 
 
 def extended(lab: Lab, observed: Observed, origin: State, cause: Cause) -> State | None:
@@ -252,7 +259,7 @@ def conclude(lab: Lab, observed: Observed, start: State, tried: Sequence[State])
 
 def extended_by(lab: Lab, observed: Observed, state: State) -> State:
     """`state` with the last resorts: an inner step in float32, or an error in one part of the tensor."""
-    for cause in localized(lab, observed, state.prediction, state.left):
+    for cause in localized(lab, observed, state.prediction, state.left, state.exact):
         state = extended(lab, observed, state, cause) or state
     return state
 
