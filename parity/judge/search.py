@@ -22,8 +22,8 @@ from parity.judge.moments import implied, statistics_causes
 DEPTH = 3
 BEAM = 6
 VARIANTS = 2
-MAX_WORK = 3e8
-"""Elements that all questions of one search may ask about together; beyond it only the best state is followed."""
+MAX_WORK = 1e7
+"""About how many elements the questions of one search ask about together; beyond it fewer states are followed."""
 BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
@@ -152,7 +152,7 @@ def recalled(lab: Lab, observed: Observed, recipes: Iterable[tuple[str, Sequence
 
 def breadth(lab: Lab, standing: Sequence[Cause]) -> int:
     """How many states are followed: fewer where questions are dear."""
-    return BEAM if lab.n_elements * len(standing) * BEAM * DEPTH < MAX_WORK else 1
+    return max(1, min(BEAM, int(MAX_WORK / (lab.n_elements * len(standing) * DEPTH))))
 
 
 def follow(lab: Lab, observed: Observed, start: State, causes: Sequence[Cause]) -> State | None:
