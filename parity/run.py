@@ -237,10 +237,10 @@ def copied(outcome: CellOutcome) -> CellOutcome:
     return replace(outcome, outputs=outputs)
 
 
-def judge(ledger: Ledger, case: CaseJudge) -> Sequence[Comparison]:
+def judge(ledger: Ledger, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
     """The comparisons of a case, with its tensors kept where it fails."""
     with timed(ledger):
-        judged = case.judged()
+        judged = case.judged(diagnose=diagnose)
     ledger.comparisons += judged.comparisons
     ledger.diagnoses += judged.diagnoses
     folder = ledger.run_dir / ledger.folders[case.case.id]
@@ -252,10 +252,10 @@ def judge(ledger: Ledger, case: CaseJudge) -> Sequence[Comparison]:
 
 
 def judge_rest(ledger: Ledger, judges: Mapping[str, CaseJudge]) -> None:
-    """Judge the cases of which some cells are in, after an interrupt."""
+    """Judge the cases of which some cells are in, after an interrupt: without diagnoses, which may take long."""
     for case in judges.values():
         if case.cells:
-            judge(ledger, case)
+            judge(ledger, case, diagnose=False)
 
 
 @contextlib.contextmanager

@@ -206,9 +206,9 @@ class CaseJudge:
         self.cells[dtype] = Cell(self.case, dtype, self._inputs, self.oracle)
         self.cells[dtype].take(outcomes, self._baseline)
 
-    def judged(self) -> Judged:
-        """Verdicts and diagnoses from all cells that there are."""
-        found = self._searched()
+    def judged(self, *, diagnose: bool = True) -> Judged:
+        """Verdicts and diagnoses from all cells that there are; without diagnoses where there is no time for them."""
+        found = self._searched() if diagnose else {}
         kinds = dict(self._kinds(found))
         comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
         diagnoses: list[Diagnosis] = []
@@ -264,11 +264,11 @@ class CaseJudge:
         for dtype, cell in self.cells.items():
             for backend, off in cell.off.items():
                 for tensor in off:
-                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, found[dtype, backend])
+                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, found.get((dtype, backend)))
 
-    def _kind(self, cell: Cell, backend: str, tensor: str, searched: Searched) -> str:
+    def _kind(self, cell: Cell, backend: str, tensor: str, searched: Searched | None) -> str:
         """`semantic`, `unstable` or `degraded`."""
-        causes = searched.causes_of(tensor)
+        causes = () if searched is None else searched.causes_of(tensor)
         known = max((cause.kind for cause in causes), key=ORDER.index, default=None)
         errors = {dtype: self._error(dtype, backend, tensor) for dtype in self.cells}
         wide = self.cells.get(WIDEST)
