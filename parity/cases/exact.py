@@ -16,12 +16,19 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 from numpy.typing import NDArray
 
+from parity.cases.summation import sequential
+
 MANTISSA = 53
+MAX_LOOPED = 1 << 28
+"""Products of more multiplications are not summed in sequence: a loop takes too long."""
 
 
 @primitive  # type: ignore[untyped-decorator]
 def matmul(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """`a @ b` for `a` of shape (..., k) and `b` of shape (k, n); sliced in longdouble, NumPy's own in other dtypes."""
+    """`a @ b` for `a` of shape (..., k) and `b` of shape (k, n); sliced in longdouble, NumPy's own in other dtypes, or
+    in sequence where sums are."""
+    if sequential() and a.size * b.shape[1] <= MAX_LOOPED:
+        return looped(a, b)
     if a.dtype != np.longdouble or not (np.isfinite(a).all() and np.isfinite(b).all()):
         plain: NDArray[Any] = np.matmul(a, b)
         return plain
@@ -30,6 +37,14 @@ def matmul(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     for x, y in product(reversed(left), reversed(right)):
         total += np.matmul(x, y)
     return total.reshape((*a.shape[:-1], b.shape[1]))
+
+
+def looped(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """`a @ b` in the dtype, each sum in sequence."""
+    total = np.zeros((*a.shape[:-1], b.shape[1]), a.dtype)
+    for k in range(a.shape[-1]):
+        total += a[..., k, None] * b[k]
+    return total
 
 
 def slices(matrix: NDArray[Any], axis: int) -> list[NDArray[np.float64]]:

@@ -153,6 +153,8 @@ def apply(
     if root_mean_square:
         mean, var = 0 * getval(mean), var + mean * mean
     deviation = deviation_of(var, getval(x).dtype.type(eps), eps_placement)
+    if folded and not centered:
+        raise ValueError("what is folded subtracts the mean")
     if folded:
         scale = 1 / deviation if weight is None else weight / deviation
         return x * scale + (-mean * scale if bias is None else bias - mean * scale)

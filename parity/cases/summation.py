@@ -44,6 +44,11 @@ def total(x: Any, axes: Axes) -> Any:
     return wrapped.sum(x, axis=axes, keepdims=True)
 
 
+def sequential() -> bool:
+    """Whether sums run in sequence now."""
+    return wrapped.sum is _sum_in_sequence
+
+
 @contextmanager
 def in_sequence() -> Iterator[None]:
     """Inside, every sum of the oracle's lines, those of its gradients included, runs in sequence.

@@ -20,7 +20,7 @@ from parity.config.plan import CasePlan
 from parity.judge.case import Cell
 from parity.judge.causes import UNSTABLE, Cause, standing_causes
 from parity.judge.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
-from parity.judge.generic import EXACT, alike, element_counts, moved_to, multiplied, replaced
+from parity.judge.generic import EXACT, element_counts, holds, moved_to, multiplied, replaced
 from parity.judge.judge import consult_oracle
 from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, ratio
 from parity.judge.search import CLEAR
@@ -149,7 +149,7 @@ def generic_causes(lab: Lab) -> Iterator[Cause]:
     base = {name: predicted for name, predicted in lab.base.items() if predicted.values is not None}
     names = [name for name in base if name.startswith("grad")]
     for one, other in combinations(names, 2):
-        if alike(base[one], base[other]):
+        if holds(base[one], base[other].values):
             change = replaced({one: base[other], other: base[one]})
             told_by = "two gradients of one shape that are not alike"
             yield Cause("swapped-gradients", {"exchanged": [one, other]}, change=change, told_by=told_by)

@@ -17,6 +17,8 @@ SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
 NARROW = frozenset(("attribute-precision", "reduced-precision"))
 BAND_WEIGHT = 1.5
 """A size says less than numbers that fit, which weigh 1."""
+OPERAND_WEIGHT = 0.25
+"""There are many sets of operands; a plain hypothesis comes before them."""
 DIGITS = {"float16": 11, "float32": 24, "float64": 53}
 
 Array = NDArray[Any]
@@ -29,6 +31,7 @@ class Cause:
 
     `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
     band of sizes instead of values. `told_by` says which input would show it. `lossy`: right but for lost digits.
+    `portable`: it means the same in another dtype.
     """
 
     id: str
@@ -38,6 +41,7 @@ class Cause:
     weight: float = 0.0
     told_by: str = ""
     lossy: bool = False
+    portable: bool = True
 
     @property
     def kind(self) -> str:
@@ -84,30 +88,42 @@ def attributes(lab: Lab) -> Iterator[Cause]:
 
 def operands(lab: Lab) -> Iterator[Cause]:
     """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
-    upstream = any(map(lab.is_upstream, lab.inputs))
+    given = [name for name in lab.inputs if not lab.is_upstream(name) and not name.startswith("running")]
+    upstream = [name for name in lab.inputs if lab.is_upstream(name)]
+    some = [names for names in (["x"], ["x", "weight"]) if set(names) < set(given)]
     for target in FORMATS.values():
         if target.digits >= min(DIGITS[lab.dtype], DIGITS["float32"]):
             continue
-        for too in (False, True) if upstream else (False,):
-            shown = {"format": target.name, "rounded": "inputs and upstream gradients" if too else "inputs"}
-            question = Question(operands=target.name, upstream_too=too)
-            yield Cause("reduced-precision", shown, question, told_by="inputs of more digits than the format has")
+        for names in [given, *some, *([*few, *upstream] for few in (given, *some) if upstream)]:
+            question = Question(operands=target.name, rounded=tuple(names))
+            shown = {"format": target.name, "rounded": list(names)}
+            told_by = "inputs of more digits than the format has"
+            yield Cause("reduced-precision", shown, question, weight=OPERAND_WEIGHT, told_by=told_by)
 
 
 COARSE = tuple(10.0 ** (k / 2) for k in range(-18, 13))
 FEW = 3
+SAME = 1e-9
+MOST = 10.0
 STEPS = 8
 STEP = 2.0**-18
 
 
 def fitted(lab: Lab, observed: Observed, tensors: list[str], base: Question) -> Iterator[Cause]:
-    """For each number that a kernel may have another value for, the one that fits `tensors` best."""
-    if sum(lab.base[name].envelope.rms > 0 for name in tensors) == 0:
-        return
+    """For each number that a kernel may have another value for, those that fit `tensors` best, together and each."""
+    usable = [name for name in tensors if lab.base[name].envelope.rms > 0]
+    forward = [name for name in usable if not name.startswith("grad.")] or usable
     for fit in lab.op.fits:
-        value = fit_value(lab, fit, observed, tensors, base)
-        if value is not None and not is_float32(value, fit.start(lab.case.params)):
-            yield Cause(fit.id, {fit.target: value}, as_question(lab, fit, value), weight=1.0, told_by=fit.told_by)
+        start = fit.start(lab.case.params)
+        seen: list[float] = []
+        for names in [forward, *([name] for name in forward if len(forward) > 1)]:
+            value = fit_value(lab, fit, observed, names, base)
+            if value is None or value > max(1.0, MOST * start) or is_float32(value, start):
+                continue
+            if all(abs(value - other) > SAME * other for other in seen):
+                seen.append(value)
+                question = as_question(lab, fit, value)
+                yield Cause(fit.id, {fit.target: value}, question, weight=1.0, told_by=fit.told_by)
 
 
 def is_float32(value: float, start: float) -> bool:
@@ -124,9 +140,7 @@ def as_question(lab: Lab, fit: Fit, value: float) -> Question:
 
 def fit_value(lab: Lab, fit: Fit, observed: Observed, tensors: list[str], base: Question) -> float | None:
     """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
-    usable = [n for n in tensors if lab.base[n].envelope.rms]
-    names = [n for n in usable if not n.startswith("grad.")] or usable
-    given = {n: values for n in names if (values := observed.get(n)) is not None}
+    given = {n: values for n in tensors if (values := observed.get(n)) is not None}
     start = fit.start(lab.case.params)
     if start <= 0 or sum(values.size for values in given.values()) < FEW:
         return None

@@ -73,6 +73,7 @@ class EnvelopeRuns:
         self._case, self._dtype, self._inputs, self._knobs = case, dtype, inputs, knobs
         self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
         self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
+        self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
         self._n_runs = 0
 
     def envelopes(self, runs: int | None = None) -> dict[str, Envelope]:
@@ -80,10 +81,12 @@ class EnvelopeRuns:
         runs = self.enough if runs is None else runs
         while self._n_runs < runs:
             for name, values in self._run(self._n_runs).items():
-                error = np.abs(values - self._exact[name])
+                with np.errstate(invalid="ignore"):
+                    error = np.abs(values - self._exact[name])
+                self._finite[name] |= np.isfinite(values)
                 self._largest[name] = np.maximum(self._largest[name], error)
             self._n_runs += 1
-        return {name: envelope_of(errors, self._exact[name]) for name, errors in self._largest.items()}
+        return {n: envelope_of(errors, self._exact[n], self._finite[n]) for n, errors in self._largest.items()}
 
     @property
     def enough(self) -> int:
@@ -104,9 +107,10 @@ def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dic
     return EnvelopeRuns(case, dtype, inputs, oracle).envelopes()
 
 
-def envelope_of(errors: Array, exact: Array) -> Envelope:
-    """The envelope with these errors; where careful code overflows and the exact answer does not, all are excused."""
-    excused = np.isfinite(exact) & ~np.isfinite(errors)
+def envelope_of(errors: Array, exact: Array, finite: NDArray[np.bool_]) -> Envelope:
+    """The envelope with these errors; all are excused where careful code overflows and the exact answer does not, or
+    where that is not finite and careful code is (`finite`)."""
+    excused = np.where(np.isfinite(exact), ~np.isfinite(errors), finite)
     found = size(errors)
     return Envelope(found.rms, found.max, excused if excused.any() else None)
 

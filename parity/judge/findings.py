@@ -57,7 +57,10 @@ def diagnoses_of(case: str, dtype: str, backend: str, searched: Searched) -> lis
     rows.sort(key=lambda row: -(row.residual_before or 0.0))
     if searched.found.rivals:
         rows.insert(0, not_identifiable(case, dtype, backend, searched))
-    rest = {n: r for n, r in best.left.items() if r >= OFF}
+    told = {tensor for row in rows for tensor in row.tensors}
+    rest = {
+        n: best.left[n] for n, r in searched.start.left.items() if best.left[n] >= OFF or (r >= OFF and n not in told)
+    }
     if rest:
         rows.append(unexplained(case, dtype, backend, searched, rest))
     return rows

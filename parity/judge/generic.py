@@ -5,7 +5,7 @@ Each function looks at what was observed and proposes causes whose change of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.judge.causes import DIGITS, Cause, Change
-from parity.judge.envelope import OFF, Envelope
-from parity.judge.formats import FORMATS, on_grid
+from parity.judge.envelope import OFF, Envelope, size
+from parity.judge.formats import FORMATS, Format, on_grid
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
 
 Array = NDArray[Any]
@@ -24,21 +24,28 @@ BETTER = 4.0
 """A transform is proposed where it leaves less than a quarter."""
 NEAR = 1e-3
 EXACT = Envelope(0.0, 0.0)
+EXTREME = 1e6
+"""Beyond such a factor nothing of a tensor is left but its direction."""
+UNNAMED = "no number of this case"
 MAX_ROLL = 3
+LONG = 2048
+VARIED = 64
 FEW = 3
 """So many numbers at least must be hit before it is no chance: two lie on a line, or are each other's reverse."""
 
 
-def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Cause]:
-    """All transforms that come nearer to `observed`; `left` are the error ratios of `prediction`."""
+Causes = tuple[Cause, ...]
+
+
+def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Causes]:
+    """All transforms that come nearer to `observed`, some with a factor; `left` are the ratios of `prediction`."""
     off = [name for name, value in left.items() if value >= OFF]
-    yield from absent(observed, off)
-    yield from stale(lab, observed, off)
+    single = [*absent(observed, off), *stale(lab, observed, off), *scaled(lab, observed, prediction, left, off)]
+    single += coarse(lab, observed, prediction, off)
+    yield from ((cause,) for cause in single)
     for name in off:
-        yield from rearranged(name, observed, prediction)
-    yield from exchanged(observed, prediction, left, off)
-    yield from scaled(lab, observed, prediction, left, off)
-    yield from coarse(lab, observed, prediction, off)
+        yield from rearranged(lab, name, observed, prediction)
+    yield from exchanged(lab, observed, prediction, left, off)
 
 
 def replaced(others: Mapping[str, Predicted]) -> Change:
@@ -52,7 +59,7 @@ def absent(observed: Observed, off: list[str]) -> Iterator[Cause]:
         names = [n for n in off if n.startswith("grad") is gradient]
         nothing = {n: Predicted(None, EXACT) for n in names if observed.get(n) is None}
         if nothing:
-            yield Cause(kind, {"returned": "nothing"}, change=replaced(nothing))
+            yield Cause(kind, {"returned": "nothing that can be compared"}, change=replaced(nothing))
         given = {n: v for n in names if (v := observed.get(n)) is not None}
         zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
         if zeros:
@@ -74,18 +81,45 @@ def stale(lab: Lab, observed: Observed, off: list[str]) -> Iterator[Cause]:
         yield Cause("stale", {"equals": sources}, change=replaced(same))
 
 
-def rearranged(name: str, observed: Observed, prediction: Prediction) -> Iterator[Cause]:
-    """The right values in other places, by a rule or by none."""
+def rearranged(lab: Lab, name: str, observed: Observed, prediction: Prediction) -> Iterator[Causes]:
+    """The right values in other places, by a rule or by none; or a multiple of them."""
     values, predicted = observed.get(name), prediction[name]
-    if values is None or predicted.values is None or not same_values(values, predicted):
+    if values is None or predicted.values is None or values.size != predicted.values.size or values.size < FEW - 1:
         return
-    for kind, shown, moved in arrangements(predicted.values, values.shape):
-        if ratio(values, moved_to(predicted, moved)) < OFF:
-            yield Cause(kind, shown, change=rearrange(name, kind, shown, values.shape))
+    same = same_values(values, predicted)
+    for kind, shown, moved in arrangements(predicted.values, values.shape, values if same else None):
+        other = moved_to(predicted, moved)
+        cause = Cause(kind, shown, change=rearrange(name, kind, shown, values))
+        if ratio(values, other) < OFF:
+            yield (cause,)
+        elif (factor := fits_scaled(values, other)) is not None:
+            yield from with_factor(lab, cause, {name: factor})
     gaps = np.diff(np.sort(predicted.values, axis=None))
     told_apart = gaps.any() and float(np.median(gaps[gaps > 0])) > predicted.envelope.max
-    if values.shape == predicted.values.shape and values.size >= FEW and told_apart:
-        yield from permuted(name, values, predicted, predicted.values)
+    if same and values.shape == predicted.values.shape and values.size >= FEW and told_apart:
+        yield from ((cause,) for cause in permuted(name, values, predicted, predicted.values))
+
+
+def fits_scaled(values: Array, predicted: Predicted) -> float | None:
+    """The factor with which a prediction lies within the envelope, if one does."""
+    factor = best_factor(values, predicted)
+    if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
+        return None
+    return factor if ratio(values, times(predicted, factor)) < OFF else None
+
+
+def with_factor(lab: Lab, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
+    """A transform with the factors that its tensors need beside it, by their names where they have one."""
+    for value in dict.fromkeys(factors.values()):
+        names = [n for n, f in factors.items() if abs(f - value) <= NEAR * abs(value)]
+        found = [
+            Cause(kind, {"factor": number, "meaning": text}, change=multiplied(dict.fromkeys(names, number)))
+            for text, (kind, number) in named_factors(lab, names[0]).items()
+            if abs(value - number) <= NEAR * abs(number)
+        ]
+        unnamed = {"factor": value, "meaning": UNNAMED}
+        found = found or [Cause("scaled", unnamed, change=multiplied(dict.fromkeys(names, value)), weight=2.0)]
+        yield from ((cause, factor) for factor in found)
 
 
 def permuted(name: str, values: Array, predicted: Predicted, exact: Array) -> Iterator[Cause]:
@@ -115,14 +149,14 @@ def moved_to(predicted: Predicted, values: Array) -> Predicted:
     return Predicted(values, replace(predicted.envelope, excused=None), predicted.unstable)
 
 
-def rearrange(name: str, kind: str, shown: Mapping[str, Any], shape: tuple[int, ...]) -> Change:
+def rearrange(name: str, kind: str, shown: Mapping[str, Any], values: Array) -> Change:
     """The change that rearranges a tensor by the rule that is shown."""
 
     def change(prediction: Prediction) -> Prediction:
         predicted = prediction[name]
         if predicted.values is None:
             return prediction
-        for other_kind, other_shown, moved in arrangements(predicted.values, shape):
+        for other_kind, other_shown, moved in arrangements(predicted.values, values.shape, values):
             if (other_kind, other_shown) == (kind, shown):
                 return {**prediction, name: moved_to(predicted, moved)}
         return prediction
@@ -130,8 +164,10 @@ def rearrange(name: str, kind: str, shown: Mapping[str, Any], shape: tuple[int, 
     return change
 
 
-def arrangements(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    """All rules by which `values` may have come into other places of a tensor of this shape."""
+def arrangements(
+    values: Array, shape: tuple[int, ...], found: Array | None = None
+) -> Iterator[tuple[str, dict[str, Any], Array]]:
+    """All rules by which `values` may have come into other places of a tensor of this shape, which holds `found`."""
     rank = values.ndim
     if rank <= 4:
         yield from turned(values, shape)
@@ -142,9 +178,21 @@ def arrangements(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, d
             yield "shifted", {"in_memory_by": shift}, np.roll(values, shift)
     for axis in range(rank):
         yield "permuted-axes", {"flipped": axis}, np.flip(values, axis)
-        for step in range(1, min(MAX_ROLL, values.shape[axis] - 1) + 1):
-            for shift in (step, -step):
-                yield "shifted", {"axis": axis, "by": shift}, np.roll(values, shift, axis)
+        for shift in shifts(values, axis, found):
+            yield "shifted", {"axis": axis, "by": shift}, np.roll(values, shift, axis)
+
+
+def shifts(values: Array, axis: int, found: Array | None) -> Iterator[int]:
+    """Small shifts along an axis, and the one that brings a line of it nearest to `found`."""
+    length = values.shape[axis]
+    small = [s for step in range(1, min(MAX_ROLL, length - 1) + 1) for s in (step, -step)]
+    yield from small
+    if found is not None and MAX_ROLL < length <= LONG:
+        line, other = (np.moveaxis(v, axis, 0).reshape(length, -1)[:, 0].astype(np.float64) for v in (values, found))
+        apart = [float(np.abs(np.roll(line, s) - other).max()) for s in range(length)]
+        nearest = int(np.argmin(apart))
+        if nearest and nearest not in small and nearest - length not in small:
+            yield nearest
 
 
 def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any], Array]]:
@@ -158,19 +206,29 @@ def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[st
             yield "permuted-axes", {"read_in_order": list(order)}, found.reshape(shape)
 
 
-def exchanged(observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Cause]:
-    """Another gradient of the same shape in the place of one that is off."""
-    sources = {}
+def exchanged(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Causes]:
+    """Another gradient, or a multiple of it, in the place of one that is off."""
+    sources: dict[str, str] = {}
+    factors: dict[str, float] = {}
     for name in off:
-        peers = [n for n, p in prediction.items() if n != name and gradients(n, name) and alike(p, prediction[name])]
-        peers = [n for n in peers if np.any(prediction[n].values)]
-        others = {n: ratio(observed.get(name), prediction[n]) for n in peers}
+        values = observed.get(name)
+        peers = {n: p for n, p in prediction.items() if n != name and gradients(n, name) and holds(p, values)}
+        others = {n: ratio(values, p) for n, p in peers.items()}
         nearest = min(others, key=others.__getitem__, default=None)
         if nearest is not None and others[nearest] < left[name] / BETTER:
             sources[name] = nearest
+            continue
+        multiples = {n: f for n, p in peers.items() if values is not None and (f := fits_scaled(values, p)) is not None}
+        if multiples:
+            sources[name], factors[name] = next(iter(multiples.items()))
     if sources:
-        shown = {"holds": sources}
-        yield Cause("swapped-gradients", shown, change=lambda p: {**p, **{n: p[s] for n, s in sources.items()}})
+        cause = Cause("swapped-gradients", {"holds": sources}, change=exchange(sources))
+        yield from with_factor(lab, cause, factors) if factors else ((cause,),)
+
+
+def exchange(sources: Mapping[str, str]) -> Change:
+    """The change that puts other tensors in the places of some."""
+    return lambda prediction: {**prediction, **{n: prediction[s] for n, s in sources.items()}}
 
 
 def gradients(one: str, other: str) -> bool:
@@ -178,9 +236,10 @@ def gradients(one: str, other: str) -> bool:
     return one.startswith("grad") and other.startswith("grad")
 
 
-def alike(one: Predicted, other: Predicted) -> bool:
-    """Whether both have values of one shape."""
-    return one.values is not None and other.values is not None and one.values.shape == other.values.shape
+def holds(predicted: Predicted, values: Array | None) -> bool:
+    """Whether a prediction has the shape of these values, and is not zero."""
+    exact = predicted.values
+    return values is not None and exact is not None and exact.shape == values.shape and bool(np.any(exact))
 
 
 def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Cause]:
@@ -198,8 +257,8 @@ def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off
         value = factors[names[0]]
         n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
         inside = all(ratio(observed[n], times(prediction[n], value)) < OFF for n in names)
-        if n_elements >= FEW and inside:
-            shown = {"factor": value, "meaning": "no number of this case"}
+        if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
+            shown = {"factor": value, "meaning": UNNAMED}
             yield Cause("scaled", shown, change=multiplied(dict.fromkeys(names, value)), weight=2.0)
 
 
@@ -269,32 +328,61 @@ def element_counts(lab: Lab, size: int) -> dict[str, int]:
 
 
 def coarse(lab: Lab, observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
-    """Every value on the grid of a format of fewer digits, and the error of that format's size."""
+    """Every value on the grid of a format of fewer digits: rounded to it in the end, or computed in it."""
     for target in FORMATS.values():
         if target.digits >= DIGITS[lab.dtype]:
             continue
         names = [n for n in off if lies_on(observed.get(n), prediction[n], target.name)]
         if names:
-            factor = 2.0 ** (DIGITS[lab.dtype] - target.digits)
             shown = {"format": target.name, "every_value_is_of_this_format": names}
-            change = widened(dict.fromkeys(names, factor))
             told_by = "values of more digits than the format has"
-            yield Cause("reduced-precision", shown, change=change, weight=1.0, told_by=told_by)
+            stored, computed = stored_in(target, names), widened(dict.fromkeys(names, factor_of(lab, target)))
+            for change, weight in ((stored, 1.0), (computed, 1.5)):
+                yield Cause("reduced-precision", shown, change=change, weight=weight, told_by=told_by, portable=False)
+
+
+def factor_of(lab: Lab, target: Format) -> float:
+    """How much more a computation in a format loses."""
+    return float(2.0 ** (DIGITS[lab.dtype] - target.digits))
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
-    """Whether a tensor is on a grid that its prediction is not on."""
-    if values is None or values.size <= FEW or predicted.values is None:
+    """Whether a tensor of many different values is on a grid that its prediction is not on."""
+    if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
+        return False
+    if np.unique(values).size < min(values.size / 2, VARIED):
         return False
     exact = predicted.values.astype(np.float64)
     return on_grid(values.astype(np.float64), FORMATS[target]) and not on_grid(exact, FORMATS[target])
+
+
+def stored_in(target: Format, names: Iterable[str]) -> Change:
+    """The change that rounds tensors to a format."""
+
+    def change(prediction: Prediction) -> Prediction:
+        return {**prediction, **{n: rounded_to(prediction[n], target.unit_roundoff) for n in names}}
+
+    return change
+
+
+def rounded_to(predicted: Predicted, unit: float) -> Predicted:
+    """A prediction whose values are rounded once, by at most `unit` relatively."""
+    if predicted.values is None:
+        return predicted
+    found = size(predicted.values)
+    return replace(
+        predicted, envelope=predicted.envelope.joined(Envelope(unit * found.rms, unit * found.max)), coarse=True
+    )
 
 
 def widened(factors: Mapping[str, float]) -> Change:
     """The change that allows more rounding."""
 
     def change(prediction: Prediction) -> Prediction:
-        wider = {n: replace(prediction[n], envelope=prediction[n].envelope.scaled(f)) for n, f in factors.items()}
+        wider = {
+            n: replace(prediction[n], envelope=prediction[n].envelope.scaled(f), coarse=True)
+            for n, f in factors.items()
+        }
         return {**prediction, **wider}
 
     return change

@@ -32,7 +32,7 @@ MAX_CACHED_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class Question:
-    """What is changed. `operands` names the format that inputs are rounded to, upstream gradients as well if `all`.
+    """What is changed. `operands` names the format that the inputs in `rounded` are rounded to.
 
     `unstable` arguments are right in exact arithmetic: they change what careful code would lose, not the values.
     """
@@ -42,7 +42,7 @@ class Question:
     params: Mapping[str, Any] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     operands: str = ""
-    upstream_too: bool = False
+    rounded: tuple[str, ...] = ()
 
     def with_(self, other: Question) -> Question | None:
         """Both changes together; None where they contradict each other."""
@@ -56,13 +56,13 @@ class Question:
             params,
             absent=tuple(dict.fromkeys(self.absent + other.absent)),
             operands=self.operands or other.operands,
-            upstream_too=self.upstream_too or other.upstream_too,
+            rounded=self.rounded or other.rounded,
         )
 
     @property
     def key(self) -> str:
         """The same for the same question."""
-        parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.upstream_too)
+        parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.rounded)
         return repr(spelled(parts))
 
 
@@ -77,11 +77,15 @@ def spelled(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a tensor would hold, and how far from it careful code may be; `values` is None where it is not returned."""
+    """What a tensor would hold, and how far from it careful code may be; `values` is None where it is not returned.
+
+    `unstable`: by an algorithm that loses digits; `coarse`: in a format of fewer digits.
+    """
 
     values: Array | None
     envelope: Envelope
     unstable: bool = False
+    coarse: bool = False
 
 
 Prediction = Mapping[str, Predicted]
@@ -186,7 +190,7 @@ class Lab:
         if not question.operands:
             return kept
         bits = FORMATS[question.operands]
-        touched = [name for name in kept if question.upstream_too or not self.is_upstream(name)]
+        touched = [name for name in kept if name in question.rounded]
         return {**kept, **{name: rounded(kept[name].astype(np.float64), bits) for name in touched}}
 
     def _envelope(self, name: str, values: Array) -> Envelope:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from parity.judge.causes import DIGITS, Cause
 from parity.judge.envelope import OFF, size
-from parity.judge.generic import replaced, widened
+from parity.judge.formats import FORMATS
+from parity.judge.generic import replaced, stored_in, widened
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
 
 Array = NDArray[Any]
@@ -42,12 +43,14 @@ def localized(
 
 
 def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
-    """Errors in float64 of the size that careful float32 code has."""
+    """Errors in float64 of the size that one rounding to float32 makes, or careful float32 code."""
     factor = 2.0 ** (DIGITS["float64"] - DIGITS["float32"])
-    wider = widened(dict.fromkeys(off, factor))(prediction)
-    if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in off):
-        shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
-        yield Cause("reduced-precision", shown, change=widened(dict.fromkeys(off, factor)), weight=2.0)
+    for change in (stored_in(FORMATS["float32"], off), widened(dict.fromkeys(off, factor))):
+        wider = change(prediction)
+        if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in off):
+            shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
+            yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False)
+            return
 
 
 def large_enough(values: Array | None, predicted: Predicted) -> bool:

@@ -15,29 +15,46 @@ from numpy.typing import NDArray
 from parity.cases.normalization import Implied
 from parity.cases.op import group_lists
 from parity.judge.causes import Cause
-from parity.judge.envelope import UNIT_ROUNDOFF, WORK
+from parity.judge.envelope import OFF, UNIT_ROUNDOFF, WORK
 from parity.judge.formats import FORMATS
-from parity.judge.lab import Lab, Observed, Question
+from parity.judge.lab import Lab, Observed, Question, ratio
 
 Array = NDArray[Any]
 LEAST = 0.02
 MOST = 4.0
 """An error of a statistic is of a unit roundoff's making between these multiples of it, the upper one times n (or its
 root, where digits are only rounded off)."""
+LEAST_ROUNDING = 0.1
+ENOUGH = 4
+"""Two numbers are fitted in each group: fewer elements would fit whatever they are."""
+BETTER = 3.0
 SCATTER = 0.005
 FEW = 3
 
 
-def statistics_causes(lab: Lab, found: Implied) -> Iterator[Cause]:
+def implies(lab: Lab, observed: Observed) -> bool:
+    """Whether the observed output tells the statistics of the op: it is there, of the right shape and finite."""
+    y, exact = observed.get("y"), lab.base["y"].values if "y" in lab.base else None
+    right = lab.op.implied is not None and y is not None and exact is not None and y.shape == exact.shape
+    return right and bool(np.isfinite(y).all())  # type: ignore[arg-type]
+
+
+def statistics_causes(lab: Lab, observed: Observed) -> Iterator[Cause]:
     """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
+    found = implied(lab, observed)
+    if found is None or found.n < ENOUGH:
+        return
     question = Question(arguments={"errors": (found.mean_error, found.variance_error)})
-    squares = found.mean**2 + found.variance
+    answer = lab.ask(question)
+    before = ratio(observed["y"], lab.base["y"])
+    if answer is None or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
+        return
     unit = UNIT_ROUNDOFF[lab.dtype]
-    lost = relative(found.variance_error, unit * squares)
+    lost = relative(found.variance_error, unit * (found.mean**2 + found.variance))
     right_mean = relative(found.mean_error, unit * size_of(found)) <= MOST * found.n
     if LEAST <= lost <= MOST * found.n and right_mean and scattered(found.variance_error):
         shown = {"variance_error_over_u_mean_square": lost}
-        yield Cause("variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True)
+        yield Cause("variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True, portable=False)
     for target in FORMATS.values():
         coarse = target.unit_roundoff
         if coarse <= unit:
@@ -46,19 +63,19 @@ def statistics_causes(lab: Lab, found: Implied) -> Iterator[Cause]:
             relative(found.variance_error, coarse * found.variance),
             relative(found.mean_error, coarse * size_of(found)),
         )
-        if all(LEAST <= error <= MOST * found.n**0.5 for error in errors):
+        if all(LEAST_ROUNDING <= error <= MOST * found.n**0.5 for error in errors):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
-            yield Cause("reduced-precision", parameters, question, weight=1.0, told_by="statistics of many digits")
+            told_by = "statistics of many digits"
+            yield Cause("reduced-precision", parameters, question, weight=1.0, told_by=told_by, portable=False)
 
 
 OFFSET = "an offset of x that is large beside its spread"
 
 
 def implied(lab: Lab, observed: Observed) -> Implied | None:
-    """The statistics that the observed output implies; None where the op has none or the output tells nothing."""
+    """The statistics that the observed output implies; None where it cannot come from any."""
     y = observed.get("y")
-    exact = lab.base["y"].values if "y" in lab.base else None
-    if lab.op.implied is None or y is None or exact is None or y.shape != exact.shape or not np.isfinite(y).all():
+    if lab.op.implied is None or y is None:
         return None
     wide = {name: values.astype(WORK[lab.dtype]) for name, values in lab.inputs.items()}
     found: Implied | None = lab.op.implied(group_lists(wide, lab.op), lab.case.params, y.astype(WORK[lab.dtype]))

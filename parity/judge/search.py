@@ -14,10 +14,10 @@ from functools import reduce
 
 from parity.judge.causes import Cause, fitted, standing_causes
 from parity.judge.envelope import OFF, size
-from parity.judge.generic import proposals
+from parity.judge.generic import proposals, scaled
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question, ratio, ratios, worst
 from parity.judge.locality import localized
-from parity.judge.moments import implied, statistics_causes
+from parity.judge.moments import implies, statistics_causes
 
 DEPTH = 3
 BEAM = 6
@@ -28,6 +28,8 @@ BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
 EXCEPTION_COST = 0.25
+LOSSY_EXCEPTION_COST = 1.0
+"""What a wrong variance spoils, it spoils everywhere."""
 MUCH_WORSE = 16.0
 CLEAR = 2.0
 CLEARER = 3.0
@@ -60,7 +62,14 @@ class State:
     @property
     def weight(self) -> float:
         """How much has to be believed."""
-        return sum(COST + cause.weight for cause in self.causes) + EXCEPTION_COST * self.exceptions
+        lossy = any(cause.lossy for cause in self.causes)
+        exception = LOSSY_EXCEPTION_COST if lossy else EXCEPTION_COST
+        return sum(COST + cause.weight for cause in self.causes) + exception * self.exceptions
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is fitted, and no band of sizes is believed."""
+        return not any(cause.weight for cause in self.causes)
 
     @property
     def rank(self) -> tuple[float, float, float]:
@@ -96,16 +105,15 @@ def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Foun
     """The causes that explain `observed`; of the tensors in `exact`, no loss of digits can be one."""
     start = replace(begin(lab, observed), exact=frozenset(exact))
     standing = hypotheses(lab, observed)
-    plain = [cause for cause in standing if not cause.weight]
+    plain, other = [c for c in standing if not c.weight], [c for c in standing if c.weight]
     tried: list[State] = []
     level = [start]
     for depth in range(DEPTH):
         wider = [state for origin in level for state in steps(lab, observed, origin, plain)]
-        if not any(state.explains and state.weight < COST * (depth + 1) + 1 for state in wider):
-            lossy = [cause for cause in standing if cause.weight]
-            wider += [state for origin in level for state in steps(lab, observed, origin, lossy, propose=False)]
-        if depth < DEPTH - 1 and not any(state.explains for state in wider):
-            wider += fits(lab, observed, level[0])
+        if not any(state.explains and state.plain for state in wider):
+            wider += [state for origin in level for state in steps(lab, observed, origin, other, propose=False)]
+            if depth < DEPTH - 1:
+                wider += fits(lab, observed, level[0])
         tried += wider
         level = best_of(improved(level[0], wider), breadth(lab, standing), VARIANTS)
         if not level or level[0].explains:
@@ -116,10 +124,9 @@ def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Foun
 def hypotheses(lab: Lab, observed: Observed) -> list[Cause]:
     """The standing causes, and what the output implies about the statistics; a lossy variance only where it may be."""
     standing = standing_causes(lab)
-    found = implied(lab, observed)
-    if found is None:
+    if not implies(lab, observed):
         return standing
-    told = list(statistics_causes(lab, found))
+    told = list(statistics_causes(lab, observed))
     if not any(cause.lossy for cause in told):
         standing = [c for c in standing if not (c.lossy and c.question and "variance" in c.question.unstable)]
     return [*standing, *told]
@@ -134,7 +141,7 @@ def confirm(lab: Lab, observed: Observed, found: Found, dtype: str) -> Found | N
     """What was found in another dtype, where it explains this one too; rivals there are rivals here if they do."""
     start = begin(lab, observed)
     best = follow(lab, observed, start, found.best.causes)
-    if not found.best.causes or best is None or not best.explains:
+    if not found.best.causes or best is None or not best.explains or not all(c.portable for c in best.causes):
         return None
     rivals = [follow(lab, observed, start, rival.causes) for rival in found.rivals]
     return Found(best, tuple(r for r in rivals if r is not None and r.explains), taken_from=dtype)
@@ -166,18 +173,33 @@ def follow(lab: Lab, observed: Observed, start: State, causes: Sequence[Cause]) 
 def steps(
     lab: Lab, observed: Observed, origin: State, standing: Sequence[Cause], *, propose: bool = True
 ) -> Iterator[State]:
-    """All states one cause further that leave less; `propose` adds the transforms that what was observed suggests."""
-    proposed = proposals(lab, observed, origin.prediction, origin.left) if propose else ()
-    for cause in (*standing, *proposed):
+    """All states one step further that leave less; `propose` adds the transforms that what was observed suggests."""
+    for cause in standing:
         state = extended(lab, observed, origin, cause)
+        if state is None:
+            continue
+        if state.score < origin.score - 1:
+            yield state
+        elif not origin.causes and not cause.weight:
+            yield from multiples(lab, observed, state)
+    for causes in proposals(lab, observed, origin.prediction, origin.left) if propose else ():
+        state = follow(lab, observed, origin, causes)
         if state is not None and state.score < origin.score - 1:
             yield state
+
+
+def multiples(lab: Lab, observed: Observed, state: State) -> Iterator[State]:
+    """A cause that helps nothing by itself, but whose prediction is off by factors only."""
+    for factor in scaled(lab, observed, state.prediction, state.left, [n for n, r in state.left.items() if r >= OFF]):
+        found = extended(lab, observed, state, factor)
+        if found is not None and found.explains:
+            yield found
 
 
 def fits(lab: Lab, observed: Observed, origin: State) -> Iterator[State]:
     """States with one fitted number more."""
     off = [name for name, value in origin.left.items() if value >= OFF and observed.get(name) is not None]
-    if any(cause.change is not None for cause in origin.causes):
+    if any(cause.change is not None for cause in origin.causes) or not off:
         return
     for cause in fitted(lab, observed, off, origin.question):
         state = extended(lab, observed, origin, cause)
@@ -193,10 +215,11 @@ def improved(origin: State, states: Sequence[State]) -> list[State]:
 def best_of(states: Sequence[State], count: int, variants: int = 1) -> list[State]:
     """The best states, of each set of causes no more than `variants`."""
     kept: list[State] = []
-    n_alike: Counter[frozenset[str]] = Counter()
+    n_alike: Counter[tuple[frozenset[str], bool]] = Counter()
     for state in sorted(states, key=lambda s: s.rank):
-        n_alike[state.ids] += 1
-        if n_alike[state.ids] <= variants:
+        kind = (state.ids, state.plain or variants == 1)
+        n_alike[kind] += 1
+        if n_alike[kind] <= variants:
             kept.append(state)
     return kept[:count]
 
