@@ -90,13 +90,16 @@ def operands(lab: Lab) -> Iterator[Cause]:
     """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
     given = [name for name in lab.inputs if not lab.is_upstream(name) and not name.startswith("running")]
     upstream = [name for name in lab.inputs if lab.is_upstream(name)]
-    some = [names for names in (["x"], ["x", "weight"]) if set(names) < set(given)]
+    some = {" and ".join(names): names for names in (["x"], ["x", "weight"]) if set(names) < set(given)}
+    sets = {"inputs": given, **some}
+    if upstream:
+        sets |= {f"{label} and upstream gradients": [*names, *upstream] for label, names in sets.items()}
     for target in FORMATS.values():
         if target.digits >= min(DIGITS[lab.dtype], DIGITS["float32"]):
             continue
-        for names in [given, *some, *([*few, *upstream] for few in (given, *some) if upstream)]:
+        for label, names in sets.items():
             question = Question(operands=target.name, rounded=tuple(names))
-            shown = {"format": target.name, "rounded": list(names)}
+            shown = {"format": target.name, "rounded": label}
             told_by = "inputs of more digits than the format has"
             yield Cause("reduced-precision", shown, question, weight=OPERAND_WEIGHT, told_by=told_by)
 
@@ -127,9 +130,9 @@ def fitted(lab: Lab, observed: Observed, tensors: list[str], base: Question) -> 
 
 
 def is_float32(value: float, start: float) -> bool:
-    """Whether a fitted value is but the float32 form of the right one."""
-    narrow = float(np.float32(start))
-    return abs(value - narrow) < abs(start - narrow) / 2
+    """Whether a fitted value is but the float32 form of the right one, or of its complement to 1."""
+    forms = (float(np.float32(start)), 1.0 - float(np.float32(1.0 - start)))
+    return any(abs(value - narrow) < abs(start - narrow) / 2 for narrow in forms)
 
 
 def as_question(lab: Lab, fit: Fit, value: float) -> Question:
