@@ -64,12 +64,16 @@ class Knob:
 
 @dataclass(frozen=True)
 class Fit:
-    """A number that a kernel may have another value for: `target` is a param or an argument of the op's lines."""
+    """A number that a kernel may have another value for, `most` at most.
+
+    `target` is a param or an argument of the op's lines.
+    """
 
     id: str
     target: str
     start: Callable[[Any], float]
     told_by: str = ""
+    most: float = 1.0
 
 
 def no_knobs(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:

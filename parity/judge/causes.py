@@ -121,7 +121,7 @@ def fitted(lab: Lab, observed: Observed, tensors: list[str], base: Question) -> 
         seen: list[float] = []
         for names in [forward, *([name] for name in forward if len(forward) > 1)]:
             value = fit_value(lab, fit, observed, names, base)
-            if value is None or value > max(1.0, MOST * start) or is_float32(value, start):
+            if value is None or value > max(fit.most, MOST * start) or is_float32(value, start):
                 continue
             if all(abs(value - other) > SAME * other for other in seen):
                 seen.append(value)

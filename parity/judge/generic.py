@@ -27,6 +27,8 @@ EXACT = Envelope(0.0, 0.0)
 EXTREME = 1e6
 """Beyond such a factor nothing of a tensor is left but its direction."""
 UNNAMED = "no number of this case"
+UNNAMED_WEIGHT = 2.5
+"""Two plain causes are easier to believe than one factor without a meaning."""
 MAX_ROLL = 3
 LONG = 2048
 VARIED = 64
@@ -118,7 +120,9 @@ def with_factor(lab: Lab, cause: Cause, factors: Mapping[str, float]) -> Iterato
             if abs(value - number) <= NEAR * abs(number)
         ]
         unnamed = {"factor": value, "meaning": UNNAMED}
-        found = found or [Cause("scaled", unnamed, change=multiplied(dict.fromkeys(names, value)), weight=2.0)]
+        found = found or [
+            Cause("scaled", unnamed, change=multiplied(dict.fromkeys(names, value)), weight=UNNAMED_WEIGHT)
+        ]
         yield from ((cause, factor) for factor in found)
 
 
@@ -237,9 +241,11 @@ def gradients(one: str, other: str) -> bool:
 
 
 def holds(predicted: Predicted, values: Array | None) -> bool:
-    """Whether a prediction has the shape of these values, and is not zero."""
+    """Whether a prediction has the shape of these values, and is more than rounding around zero."""
     exact = predicted.values
-    return values is not None and exact is not None and exact.shape == values.shape and bool(np.any(exact))
+    if values is None or exact is None or exact.shape != values.shape:
+        return False
+    return size(exact).rms > predicted.envelope.rms
 
 
 def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Cause]:
@@ -259,7 +265,7 @@ def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off
         inside = all(ratio(observed[n], times(prediction[n], value)) < OFF for n in names)
         if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
             shown = {"factor": value, "meaning": UNNAMED}
-            yield Cause("scaled", shown, change=multiplied(dict.fromkeys(names, value)), weight=2.0)
+            yield Cause("scaled", shown, change=multiplied(dict.fromkeys(names, value)), weight=UNNAMED_WEIGHT)
 
 
 def groups(factors: Mapping[str, float]) -> Iterator[list[str]]:

@@ -24,6 +24,7 @@ BEAM = 6
 VARIANTS = 2
 MAX_WORK = 1e7
 """About how many elements the questions of one search ask about together; beyond it fewer states are followed."""
+MAX_PAIR_WORK = 4e6
 BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
@@ -115,10 +116,32 @@ def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Foun
             if depth < DEPTH - 1:
                 wider += fits(lab, observed, level[0])
         tried += wider
-        level = best_of(improved(level[0], wider), breadth(lab, standing), VARIANTS)
-        if not level or level[0].explains:
+        if settled(tried, depth):
             break
+        open_ends = [state for state in improved(level[0], wider) if not state.explains]
+        level = best_of(open_ends, breadth(lab, standing), VARIANTS)
+        if not level:
+            break
+    if not any(state.explains for state in tried):
+        tried += pairs(lab, observed, start, plain)
     return conclude(lab, observed, start, tried)
+
+
+def settled(tried: Sequence[State], depth: int) -> bool:
+    """Whether something explains what was observed, and no explanation by more causes can be easier to believe."""
+    return any(state.explains and state.weight < COST * (depth + 2) for state in tried)
+
+
+def pairs(lab: Lab, observed: Observed, start: State, plain: Sequence[Cause]) -> Iterator[State]:
+    """Two causes that work against each other, so that neither helps alone; tried where questions are cheap."""
+    if lab.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
+        return
+    singles = [state for cause in plain if (state := extended(lab, observed, start, cause)) is not None]
+    for i, state in enumerate(singles):
+        for cause in (other.causes[0] for other in singles[i + 1 :] if other.ids != state.ids):
+            both = extended(lab, observed, state, cause)
+            if both is not None and both.explains:
+                yield both
 
 
 def hypotheses(lab: Lab, observed: Observed) -> list[Cause]:
