@@ -310,3 +310,17 @@ def test_rounding_to_a_format():
     )
     assert on_grid(np.float16([0.1, 3.3]).astype(np.float64), FORMATS["float16"])
     assert not on_grid(np.array([0.1]), FORMATS["float16"])
+
+
+def test_changes_that_do_not_go_together_are_no_hypothesis():
+    from parity.judge.envelope import envelopes
+    from parity.judge.judge import consult_oracle
+    from parity.judge.lab import Lab, Question
+
+    inputs = drawn(NORM)
+    oracle = consult_oracle(NORM, inputs)
+    lab = Lab(NORM, "float32", inputs, oracle, envelopes(NORM, "float32", inputs, oracle))
+    both = Question(arguments={"centered": False}).with_(Question(unstable={"folded": True}))
+    assert both is not None
+    assert lab.ask(both) is None
+    assert Question(arguments={"ddof": 1}).with_(Question(arguments={"ddof": 0})) is None

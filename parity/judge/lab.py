@@ -134,7 +134,10 @@ class Lab:
     def ask(self, question: Question) -> Prediction | None:
         """The prediction; None where the op's lines refuse."""
         if question.key not in self._answers:
-            answer = self._answer(question)
+            try:
+                answer = self._answer(question)
+            except REFUSALS:
+                answer = None
             if self.n_elements * (len(self._answers) + 1) > MAX_CACHED_ELEMENTS:
                 self._answers.clear()
             self._answers[question.key] = answer
