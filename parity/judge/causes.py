@@ -31,7 +31,7 @@ class Cause:
 
     `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
     band of sizes instead of values. `told_by` says which input would show it. `lossy`: right but for lost digits.
-    `portable`: it means the same in another dtype.
+    `shared`: what it spoils, it spoils in every tensor. `portable`: it means the same in another dtype.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Cause:
     weight: float = 0.0
     told_by: str = ""
     lossy: bool = False
+    shared: bool = False
     portable: bool = True
 
     @property
@@ -65,7 +66,9 @@ def from_knob(knob: Knob) -> Cause:
     else:
         question = Question(arguments=knob.arguments, params=knob.params, absent=knob.absent)
     weight = BAND_WEIGHT if knob.unstable else 0.0
-    return Cause(knob.id, shown, question, weight=weight, told_by=knob.told_by, lossy=knob.unstable)
+    return Cause(
+        knob.id, shown, question, weight=weight, told_by=knob.told_by, lossy=knob.unstable, shared=knob.unstable
+    )
 
 
 def attributes(lab: Lab) -> Iterator[Cause]:

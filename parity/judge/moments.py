@@ -22,9 +22,9 @@ from parity.judge.lab import Lab, Observed, Question, ratio
 Array = NDArray[Any]
 LEAST = 0.02
 MOST = 4.0
-"""An error of a statistic is of a unit roundoff's making between these multiples of it, the upper one times n (or its
-root, where digits are only rounded off)."""
-LEAST_ROUNDING = 0.1
+"""An error of a statistic is of a unit roundoff's making between these multiples of it, the upper one times n."""
+LEAST_ROUNDING, MOST_ROUNDING = 0.1, 16.0
+SEEN = 1.0
 ENOUGH = 4
 """Two numbers are fitted in each group: fewer elements would fit whatever they are."""
 BETTER = 3.0
@@ -47,14 +47,16 @@ def statistics_causes(lab: Lab, observed: Observed) -> Iterator[Cause]:
     question = Question(arguments={"errors": (found.mean_error, found.variance_error)})
     answer = lab.ask(question)
     before = ratio(observed["y"], lab.base["y"])
-    if answer is None or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
+    if answer is None or before < SEEN or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
         return
     unit = UNIT_ROUNDOFF[lab.dtype]
     lost = relative(found.variance_error, unit * (found.mean**2 + found.variance))
     right_mean = relative(found.mean_error, unit * size_of(found)) <= MOST * found.n
     if LEAST <= lost <= MOST * found.n and right_mean and scattered(found.variance_error):
         shown = {"variance_error_over_u_mean_square": lost}
-        yield Cause("variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True, portable=False)
+        yield Cause(
+            "variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True, shared=True, portable=False
+        )
     for target in FORMATS.values():
         coarse = target.unit_roundoff
         if coarse <= unit:
@@ -63,10 +65,12 @@ def statistics_causes(lab: Lab, observed: Observed) -> Iterator[Cause]:
             relative(found.variance_error, coarse * found.variance),
             relative(found.mean_error, coarse * size_of(found)),
         )
-        if all(LEAST_ROUNDING <= error <= MOST * found.n**0.5 for error in errors):
+        if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
             told_by = "statistics of many digits"
-            yield Cause("reduced-precision", parameters, question, weight=1.0, told_by=told_by, portable=False)
+            yield Cause(
+                "reduced-precision", parameters, question, weight=1.0, told_by=told_by, shared=True, portable=False
+            )
 
 
 OFFSET = "an offset of x that is large beside its spread"

@@ -29,8 +29,8 @@ BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
 COST = 2.0
 EXCEPTION_COST = 0.25
-LOSSY_EXCEPTION_COST = 1.0
-"""What a wrong variance spoils, it spoils everywhere."""
+SHARED_EXCEPTION_COST = 1.0
+"""What a wrong statistic spoils, it spoils everywhere."""
 MUCH_WORSE = 16.0
 CLEAR = 2.0
 CLEARER = 3.0
@@ -63,8 +63,8 @@ class State:
     @property
     def weight(self) -> float:
         """How much has to be believed."""
-        lossy = any(cause.lossy for cause in self.causes)
-        exception = LOSSY_EXCEPTION_COST if lossy else EXCEPTION_COST
+        shared = any(cause.shared for cause in self.causes)
+        exception = SHARED_EXCEPTION_COST if shared else EXCEPTION_COST
         return sum(COST + cause.weight for cause in self.causes) + exception * self.exceptions
 
     @property
