@@ -103,9 +103,15 @@ def timed(command: list[str], cwd: Path) -> float:
     return time.perf_counter() - started
 
 
-def measure(n_cases: int, repeats: int) -> dict[str, float]:
-    """Median wall seconds of parity and of both scripts, interleaved."""
-    cases = grid(n_cases)
+def judge_share(run_dir: Path) -> float:
+    """The part of a run's time that oracle, comparison and judgement took."""
+    run = json.loads((run_dir / "results.json").read_text())["run"]
+    return float(run["judge_seconds"] / run["seconds"])
+
+
+def measure(n_cases: int, repeats: int) -> tuple[dict[str, float], float]:
+    """Median wall seconds of parity and of both scripts, interleaved; the judge's share of parity's."""
+    cases, shares = grid(n_cases), []
     seconds: dict[str, list[float]] = {"parity": [], "torch script": [], "paddle script": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -122,7 +128,8 @@ def measure(n_cases: int, repeats: int) -> dict[str, float]:
                 took = timed(command, folder)
                 if repeat:
                     seconds[key].append(took)
-    return {key: statistics.median(values) for key, values in seconds.items()}
+            shares.append(judge_share(folder / f"run-{repeat}"))
+    return {key: statistics.median(values) for key, values in seconds.items()}, statistics.median(shares)
 
 
 def main() -> None:
@@ -131,14 +138,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    seconds = measure(options.cases, options.repeats)
+    seconds, share = measure(options.cases, options.repeats)
     ratio = seconds["parity"] / max(seconds["torch script"], seconds["paddle script"])
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for key, value in seconds.items():
         print(f"{key:14} {value:6.2f} s")
+    print(f"oracle, comparison and judgement: {share:.0%} of parity's time")
     print(f"parity / slower script: {ratio:.2f} (goal: at most {GOAL}; {'met' if ratio <= GOAL else 'missed'})")
     if options.json:
-        options.json.write_text(json.dumps({"seconds": seconds, "ratio": ratio, "cases": options.cases}, indent=1))
+        options.json.write_text(
+            json.dumps({"seconds": seconds, "ratio": ratio, "judge_share": share, "cases": options.cases}, indent=1)
+        )
 
 
 if __name__ == "__main__":
