@@ -93,13 +93,17 @@ def welford(x: NDArray[Any], mean: Any, var: Any, axes: Axes) -> tuple[Any, Any]
     """Mean and variance with errors of the size that Welford's updates (1962) make.
 
     Each of n updates rounds the running mean, and the k-th error counts k/n in the end: as a random walk, sqrt(n)/5
-    unit roundoffs. Drawn with `x` as the seed, since the updates themselves are n steps of Python.
+    unit roundoffs u. The errors of the running means, beside deviations, make the variance wrong by about kappa*u/2.5,
+    kappa = |mean| / std (n*kappa*u at most: Chan, Golub, LeVeque 1983). Drawn with `x` as the seed, since the updates
+    themselves are n steps of Python.
     """
-    unit = np.finfo(x.dtype).eps / 2
-    spread = x.dtype.type(unit * np.sqrt(count(x.shape, axes)) / 5)
+    dtype, unit = x.dtype, np.finfo(x.dtype).eps / 2
+    walk = dtype.type(unit * np.sqrt(count(x.shape, axes)) / 5)
+    spread = np.sqrt(getval(var)) + np.finfo(dtype).tiny
+    kappa = np.minimum(np.abs(getval(mean)) / spread, dtype.type(1 / unit))
     draw = np.random.default_rng(np.frombuffer(np.ravel(x)[:8].tobytes(), np.uint8))
-    noise = draw.standard_normal((2, *mean.shape)).astype(x.dtype)
-    return mean * (1 + spread * noise[0]), var * (1 + spread * noise[1])
+    noise = draw.standard_normal((2, *mean.shape)).astype(dtype)
+    return mean * (1 + walk * noise[0]), var * (1 + (walk + dtype.type(unit / 2.5) * kappa) * noise[1])
 
 
 def unbiasing(n: int, ddof: int, dtype: Any) -> Any:

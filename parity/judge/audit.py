@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.config.plan import CasePlan
 from parity.judge.case import Cell
-from parity.judge.causes import UNSTABLE, Cause, standing_causes
+from parity.judge.causes import UNSTABLE, Cause, replaced, standing_causes
 from parity.judge.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
-from parity.judge.generic import EXACT, element_counts, holds, moved_to, multiplied, replaced
+from parity.judge.factors import element_counts, multiplied
+from parity.judge.generic import EXACT
 from parity.judge.judge import consult_oracle
 from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, ratio
+from parity.judge.places import holds, moved_to
 from parity.judge.search import CLEAR
 
 MAX_WORK = 5e6

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parity.cases.op import Fit, Knob
 from parity.judge.formats import FORMATS
-from parity.judge.lab import Lab, Observed, Prediction, Question
+from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
 NARROW = frozenset(("attribute-precision", "reduced-precision"))
@@ -50,6 +50,11 @@ class Cause:
         if self.id in NARROW:
             return DEGRADED
         return UNSTABLE if self.lossy else SEMANTIC
+
+
+def replaced(others: Mapping[str, Predicted]) -> Change:
+    """The change that puts others in the places of some tensors' predictions."""
+    return lambda prediction: {**prediction, **others}
 
 
 def standing_causes(lab: Lab) -> list[Cause]:

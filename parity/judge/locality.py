@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.judge.causes import DIGITS, Cause
+from parity.judge.causes import DIGITS, Cause, replaced
 from parity.judge.envelope import OFF, size
 from parity.judge.formats import FORMATS
-from parity.judge.generic import replaced, stored_in, widened
+from parity.judge.generic import stored_in, widened
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
 
 Array = NDArray[Any]

@@ -14,7 +14,8 @@ from functools import reduce
 
 from parity.judge.causes import Cause, fitted, standing_causes
 from parity.judge.envelope import OFF, size
-from parity.judge.generic import proposals, scaled
+from parity.judge.factors import scaled
+from parity.judge.generic import proposals
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question, ratio, ratios, worst
 from parity.judge.locality import localized
 from parity.judge.moments import implies, statistics_causes
