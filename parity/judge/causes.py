@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -77,18 +78,17 @@ def from_knob(knob: Knob) -> Cause:
 
 
 def attributes(lab: Lab) -> Iterator[Cause]:
-    """Params that a float64 kernel keeps in float32: each, and all of them; a weight v also as 1 - float32(1 - v)."""
+    """Params that a float64 kernel keeps in float32, in every combination; a weight v also as 1 - float32(1 - v)."""
     if lab.dtype != "float64":
         return
-    plain, complement = {}, {}
+    forms = {}
     for name, value in asdict(lab.case.params).items():
         if isinstance(value, float) and np.isfinite(value):
-            plain[name] = float(np.float32(value))
-            complement[name] = 1.0 - float(np.float32(1.0 - value)) if 0.0 < value < 1.0 else value
-    found = [{name: value} for kind in (plain, complement) for name, value in kind.items()]
-    mixed = {name: complement[name] if value > 0.01 else plain[name] for name, value in plain.items()}
-    for change in [*found, plain, mixed]:
-        params = {name: value for name, value in change.items() if value != getattr(lab.case.params, name)}
+            narrow = [float(np.float32(value))]
+            narrow += [1.0 - float(np.float32(1.0 - value))] if 0.0 < value < 1.0 else []
+            forms[name] = [value, *(v for v in dict.fromkeys(narrow) if v != value)]
+    for values in product(*forms.values()):
+        params = {n: v for n, v in zip(forms, values, strict=True) if v != forms[n][0]}
         if params:
             told_by = "a value that float32 cannot hold, in float64"
             yield Cause("attribute-precision", params, Question(params=params), told_by=told_by)

@@ -7,6 +7,7 @@ What these leave must be rounding, and the gradients must follow from the same s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,17 @@ def implies(lab: Lab, observed: Observed) -> bool:
     return right and bool(np.isfinite(y).all())  # type: ignore[arg-type]
 
 
-def statistics_causes(lab: Lab, observed: Observed) -> Iterator[Cause]:
-    """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
-    found = implied(lab, observed)
+def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: float) -> Iterator[Cause]:
+    """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits.
+
+    They come beside what is `asked` already, which leaves the error ratio `before` in y.
+    """
+    found = implied(lab, observed, asked)
     if found is None or found.n < ENOUGH:
         return
     question = Question(arguments={"errors": (found.mean_error, found.variance_error)})
-    answer = lab.ask(question)
-    before = ratio(observed["y"], lab.base["y"])
+    both = asked.with_(question)
+    answer = None if both is None else lab.ask(both)
     if answer is None or before < SEEN or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
         return
     unit = UNIT_ROUNDOFF[lab.dtype]
@@ -76,13 +80,15 @@ def statistics_causes(lab: Lab, observed: Observed) -> Iterator[Cause]:
 OFFSET = "an offset of x that is large beside its spread"
 
 
-def implied(lab: Lab, observed: Observed) -> Implied | None:
-    """The statistics that the observed output implies; None where it cannot come from any."""
+def implied(lab: Lab, observed: Observed, asked: Question) -> Implied | None:
+    """The statistics that the observed output implies for these params; None where it cannot come from any."""
     y = observed.get("y")
     if lab.op.implied is None or y is None:
         return None
     wide = {name: values.astype(WORK[lab.dtype]) for name, values in lab.inputs.items()}
-    found: Implied | None = lab.op.implied(group_lists(wide, lab.op), lab.case.params, y.astype(WORK[lab.dtype]))
+    found: Implied | None = lab.op.implied(
+        group_lists(wide, lab.op), replace(lab.case.params, **asked.params), y.astype(WORK[lab.dtype])
+    )
     return found
 
 

@@ -106,14 +106,16 @@ class Found:
 def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Found:
     """The causes that explain `observed`; of the tensors in `exact`, no loss of digits can be one."""
     start = replace(begin(lab, observed), exact=frozenset(exact))
-    standing = hypotheses(lab, observed)
-    plain, other = [c for c in standing if not c.weight], [c for c in standing if c.weight]
+    standing = standing_causes(lab)
+    plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
     tried: list[State] = []
     level = [start]
     for depth in range(DEPTH):
         wider = [state for origin in level for state in steps(lab, observed, origin, plain)]
         if not any(state.explains and state.plain for state in wider):
-            wider += [state for origin in level for state in steps(lab, observed, origin, other, propose=False)]
+            for origin in level:
+                causes = believable(lab, observed, origin, weighty)
+                wider += steps(lab, observed, origin, causes, propose=False)
             if depth < DEPTH - 1:
                 wider += fits(lab, observed, level[0])
         tried += wider
@@ -145,15 +147,17 @@ def pairs(lab: Lab, observed: Observed, start: State, plain: Sequence[Cause]) ->
                 yield both
 
 
-def hypotheses(lab: Lab, observed: Observed) -> list[Cause]:
-    """The standing causes, and what the output implies about the statistics; a lossy variance only where it may be."""
-    standing = standing_causes(lab)
+def believable(lab: Lab, observed: Observed, origin: State, weighty: Sequence[Cause]) -> list[Cause]:
+    """What takes more to believe: the standing causes of that kind, and the statistics that the output implies.
+
+    A lossy variance is believable only where the output implies one.
+    """
     if not implies(lab, observed):
-        return standing
-    told = list(statistics_causes(lab, observed))
+        return list(weighty)
+    told = list(statistics_causes(lab, observed, origin.question, origin.left["y"]))
     if not any(cause.lossy for cause in told):
-        standing = [c for c in standing if not (c.lossy and c.question and "variance" in c.question.unstable)]
-    return [*standing, *told]
+        weighty = [c for c in weighty if not (c.lossy and c.question and "variance" in c.question.unstable)]
+    return [*weighty, *told]
 
 
 def begin(lab: Lab, observed: Observed) -> State:
