@@ -48,7 +48,8 @@ def statistics(
     if variance in ("two-pass", "welford"):
         var = total((x - mean) ** 2, axes) / n
         if variance == "welford":
-            mean, var = welford(getval(x), mean, var, axes)
+            updated = welford(getval(x), axes)
+            mean, var = mean + (updated[0] - getval(mean)), var + (updated[1] - getval(var))
     elif variance in ("naive", "naive-clamped"):
         var = total(x * x, axes) / n - mean * mean
         var = anp.maximum(var, 0) if variance == "naive-clamped" else var
@@ -89,21 +90,31 @@ def implied_statistics(x: Any, y: Any, axes: Axes, eps: float, weight: Any | Non
     return Implied(count(x.shape, axes), mean, variance, -shift / scale, 1 / (scale * scale) - (variance + eps))
 
 
-def welford(x: NDArray[Any], mean: Any, var: Any, axes: Axes) -> tuple[Any, Any]:
-    """Mean and variance with errors of the size that Welford's updates (1962) make.
+def welford(x: NDArray[Any], axes: Axes) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean and variance by Welford's updates (1962), in the dtype of `x`.
 
-    Each of n updates rounds the running mean, and the k-th error counts k/n in the end: as a random walk, sqrt(n)/5
-    unit roundoffs u. The errors of the running means, beside deviations, make the variance wrong by about kappa*u/2.5,
-    kappa = |mean| / std (n*kappa*u at most: Chan, Golub, LeVeque 1983). Drawn with `x` as the seed, since the updates
-    themselves are n steps of Python.
+    Of more than MAX_UPDATES elements the updates are made for so many, evenly spaced. The errors that they make, as a
+    random walk does, grow with the root of n, and so they are added to the moments of all elements.
     """
-    dtype, unit = x.dtype, np.finfo(x.dtype).eps / 2
-    walk = dtype.type(unit * np.sqrt(count(x.shape, axes)) / 5)
-    spread = np.sqrt(getval(var)) + np.finfo(dtype).tiny
-    kappa = np.minimum(np.abs(getval(mean)) / spread, dtype.type(1 / unit))
-    draw = np.random.default_rng(np.frombuffer(np.ravel(x)[:8].tobytes(), np.uint8))
-    noise = draw.standard_normal((2, *mean.shape)).astype(dtype)
-    return mean * (1 + walk * noise[0]), var * (1 + (walk + dtype.type(unit / 2.5) * kappa) * noise[1])
+    n = count(x.shape, axes)
+    rows = np.moveaxis(x, axes, range(len(axes))).reshape(n, -1)
+    some = rows[:: -(-n // MAX_UPDATES)]
+    mean, squares = some[0].copy(), np.zeros_like(some[0])
+    for k, row in enumerate(some[1:], start=2):
+        delta = row - mean
+        mean += delta / x.dtype.type(k)
+        squares += delta * (row - mean)
+    var = squares / x.dtype.type(len(some))
+    if len(some) < n:
+        wide = some.astype(np.longdouble)
+        grown = (n / len(some)) ** 0.5
+        mean_error, var_error = mean - wide.mean(axis=0), var - wide.var(axis=0)
+        mean, var = rows.mean(axis=0) + mean_error * grown, rows.var(axis=0) + var_error * grown
+    kept = [1 if axis in axes else length for axis, length in enumerate(x.shape)]
+    return mean.astype(x.dtype).reshape(kept), var.astype(x.dtype).reshape(kept)
+
+
+MAX_UPDATES = 2048
 
 
 def unbiasing(n: int, ddof: int, dtype: Any) -> Any:
