@@ -60,8 +60,10 @@ def blame(failing: Sequence[Row]) -> str:
         side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
     )
     n_rounding = count_tensors([row for row in failing if row["verdict"] == "rounding"])
+    if not off and n_rounding == count_tensors(failing):
+        return "; all of it is rounding, nobody is off: aligned, as far as the dtype goes (--fail-on degraded passes)"
     if not off:
-        return "; nobody is further from the oracle than rounding explains"
+        return "; nobody is further from the oracle than careful code"
     ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
     rounding = f"; rounding only in {n_rounding}" if n_rounding else ""
     return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked) + rounding
