@@ -91,7 +91,18 @@ def test_json_is_the_document_and_nothing_else(parity_run):
 
 def test_results_have_the_contracts_keys(parity_run):
     document = parity_run(NUMPY).results
-    assert {"id", "started", "seconds", "parity", "command", "configs", "seed", "host"} <= document["run"].keys()
+    assert {
+        "id",
+        "started",
+        "seconds",
+        "judge_seconds",
+        "fail_on",
+        "parity",
+        "command",
+        "configs",
+        "seed",
+        "host",
+    } <= document["run"].keys()
     assert {"cpu", "os", "threads"} <= document["run"]["host"].keys()
     assert {"name", "framework", "version", "python", "mode", "device", "numpy", "flags"} <= document["backends"][
         0
