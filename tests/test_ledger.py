@@ -164,6 +164,20 @@ def test_a_diagnosis_covers_only_the_side_that_has_it():
     assert judged(entry(diagnosis="scaled"), [both], [cause("scaled"), cause("scaled", "torch")])[0] == ["because"]
 
 
+def test_every_cause_of_a_tensor_has_to_be_accepted():
+    causes = [cause("scaled"), cause("shifted")]
+    one, other = entry(diagnosis="scaled", reason="first"), entry(diagnosis="shifted", reason="second")
+    assert judged(one, [off("oneflow")], causes)[0] == [None]
+    assert judged((one, other), [off("oneflow")], causes)[0] == ["first; second"]
+    assert judged(entry(), [off("oneflow")], causes)[0] == ["because"]
+
+
+def test_of_causes_that_cannot_be_told_apart_one_is_enough():
+    causes = [cause("not-identifiable"), cause("scaled")]
+    assert judged(entry(diagnosis="scaled"), [off("oneflow")], causes)[0] == ["because"]
+    assert judged(entry(diagnosis="not-identifiable"), [off("oneflow")], causes)[0] == ["because"]
+
+
 @pytest.mark.parametrize("verdict", [Verdict.ROUNDING, Verdict.NONFINITE, Verdict.STRUCTURE])
 @pytest.mark.parametrize(("backend", "accepted"), [(None, True), ("oneflow", True), ("torch", True), ("paddle", False)])
 def test_where_nobody_is_off_any_side_may_be_named(verdict, backend, accepted):

@@ -2,7 +2,7 @@
 
 An entry speaks of a failing comparison, or of a pass that hides a culprit, where its case, dtype and tensor fit. It
 covers the sides that are off and that it names by backend or diagnosis (any side, where nobody is off). A comparison is
-accepted once every side that is off is covered. An entry that was checked in full and matches nothing is stale; one
+accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches nothing is stale; one
 that speaks of what was not compared in this run is not checked, and fails nothing.
 """
 
@@ -21,6 +21,8 @@ from parity.outcome import Judgement
 
 Answer = tuple[str, str, str]
 """A case, a dtype and a backend."""
+Part = tuple[str, str | None]
+"""A side of a comparison, with the cause for which it is accepted; None: for whatever cause."""
 
 
 class State(Judgement):
@@ -64,10 +66,10 @@ class LedgerResult:
 
 @dataclass(frozen=True)
 class Claim:
-    """What an entry speaks of: comparisons by their index, with the sides in each that it covers."""
+    """What an entry speaks of: comparisons by their index, with what it covers in each."""
 
     deviation: KnownDeviation
-    covered: Mapping[int, frozenset[str]]
+    covered: Mapping[int, frozenset[Part]]
     worst_ratio: float | None
 
 
@@ -109,7 +111,7 @@ def apply(
     claims = [claim(known, deviating, causes) for known in plan.known]
     entries = tuple(assess(c, reach, today) for c in claims)
     valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is State.MATCHED]
-    return LedgerResult(tuple(accepted(comparisons, valid)), entries)
+    return LedgerResult(tuple(accepted(comparisons, valid, causes)), entries)
 
 
 def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
@@ -127,9 +129,9 @@ def matches(name: str, pattern: str) -> bool:
 
 def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Collection[tuple[str, ...]]) -> Claim:
     """What an entry speaks of among the comparisons that deviate."""
-    found = {i: covered_sides(known, c, causes) for i, c in deviating.items() if speaks_of(known, c)}
-    covered = {i: sides for i, sides in found.items() if sides}
-    ratios = [ratio for i, sides in covered.items() for ratio in ratios_of(deviating[i], sides)]
+    found = {i: covered_parts(known, c, causes) for i, c in deviating.items() if speaks_of(known, c)}
+    covered = {i: parts for i, parts in found.items() if parts}
+    ratios = [ratio for i, parts in covered.items() for ratio in ratios_of(deviating[i], {side for side, _ in parts})]
     return Claim(known, covered, max(ratios, default=None))
 
 
@@ -142,13 +144,13 @@ def speaks_of(known: KnownDeviation, c: Comparison) -> bool:
     )
 
 
-def covered_sides(known: KnownDeviation, c: Comparison, causes: Collection[tuple[str, ...]]) -> frozenset[str]:
-    """The sides of a comparison that an entry accounts for: of those that are off, or of both where none is."""
+def covered_parts(known: KnownDeviation, c: Comparison, causes: Collection[tuple[str, ...]]) -> frozenset[Part]:
+    """What an entry accounts for in a comparison: of the sides that are off, or of both where none is."""
     if c.verdict.passes and not c.culprit and known.diagnosis is None:
         # A tolerance that would let zeros pass is no deviation, unless a diagnosis makes one of it.
         return frozenset()
     return frozenset(
-        side
+        (side, known.diagnosis)
         for side in c.culprit or (c.actual, c.expected)
         if known.backend in (None, side)
         and (known.diagnosis is None or (c.case, c.dtype, side, known.diagnosis, c.tensor) in causes)
@@ -244,16 +246,29 @@ def comparisons_text(claimed: Claim) -> str:
     return f"{n} comparison" + ("" if n == 1 else "s")
 
 
-def accepted(comparisons: Sequence[Comparison], claims: Sequence[Claim]) -> Iterator[Comparison]:
-    """The comparisons, with the reasons in those whose every culprit is covered."""
-    sides: dict[int, set[str]] = {}
+def accepted(
+    comparisons: Sequence[Comparison], claims: Sequence[Claim], causes: Collection[tuple[str, ...]]
+) -> Iterator[Comparison]:
+    """The comparisons, with the reasons in those of which every culprit is covered, for all of its causes."""
+    parts: dict[int, set[Part]] = {}
     reasons: dict[int, dict[str, None]] = {}
     for c in claims:
         for i, covered in c.covered.items():
-            sides.setdefault(i, set()).update(covered)
+            parts.setdefault(i, set()).update(covered)
             reasons.setdefault(i, {}).setdefault(c.deviation.reason)
     for i, comparison in enumerate(comparisons):
-        if i in sides and sides[i].issuperset(comparison.culprit):
+        if i in parts and all(is_covered(side, comparison, parts[i], causes) for side in comparison.culprit):
             yield replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison
+
+
+def is_covered(side: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
+    """Whether a culprit is accepted whatever the cause, or for every cause that was found (for one, if it is one of
+    several that the data cannot tell apart)."""
+    place = (c.case, c.dtype, side)
+    found = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
+    if (side, None) in parts:
+        return True
+    accepted = {cause for cause in found if (side, cause) in parts}
+    return bool(accepted) and ("not-identifiable" in found or accepted == found)
