@@ -2,8 +2,8 @@
 
 An entry speaks of a failing comparison, or of a pass that hides a culprit, where its case, dtype and tensor fit. It
 covers the sides that are off and that it names by backend or diagnosis (any side, where nobody is off). A comparison is
-accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches nothing is stale; one
-that speaks of what was not compared in this run is not checked, and fails nothing.
+accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches
+nothing is stale; one that speaks of what was not compared in this run is not checked, and fails nothing.
 """
 
 from __future__ import annotations
