@@ -324,3 +324,16 @@ def test_changes_that_do_not_go_together_are_no_hypothesis():
     assert both is not None
     assert lab.ask(both) is None
     assert Question(arguments={"ddof": 1}).with_(Question(arguments={"ddof": 0})) is None
+
+
+def test_a_mean_that_leaves_elements_out_is_not_explained_by_things_that_were_fitted():
+    case = planned("layer_norm", x=(9, 96), normalized_shape=(96,), offset=100.0)
+
+    def make(inputs, dtype):
+        part = inputs["x"][:, :-3].astype(dtype).sum(-1, keepdims=True) / np.dtype(dtype).type(96)
+        error = part - inputs["x"].astype(dtype).mean(-1, keepdims=True)
+        return evaluate(OPS["layer_norm"], case.params, inputs, dtype=dtype, errors=(error, 0 * error))
+
+    found = judged(case, make)
+    for dtype in BOTH:
+        assert not any(d.explained for d in found.diagnoses if d.dtype == dtype and d.id != "rounding")

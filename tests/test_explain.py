@@ -158,7 +158,7 @@ def test_the_entry_to_paste_is_one_that_accepts_it(run_dir, tmp_path):
 def test_without_a_cause_the_entry_names_none(tmp_path):
     run_dir = stored(tmp_path / "run", finding(), [diagnosis("unexplained")])
     (known,) = pasted(shown(run_dir), tmp_path)
-    assert (known.diagnosis, known.error_ratio) == (None, 8.2e4)
+    assert (known.diagnosis, known.error_ratio) == (None, 1.7e5)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def variance_claim(answers: Answers) -> Claim:
 def name_variance(grown: Growth, wide: bool) -> tuple[str, str]:
     """The algorithm's name (empty where none fits) and why."""
     u = grown.precision.u
-    if grown.precision.name == "float64" and grown.floor > 0.01 * FLOAT32_U:
+    if grown.precision.name == "float64" and 0.01 * FLOAT32_U < grown.floor < 16 * FLOAT32_U:
         return "float32 accuracy in float64", f"off by {grown.floor:.1e} without any offset"
     if len(grown.visible) == 0:
         return no_growth(grown, wide)

@@ -16,6 +16,9 @@ from parity.judge.lab import WIDE, Lab, Observed, worst
 from parity.judge.search import Found, State, begin, follow
 from parity.judge.verdict import Comparison, Verdict
 
+HELPS = 1.5
+"""A tensor needs a cause that leaves less than two thirds of its error ratio."""
+
 
 @dataclass(frozen=True)
 class Searched:
@@ -44,7 +47,7 @@ class Searched:
     def _needing(self, cause: Cause) -> dict[str, float]:
         best = self.found.best
         rest = follow(self.lab, self.observed, self.start, [c for c in best.causes if c is not cause]) or self.start
-        return {n: r for n, r in rest.left.items() if r >= OFF and r > best.left[n]}
+        return {n: r for n, r in rest.left.items() if r >= OFF and r > HELPS * best.left[n]}
 
 
 def diagnoses_of(case: str, dtype: str, backend: str, searched: Searched) -> list[Diagnosis]:
@@ -79,7 +82,7 @@ def diagnosis(
     if searched.found.taken_from:
         evidence["first_found_in"] = searched.found.taken_from
     if cause.question is not None and cause.question.unstable:
-        evidence["sizes"] = {n: sizes(searched, n) for n in needing}
+        evidence["sizes"] = {n: sizes(searched, n) for n in needing if searched.found.best.prediction[n].unstable}
     return Diagnosis(
         case,
         dtype,
@@ -161,7 +164,7 @@ def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collec
             rows.setdefault((c.actual, kind), []).append(c)
     for (backend, kind), found in rows.items():
         tensors = tuple(dict.fromkeys(c.tensor for c in found))
-        ratio = worst(r for c in found for r in c.error_ratio if r is not None)
+        ratio = worst(c.error_ratio[0] for c in found if c.error_ratio[0] is not None)
         evidence = {
             "required_rtol": {
                 t: worst(c.metrics.required_rtol for c in found if c.tensor == t and c.metrics) for t in tensors

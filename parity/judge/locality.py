@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.judge.causes import DIGITS, Cause, replaced
+from parity.judge.causes import DIGITS, Cause, Change
 from parity.judge.envelope import OFF, size
 from parity.judge.formats import FORMATS
 from parity.judge.generic import stored_in, widened
@@ -30,16 +30,28 @@ def localized(
     off = [name for name, value in left.items() if value >= STRONG]
     if lab.dtype == "float64" and off and not set(off) & set(exact):
         yield from narrow_step(observed, prediction, [name for name, value in left.items() if value >= OFF])
+    parts = {}
     for name in off:
         values, predicted = observed.get(name), prediction[name]
         if values is None or predicted.values is None or values.shape != predicted.values.shape:
             continue
         wrong = wrong_places(values, predicted)
-        where = describe(wrong)
-        if where:
-            healed = Predicted(predicted.values, replace(predicted.envelope, excused=wrong), predicted.unstable)
-            shown = {"tensor": name, "where": where, "holds": contents(values[wrong])}
-            yield Cause("localized", shown, change=replaced({name: healed}), weight=2.0)
+        if where := describe(wrong):
+            parts[name] = (where, contents(values[wrong]), wrong)
+    if parts:
+        shown = {name: f"{where}; {holds} there" for name, (where, holds, _) in parts.items()}
+        masks = {name: wrong for name, (_, _, wrong) in parts.items()}
+        yield Cause("localized", {"where": shown}, change=excusing(masks), weight=2.0)
+
+
+def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
+    """The change that asks nothing of some places."""
+
+    def change(prediction: Prediction) -> Prediction:
+        healed = {n: replace(prediction[n].envelope, excused=mask) for n, mask in masks.items()}
+        return {**prediction, **{n: replace(prediction[n], envelope=envelope) for n, envelope in healed.items()}}
+
+    return change
 
 
 def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:

@@ -30,6 +30,7 @@ ENOUGH = 4
 """Two numbers are fitted in each group: fewer elements would fit whatever they are."""
 BETTER = 3.0
 SCATTER = 0.005
+RANDOM = 0.1
 FEW = 3
 
 
@@ -69,7 +70,7 @@ def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: flo
             relative(found.variance_error, coarse * found.variance),
             relative(found.mean_error, coarse * size_of(found)),
         )
-        if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors):
+        if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors) and random(found):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
             told_by = "statistics of many digits"
             yield Cause(
@@ -104,6 +105,11 @@ def size_of(found: Implied) -> Array:
     return size
 
 
-def scattered(errors: Array) -> bool:
+def random(found: Implied) -> bool:
+    """Whether the errors of the means are no constant part of them, as rounding is not."""
+    return found.mean.size >= FEW and scattered(found.mean_error / size_of(found), RANDOM)
+
+
+def scattered(errors: Array, least: float = SCATTER) -> bool:
     """Whether errors differ from group to group, as lost digits do, and are not one number."""
-    return errors.size < FEW or float(np.std(errors)) >= SCATTER * float(np.abs(np.mean(errors)))
+    return errors.size < FEW or float(np.std(errors)) >= least * float(np.abs(np.mean(errors)))

@@ -28,6 +28,10 @@ MAX_WORK = 1e7
 MAX_PAIR_WORK = 4e6
 BAND = 1000.0
 """An algorithm that loses digits explains an error of at least this part of what it loses."""
+MAX_BURDEN = 2.75
+"""One thing that was fitted, or an error in one part: more of them together explain anything."""
+WIDEST_OWN = 64.0
+"""A hypothesis under which careful code loses so much more than under the truth would explain anything as well."""
 COST = 2.0
 EXCEPTION_COST = 0.25
 SHARED_EXCEPTION_COST = 1.0
@@ -53,8 +57,9 @@ class State:
 
     @property
     def explains(self) -> bool:
-        """Whether every tensor lies within the envelope."""
-        return all(value < OFF for value in self.left.values())
+        """Whether every tensor lies within the envelope, without too much that was fitted to make it so."""
+        burden = sum(cause.weight for cause in self.causes)
+        return burden <= MAX_BURDEN and all(value < OFF for value in self.left.values())
 
     @property
     def score(self) -> float:
@@ -208,7 +213,7 @@ def steps(
             continue
         if state.score < origin.score - 1:
             yield state
-        elif not origin.causes and not cause.weight:
+        elif not origin.causes and not cause.weight and not state.exceptions:
             yield from multiples(lab, observed, state)
     for causes in proposals(lab, observed, origin.prediction, origin.left) if propose else ():
         state = follow(lab, observed, origin, causes)

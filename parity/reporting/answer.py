@@ -22,18 +22,29 @@ def answer(results: Results) -> Text:
     failing = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
     n_cells = count_tensors(results.comparisons)
     if code == gate.INTERRUPTED:
-        return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept")
-    if failing:
-        return Text.assemble(("FAIL", "bold red"), "  ", differ(failing, n_cells), blame(failing), left_out(verdicts))
+        found = f"; {differ(failing, n_cells)} in them" if failing else ""
+        return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept{found}")
     n_bad = sum(row["state"] in ("stale", "expired", "worse") for row in results.known)
+    tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
+    if failing:
+        ledger = f"; {tail}" if n_bad else ""
+        said = (differ(failing, n_cells), blame(failing), hidden_text(results), left_out(verdicts), ledger)
+        return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
-        tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
         return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(verdicts))
     if code == gate.INCOMPLETE:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
     if code != gate.PASSED:
         raise ResultsError(f"its exit code is {code}, but nothing in it differs")
     return Text.assemble(("PASS", "bold green"), f"  {passed(results, n_cells)}")
+
+
+def hidden_text(results: Results) -> str:
+    """`; 5 more pass in which somebody is off`, or nothing."""
+    n = count_tensors(
+        [row for row in results.comparisons if row["suspect"] and row["culprit"] and row["known"] is None]
+    )
+    return f"; {n} more pass though somebody is off" if n else ""
 
 
 def passed(results: Results, n_cells: int) -> str:
@@ -59,14 +70,20 @@ def blame(failing: Sequence[Row]) -> str:
     off = Counter(
         side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
     )
-    n_rounding = count_tensors([row for row in failing if row["verdict"] == "rounding"])
-    if not off and n_rounding == count_tensors(failing):
-        return "; all of it is rounding, nobody is off: aligned, as far as the dtype goes (--fail-on degraded passes)"
+    worse = {place(row) for row in failing if row["verdict"] != "rounding"}
+    n_rounding = len({place(row) for row in failing} - worse)
+    if not worse:
+        return "; in these, all of it is rounding"
     if not off:
         return "; nobody is further from the oracle than careful code"
     ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
     rounding = f"; rounding only in {n_rounding}" if n_rounding else ""
     return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked) + rounding
+
+
+def place(row: Row) -> tuple[str, str, str]:
+    """Case, dtype and tensor of a comparison."""
+    return row["case"], row["dtype"], row["tensor"]
 
 
 def left_out(verdicts: Row) -> str:
@@ -111,7 +128,7 @@ def suspects(results: Results) -> Iterator[Text]:
 
 def count_tensors(rows: Sequence[Row]) -> int:
     """How many tensors of how many cells the rows are about."""
-    return len({(row["case"], row["dtype"], row["tensor"]) for row in rows})
+    return len(set(map(place, rows)))
 
 
 def n_cases(rows: Sequence[Row]) -> int:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.judge.verdict import Verdict
@@ -91,7 +92,7 @@ def lineup(results: Results) -> Text:
             else f"{row['name']} {row['version']}".strip()
         )
         framework = "" if row["name"].startswith(row["framework"]) else f" ({row['framework']})"
-        parts.append(shown + framework + (" = baseline" if row["name"] == results.run["baseline"] else ""))
+        parts.append(printable(shown + framework) + (" = baseline" if row["name"] == results.run["baseline"] else ""))
     return Text(" · ".join(parts), style="dim")
 
 
@@ -168,7 +169,7 @@ def tensor_rows(frame: pd.DataFrame) -> list[Row]:
                 "excess": float(worst["excess"]),
                 "worst": worst.to_dict(),
                 "partial": len(made) < len(group),
-                "known": worst["known"] is not None,
+                "known": isinstance(worst["known"], str),
                 "culprit": list(dict.fromkeys(side for sides in group["culprit"] for side in sides)),
                 "errors": dict(zip(against_oracle["actual"], against_oracle["max_abs_diff"], strict=True)),
                 "off": {r["actual"]: r["verdict"] for r in against_oracle.to_dict("records")},
