@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +33,7 @@ from parity.reporting.results import (
     Results,
     ResultsError,
     Row,
+    new_directory,
     read_results,
     summarize,
     write_atomically,
@@ -151,16 +151,6 @@ def claim(out: Path | None, plan: Plan) -> Path:
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / "tensors", ignore_errors=True)
     return out
-
-
-def new_directory(path: Path) -> Path:
-    """A directory that was not there before, with a number behind its name where another run was quicker."""
-    for number in count(1):
-        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            candidate.mkdir(parents=True)
-            return candidate
-    raise AssertionError("count() does not end")
 
 
 def run(

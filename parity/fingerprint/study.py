@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import json
@@ -14,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from parity.fingerprint.precision import PRECISIONS
 from parity.gate import INCOMPLETE, INTERRUPTED, PASSED
 from parity.outcome import Outcome
 from parity.reporting.record import backend_row, cpu_model
-from parity.reporting.results import write_atomically
+from parity.reporting.results import new_directory, write_atomically
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
@@ -156,16 +154,6 @@ def claim(out: Path | None, op: str) -> Path:
         for name in (FILE_NAME, PLOT_NAME, "log.txt"):
             (out / name).unlink(missing_ok=True)
     return out
-
-
-def new_directory(path: Path) -> Path:
-    """A directory that was not there before, with a number behind its name where another was quicker."""
-    for number in count(1):
-        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            candidate.mkdir(parents=True)
-            return candidate
-    raise AssertionError("count() does not end")
 
 
 def examine(experiment: Experiment, backend: str, answers: Answers) -> Fingerprint:

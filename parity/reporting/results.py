@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +178,16 @@ def summarize(outcomes: Iterable[Row], comparisons: Iterable[Row]) -> Row:
         "outcomes": dict(Counter(row["outcome"] for row in outcomes)),
         "verdicts": dict(Counter(row["verdict"] for row in comparisons)),
     }
+
+
+def new_directory(path: Path) -> Path:
+    """A directory that was not there before, with a number behind its name where another was quicker."""
+    for number in count(1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            candidate.mkdir(parents=True)
+            return candidate
+    raise AssertionError("count() does not end")
 
 
 def write_atomically(path: Path, text: str) -> None:
