@@ -1,0 +1,8 @@
+"""The command line: parse, call, exit code. Everything but click is imported where it is used, so --help is quick."""
+
+from __future__ import annotations
+
+from parity.cli import run, stored, survey
+from parity.cli.group import main
+
+__all__ = ["main", "run", "stored", "survey"]

@@ -1,0 +1,77 @@
+"""The command `parity` itself, and what its commands share."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import click
+
+from parity import __version__
+from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
+
+MAX_THREADS = 256
+"""More threads or workers than this start a fork storm on any machine that tests run on."""
+
+
+def example(*lines: str) -> str:
+    """An epilog that shows a command as it is typed."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class InterruptibleGroup(click.Group):
+    """Ends with 130 where click would end with 1, which says that something differs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            # A fault of ours must not look like a difference, which is exit code 1.
+            traceback.print_exc()
+            ctx.exit(INCOMPLETE)
+
+
+@click.group(
+    cls=InterruptibleGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=example("parity run configs/layernorm.yaml", "parity run configs/*.yaml -b torch -b paddle --dtype float32"),
+)
+@click.version_option(__version__, prog_name="parity")
+def main() -> None:
+    """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
+    # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def end_once_on_signals() -> None:
+    """Let the first of Ctrl-C, SIGTERM and SIGHUP interrupt the run, and no second one interrupt its end."""
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # nohup and background jobs of a shell ignore some of them, and mean it.
+    numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
+def fail(message: str, code: int = USAGE) -> NoReturn:
+    """Say what is wrong and leave with the exit code for it."""
+    click.echo(message, err=True)
+    sys.exit(code)

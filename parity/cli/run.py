@@ -1,0 +1,163 @@
+"""`parity run`, and what checks a config without running it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main
+from parity.gate import FAIL_ON, INCOMPLETE
+
+if TYPE_CHECKING:
+    from parity.config.plan import Plan
+
+
+def plan_options(command: Any) -> Any:
+    """The options that choose what of a config is run."""
+    options = (
+        click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
+        click.option(
+            "-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."
+        ),
+        click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
+        click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
+        click.option(
+            "--rtol", multiple=True, metavar="V|TENSOR:V", help="Override rtol, of all tensors or of one. Repeatable."
+        ),
+        click.option(
+            "--atol", multiple=True, metavar="V|TENSOR:V", help="Override atol, of all tensors or of one. Repeatable."
+        ),
+        click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command(
+    epilog=example(
+        "parity run configs/layernorm.yaml",
+        "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
+    )
+)
+@plan_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory (default: reports/CONFIG-TIME)."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MAX_THREADS),
+    metavar="N",
+    help="How many cells compute at once (default: one per backend).",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for one cell.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MAX_THREADS),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads of each worker; results change with it.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    default=FAIL_ON[0],
+    show_default=True,
+    help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
+@click.option("--no-provision", is_flag=True, help="Never create an environment.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
+def run(
+    configs: tuple[Path, ...],
+    out: Path | None,
+    jobs: int | None,
+    timeout: float,
+    threads: int,
+    fail_on: str,
+    as_json: bool,
+    no_provision: bool,
+    quiet: bool,
+    verbose: bool,
+    **selection: Any,
+) -> NoReturn:
+    """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
+
+    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
+    could not be compared, 130 interrupted (what was finished is kept).
+    """
+    from parity.engine import EngineOptions
+    from parity.run import claim, run_and_show
+
+    if not math.isfinite(timeout):
+        raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
+    plan = load(configs, selection)
+    options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
+    try:
+        run_dir = claim(out, plan)
+    except OSError as error:
+        fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
+    end_once_on_signals()
+    try:
+        results = run_and_show(
+            plan,
+            options,
+            run_dir,
+            command=["parity", *sys.argv[1:]],
+            as_json=as_json,
+            verbosity=verbose - quiet,
+            fail_on=fail_on,
+        )
+    except OSError as error:
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
+    sys.exit(results.summary["exit_code"])
+
+
+@main.command(
+    epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32")
+)
+@plan_options
+@click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
+def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
+    """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
+    plan = load(configs, selection)
+    n_cells = sum(len(case.dtypes) for case in plan.cases)
+    names = ", ".join(spec.name for spec in plan.backends)
+    click.echo(f"ok: {len(plan.cases)} cases, {n_cells} cells on each of {names}; baseline {plan.baseline}")
+    if audit:
+        from parity.reporting.audit import audit_and_show
+
+        audit_and_show(plan)
+
+
+@main.command(epilog=example("parity schema > parity.schema.json"))
+def schema() -> None:
+    """Print the JSON schema of a config, for editors that complete and check YAML."""
+    import json
+
+    from parity.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def load(configs: tuple[Path, ...], selection: dict[str, Any]) -> Plan:
+    """The plan, or all that is wrong with it and exit code 2; `selection` are the values of `plan_options`."""
+    from parity.config import ConfigError, Overrides, load_plan
+
+    try:
+        return load_plan(configs, Overrides(**selection))
+    except ConfigError as error:
+        fail(str(error))

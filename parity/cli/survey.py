@@ -1,0 +1,112 @@
+"""What is there: algorithms, ops, backends, environments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main
+from parity.fingerprint import DTYPES, FINGERPRINTED
+from parity.gate import INCOMPLETE
+
+
+@main.command(
+    epilog=example(
+        "parity fingerprint layer_norm",
+        "parity fingerprint batch_norm -b torch -b mine=torch:./my_ops.py --dtype float32",
+    )
+)
+@click.argument("op", type=click.Choice(FINGERPRINTED))
+@click.option(
+    "-b",
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    help="NAME[==VERSION][:MODE], NAME=ADAPTER:OPS_FILE, or a name in --config. Repeatable (default: all adapters).",
+)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A config whose backends are meant.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Only this dtype. Repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: reports/fingerprint-OP-TIME.")
+@click.option("--json", "as_json", is_flag=True, help="Print fingerprint.json on stdout instead of a table.")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True, metavar="N")
+@click.option("--timeout", type=click.FloatRange(1e-3, 1e6), default=60.0, show_default=True, metavar="S")
+@click.option("--no-provision", is_flag=True, help="Never create an environment.")
+def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
+    """Find out which algorithm each backend uses for OP, by probes made to tell; stores the evidence and a plot.
+
+    Exit code: 0 everything was measured, 2 the command is wrong, 3 something could not be measured, 130 interrupted.
+    """
+    from parity.config import ConfigError
+    from parity.fingerprint.study import fingerprint_and_show, request
+
+    try:
+        wanted = request(op, **asked)
+    except ConfigError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot use {error.filename or 'reports'}: {error.strerror or error}; name another --out")
+    end_once_on_signals()
+    try:
+        sys.exit(fingerprint_and_show(wanted, as_json=as_json))
+    except OSError as error:
+        fail(f"cannot write {error.filename or wanted.run_dir}: {error.strerror or error}", INCOMPLETE)
+
+
+@main.command(epilog=example("parity ops"))
+def ops() -> None:
+    """List the ops, their params and the backends that have a method for them."""
+    from parity.listing import ops_table
+
+    ops_table()
+
+
+@main.command(epilog=example("parity backends"))
+def backends() -> None:
+    """List the backends: what is installed, where, in which version."""
+    from parity.listing import backends_table
+
+    backends_table()
+
+
+@main.group(epilog=example("parity env list", "parity env create oneflow", "parity env create paddle==2.6.2"))
+def env() -> None:
+    """The managed environments, in which backends run that do not fit into this interpreter."""
+
+
+@env.command("list", epilog=example("parity env list"))
+def env_list() -> None:
+    """List the managed environments."""
+    from parity.listing import environments_table
+
+    environments_table()
+
+
+@env.command("create", epilog=example("parity env create oneflow", "parity env create paddle==2.6.2"))
+@click.argument("backend", metavar="NAME[==VERSION]")
+def env_create(backend: str) -> None:
+    """Create the environment of a backend, pinned unless a version is given."""
+    from parity import environments
+
+    adapter, _, version = backend.partition("==")
+    try:
+        made = environments.create_environment(adapter, version or None, click.echo)
+    except environments.EnvironmentUnavailable as error:
+        fail(str(error))
+    click.echo(f"ready: {made.name} ({made.path})")
+
+
+@env.command("remove", epilog=example("parity env remove oneflow-0.9.0-py3.10"))
+@click.argument("name")
+def env_remove(name: str) -> None:
+    """Remove an environment by the name that `parity env list` shows."""
+    from parity import environments
+
+    try:
+        environments.remove_environment(name)
+    except environments.EnvironmentUnavailable as error:
+        fail(str(error))
+    click.echo(f"removed: {name}")
