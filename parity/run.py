@@ -8,7 +8,7 @@ import errno
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity import gate
-from parity.config.plan import Plan
+from parity.config.plan import ORACLE, BackendSpec, Plan
 from parity.engine import BackendStarted, CasePrepared, CellFinished, EngineOptions, Event, execute
 from parity.engine.inputs import slug
 from parity.judge import ledger as deviations
@@ -27,6 +27,8 @@ from parity.judge.memory import Memory
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome
 from parity.reporting import record
+from parity.reporting.cells import cells, counts
+from parity.reporting.kept import file_name, side_folders
 from parity.reporting.ledger_rows import ledger_row
 from parity.reporting.results import (
     FILE_NAME,
@@ -79,7 +81,7 @@ class Ledger:
         code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.threads)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
-        return Results(
+        found = Results(
             run={**run, "fail_on": self.fail_on, **{name: round(value, 3) for name, value in seconds.items()}},
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
@@ -87,8 +89,9 @@ class Ledger:
             comparisons=rows,
             diagnoses=list(map(record.diagnosis_row, self.diagnoses)),
             known=list(map(ledger_row, held.entries)),
-            summary={**summarize(self.outcomes, rows), "exit_code": gate.INTERRUPTED if interrupted else code},
         )
+        numbers = {**summarize(self.outcomes, rows), "cells": counts(cells(found))}
+        return replace(found, summary={**numbers, "exit_code": gate.INTERRUPTED if interrupted else code})
 
     def write(self, *, interrupted: bool = False) -> Results:
         """Write results.json and return what it holds."""
@@ -149,7 +152,8 @@ def claim(out: Path | None, plan: Plan) -> Path:
             raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(out)) from error
         for name in (FILE_NAME, "log.txt"):
             (out / name).unlink(missing_ok=True)
-        shutil.rmtree(out / "tensors", ignore_errors=True)
+        for name in ("tensors", "ops"):
+            shutil.rmtree(out / name, ignore_errors=True)
     return out
 
 
@@ -196,8 +200,8 @@ def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Seque
     """What one event teaches; the comparisons of a case, once its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
-        row = record.backend_row(info.spec, info.version, info.python, info.numpy, info.flags)
-        ledger.backends[info.spec.name] = row
+        ledger.backends[info.spec.name] = record.backend_row(info.spec, info)
+        keep_ops(ledger.run_dir, info.spec)
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
         with timed(ledger):
@@ -237,7 +241,8 @@ def judge(ledger: Ledger, case: CaseJudge, *, diagnose: bool = True) -> Sequence
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         if wanted:
-            keep_tensors(folder / dtype, case.oracle, cell.outcomes.values(), wanted)
+            sides = side_folders(spec.name for spec in ledger.plan.backends)
+            keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, sides)
     return judged.comparisons
 
 
@@ -258,18 +263,27 @@ def timed(ledger: Ledger) -> Iterator[None]:
         ledger.judging_s += time.monotonic() - began
 
 
+def keep_ops(run_dir: Path, spec: BackendSpec) -> None:
+    """Store the user's file as it is run."""
+    if spec.ops is not None:
+        copy = run_dir / record.ops_copy(spec)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(spec.ops.read_bytes())
+
+
 def keep_tensors(
-    folder: Path, oracle: Mapping[str, Any], outcomes: Iterable[CellOutcome], tensors: Collection[str]
+    folder: Path,
+    oracle: Mapping[str, Any],
+    outcomes: Mapping[str, CellOutcome],
+    tensors: Collection[str],
+    sides: Mapping[str, str],
 ) -> None:
-    """Store what every backend and the oracle gave for the failing tensors of a cell."""
-    given: dict[str, Mapping[str, Any]] = {"oracle": {n: values.astype(np.float64) for n, values in oracle.items()}}
-    for outcome in outcomes:
-        side = slug(outcome.backend)
-        while side in given:
-            side += "_"
-        given[side] = {name: output.values for name, output in outcome.outputs.items()}
-    for side, outputs in given.items():
-        (folder / side).mkdir(parents=True, exist_ok=True)
-        for name in outputs.keys() & tensors:
-            if outputs[name] is not None:
-                np.save(folder / side / f"{slug(name)}.npy", outputs[name], allow_pickle=False)
+    """Store what every backend and the oracle gave for `tensors` of a cell; `sides` has a folder's name for each."""
+    given: dict[str, Mapping[str, Any]] = {ORACLE: {n: values.astype(np.float64) for n, values in oracle.items()}}
+    given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}
+    for name, outputs in given.items():
+        side = folder / sides[name]
+        side.mkdir(parents=True, exist_ok=True)
+        for tensor in outputs.keys() & tensors:
+            if outputs[tensor] is not None:
+                np.save(side / file_name(tensor), outputs[tensor], allow_pickle=False)

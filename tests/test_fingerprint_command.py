@@ -10,8 +10,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from parity.fingerprint.drift_plot import Line, svg
 from parity.fingerprint.summation import meetings, order_name, pairs, patterns
+from parity.reporting.drift_plot import Line, svg
 from tests.conftest import parity_command
 from tests.test_fingerprint import Found, call, fingerprint
 

@@ -45,6 +45,7 @@ class BackendInfo:
     python: str = ""
     numpy: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
+    executable: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class BackendRunner:
                 worker.kill()
             reply = self._ask(worker, hello(self.spec, self._options.threads), START_TIMEOUT_S)
         known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
-        self._post(BackendStarted(BackendInfo(self.spec, **known)))
+        self._post(BackendStarted(BackendInfo(self.spec, **known, executable=str(interpreter.python))))
         if self.spec.ops is not None:
             with self._gate:
                 load = {"do": "load", "path": str(self.spec.ops), "wanted": list(self._ops)}

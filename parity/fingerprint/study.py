@@ -23,12 +23,12 @@ from parity.config.plan import BackendSpec
 from parity.engine import EngineOptions
 from parity.fingerprint import DEFAULT_BACKENDS, DTYPES
 from parity.fingerprint.claims import Answers, Claim, NotMeasuredError
-from parity.fingerprint.drift_plot import Line, svg
 from parity.fingerprint.experiment import Gathered, gather
 from parity.fingerprint.experiments import EXPERIMENTS, Experiment
 from parity.fingerprint.precision import PRECISIONS
 from parity.gate import INCOMPLETE, INTERRUPTED, PASSED
 from parity.outcome import Outcome
+from parity.reporting.drift_plot import Line, svg
 from parity.reporting.record import backend_row, cpu_model
 from parity.reporting.results import new_directory, write_atomically
 
@@ -195,7 +195,7 @@ def document(request: Request, gathered: Gathered, found: Sequence[Fingerprint],
             "format": FORMAT,
             "op": request.op,
             "run": run,
-            "backends": [info_row(spec, gathered) for spec in request.backends],
+            "backends": [backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends],
             "dtypes": list(request.dtypes),
             "fingerprints": [fingerprint_row(f) for f in found],
             "problems": [
@@ -217,14 +217,6 @@ def document(request: Request, gathered: Gathered, found: Sequence[Fingerprint],
         }
     )
     return row
-
-
-def info_row(spec: BackendSpec, gathered: Gathered) -> Row:
-    """A backend as it was found."""
-    info = gathered.infos.get(spec.name)
-    if info is None:
-        return backend_row(spec)
-    return backend_row(spec, info.version, info.python, info.numpy, info.flags)
 
 
 def fingerprint_row(found: Fingerprint) -> Row:

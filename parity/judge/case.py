@@ -349,11 +349,17 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
         return replace(comparison, culprit=off)
     ratios = tuple(None if side == ORACLE else cell.ratios(side).get(tensor) for side in sides)
     culprit = tuple(side for side in sides if tensor in cell.off.get(side, ()))
+    scale = cell.envelopes[tensor] if any(ratio is not None for ratio in ratios) else None
+    measured = replace(
+        comparison,
+        error_ratio=(ratios[0], ratios[1]),
+        envelope=None if scale is None else (scale.rms, scale.max),
+    )
     if comparison.verdict.passes:
         if not culprit:
             return comparison
-        return replace(comparison, error_ratio=(ratios[0], ratios[1]), culprit=culprit, suspect=True)
-    attributed = replace(comparison, error_ratio=(ratios[0], ratios[1]), culprit=culprit)
+        return replace(measured, culprit=culprit, suspect=True)
+    attributed = replace(measured, culprit=culprit)
     if comparison.verdict is not Verdict.ROUNDING or not culprit:
         return attributed
     worst = max((kinds[cell.dtype, side, tensor] for side in culprit), key=ORDER.index)

@@ -38,9 +38,10 @@ class Comparison:
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
     how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
-    loses, known where the comparison fails or is suspect. `culprit` names the sides for which it is 8 or more.
-    `suspect` marks a pass that says little: the tolerance hides an error ratio of 8 or more (then there is a culprit),
-    it would have let zeros pass too, or no element is finite. `known` is the reason for which it is accepted.
+    loses, which is the `envelope` (root mean square, maximum); both are known where the comparison fails or is suspect.
+    `culprit` names the sides for which the ratio is 8 or more. `suspect` marks a pass that says little: the tolerance
+    hides an error ratio of 8 or more (then there is a culprit), it would have let zeros pass too, or no element is
+    finite. `known` is the reason for which it is accepted.
     """
 
     case: str
@@ -54,6 +55,7 @@ class Comparison:
     metrics: Metrics | None = None
     oracle_value: float | None = None
     error_ratio: tuple[float | None, float | None] = (None, None)
+    envelope: tuple[float, float] | None = None
     culprit: tuple[str, ...] = ()
     suspect: bool = False
     message: str = ""

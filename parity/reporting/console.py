@@ -19,6 +19,7 @@ from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.judge.verdict import Verdict
 from parity.reporting.answer import FAILING, answer, causes, plural, suspects
+from parity.reporting.cells import cells, counts, counts_text
 from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
@@ -69,6 +70,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
         return
     narrow = console.width < FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
     console.print(lineup(results), soft_wrap=True)
+    console.print(Text(f"cells: {counts_text(counts(cells(results)))}", style="dim"), soft_wrap=True)
     for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
         console.print(line, soft_wrap=True)
     if results.comparisons:

@@ -30,7 +30,7 @@ from parity.reporting.reasons import (
     worst_first,
 )
 from parity.reporting.record import excess
-from parity.reporting.results import FILE_NAME, Results, Row, as_number, check_part, read_results
+from parity.reporting.results import Results, Row, as_number, read_results
 
 MAX_LISTED = 20
 MAX_PAIRS = 4
@@ -39,10 +39,6 @@ MAX_PAIRS = 4
 LABEL_WIDTH = 11
 DIGITS = {"float16": 5, "float32": 9, "float64": 17}
 """What it takes to tell two values of a dtype apart."""
-
-CASE_FIELDS = {"params": dict, "inputs": dict, "source": dict, "dtypes": list}
-INPUT_FIELDS = {"shape": list, "draw": str, "file": (str, type(None))}
-SOURCE_FIELDS = {"file": str, "line": int}
 
 
 class ExplainError(Exception):
@@ -84,7 +80,7 @@ def explain_case(
 ) -> None:
     """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
-    case = checked(run_dir, case_called(name, results), results)
+    case = case_called(name, results)
     found = narrowed(rows_of(case, results), dtype, tensor)
     for part in screen(found, results, run_dir):
         # What may be copied is not broken into lines.
@@ -121,16 +117,6 @@ def choices(names: Iterable[str]) -> str:
     shown = [f"\n  {printable(name)}" for name in names]
     hidden = len(shown) - MAX_LISTED
     return "".join(shown[:MAX_LISTED]) + (f"\n  ... and {hidden} more" if hidden > 0 else "")
-
-
-def checked(run_dir: Path, case: Row, results: Results) -> Row:
-    """The case, after making sure that what is shown of it is there."""
-    path = run_dir / FILE_NAME
-    check_part(path, [case], "cases", list, CASE_FIELDS)
-    check_part(path, case["source"], "cases: source", dict, SOURCE_FIELDS)
-    check_part(path, list(case["inputs"].values()), "cases: inputs", list, INPUT_FIELDS)
-    check_part(path, list(results.outcomes), "outcomes", list, {"case": str, "dtype": str})
-    return case
 
 
 def rows_of(case: Row, results: Results) -> CaseRows:

@@ -8,11 +8,12 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from parity import __version__
 from parity.cases.draw import TensorPlan
 from parity.config.plan import BackendSpec, CasePlan, Plan
+from parity.engine.backend import BackendInfo
+from parity.engine.inputs import slug
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.metrics import Metrics
 from parity.judge.verdict import Comparison
@@ -44,19 +45,27 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def backend_row(spec: BackendSpec, version: str = "", python: str = "", numpy: str = "", flags: Any = None) -> Row:
-    """A row of `backends`; empty strings where the backend never answered."""
-    ops = {} if spec.ops is None else {"ops": spec.ops.name}
+def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> Row:
+    """A row of `backends`; empty strings where the backend never answered. `ops` is the copy of the user's file."""
+    found = info or BackendInfo(spec)
+    named = {} if spec.ops is None else {"ops": spec.ops.name}
     return {
         "name": spec.name,
         "framework": spec.adapter,
-        "version": version,
-        "python": python,
+        "version": found.version,
+        "python": found.python,
         "mode": spec.mode,
         "device": spec.device,
-        "numpy": numpy,
-        "flags": {**(flags or {}), **ops},
+        "numpy": found.numpy,
+        "flags": {**found.flags, **named},
+        "executable": found.executable,
+        "ops": None if spec.ops is None else ops_copy(spec),
     }
+
+
+def ops_copy(spec: BackendSpec) -> str:
+    """Where a run keeps the user's ops of a backend, relative to its directory."""
+    return f"ops/{slug(spec.name)}.py"
 
 
 def case_row(case: CasePlan, folder: Path | None) -> Row:
@@ -116,7 +125,7 @@ MEASURES = tuple(f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_
 
 def comparison_row(comparison: Comparison) -> Row:
     """A row of `comparisons`; what was not measured is null."""
-    metrics = comparison.metrics
+    metrics, envelope = comparison.metrics, comparison.envelope
     measured = {name: None if metrics is None else getattr(metrics, name) for name in MEASURES}
     if metrics is not None and metrics.worst_index is not None:
         measured["worst_index"] = list(metrics.worst_index)
@@ -135,6 +144,7 @@ def comparison_row(comparison: Comparison) -> Row:
         "atol": comparison.atol,
         "oracle_value": comparison.oracle_value,
         "error_ratio": dict(zip(("actual", "expected"), comparison.error_ratio, strict=True)),
+        "envelope": None if envelope is None else dict(zip(("rms", "max"), envelope, strict=True)),
         "message": comparison.message,
     }
 

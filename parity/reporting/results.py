@@ -101,8 +101,8 @@ VERDICTS = frozenset(verdict.value for verdict in Verdict)
 PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
     ("run", dict, {"baseline": str}),
     ("backends", list, {"name": str, "framework": str, "version": str}),
-    ("cases", list, {"id": str, "op": str}),
-    ("outcomes", list, {"backend": str, "outcome": str, "message": str}),
+    ("cases", list, {"id": str, "op": str, "params": dict, "inputs": dict, "source": dict, "dtypes": list}),
+    ("outcomes", list, dict.fromkeys(("case", "dtype", "backend", "outcome", "message"), str)),
     (
         "comparisons",
         list,
@@ -123,6 +123,9 @@ PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
 )
 """What a renderer relies on: each part of the document, its kind, and the fields of its objects with their types."""
 
+SOURCE_FIELDS = {"file": str, "line": int}
+INPUT_FIELDS = {"shape": list, "draw": str, "file": (str, type(None))}
+
 
 def read_results(run_dir: Path) -> Results:
     """The stored results of a run; raises ResultsError where there are none or they are not ours."""
@@ -137,6 +140,9 @@ def read_results(run_dir: Path) -> Results:
         raise ResultsError(f"{path}: not a parity result of format {FORMAT}")
     for key, kind, fields in PARTS:
         check_part(path, document.get(key), key, kind, fields)
+    check_part(path, [case["source"] for case in document["cases"]], "cases: source", list, SOURCE_FIELDS)
+    inputs = [item for case in document["cases"] for item in case["inputs"].values()]
+    check_part(path, inputs, "cases: inputs", list, INPUT_FIELDS)
     known = {case["id"] for case in document["cases"]}
     strange = [row for row in document["comparisons"] if row["case"] not in known or row["verdict"] not in VERDICTS]
     if strange:
