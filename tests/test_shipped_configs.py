@@ -49,6 +49,7 @@ def error(config: str, case: str, tensor: str, actual: str, dtype: str = "float3
 def test_every_config_runs_and_finds_what_it_shows(name):
     finished = run_config(name)
     assert finished.code == (1 if name in WITH_FINDINGS else 0), finished.stderr
+    assert "Warning" not in finished.stderr
     assert {o["outcome"] for o in finished.results["outcomes"]} <= {"ok", "unsupported", "error"}
     assert all(b["version"] for b in finished.results["backends"])
     assert finished.results["summary"]["exit_code"] == finished.code

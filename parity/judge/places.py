@@ -36,7 +36,8 @@ def rearranged(lab: Lab, name: str, observed: Observed, prediction: Prediction) 
         elif (factor := fits_scaled(values, other)) is not None:
             yield from with_factor(lab, cause, {name: factor})
     gaps = np.diff(np.sort(predicted.values, axis=None))
-    told_apart = gaps.any() and float(np.median(gaps[gaps > 0])) > predicted.envelope.max
+    positive = gaps[gaps > 0]
+    told_apart = positive.size > 0 and float(np.median(positive)) > predicted.envelope.max
     if same and values.shape == predicted.values.shape and values.size >= FEW and told_apart:
         yield from ((cause,) for cause in permuted(name, values, predicted, predicted.values))
 
