@@ -16,6 +16,7 @@ from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.judge.catalogue import CATALOGUE, Entry
 from parity.judge.verdict import Verdict
+from parity.reporting.answer import plural
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.reasons import (
     FAILING,
@@ -215,7 +216,7 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) 
     for row in group[:MAX_PAIRS]:
         yield Text(f"  {printable(values_text(row))}")
     if len(group) > MAX_PAIRS:
-        yield Text(f"  ... and {len(group) - MAX_PAIRS} more comparisons of it")
+        yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of it")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
         shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
