@@ -1,0 +1,1 @@
+"""A finding of a stored run as a script that shows it without parity."""

@@ -1,0 +1,81 @@
+"""What comes from a results file, as text that is data wherever it stands in a script: literals, prose and arrays."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.config.nodes import printable
+
+WIDTH = 100
+
+
+class Code(str):
+    """Source text that may stand in a script as it is."""
+
+    __slots__ = ()
+
+
+def literal(value: Any) -> Code:
+    """A Python literal for text, numbers, booleans, None and sequences of them; raises TypeError for all else."""
+    if isinstance(value, (list, tuple)):
+        items = [literal(item) for item in value]
+        text = ", ".join(items) + ("," if isinstance(value, tuple) and len(items) == 1 else "")
+        return Code(f"({text})" if isinstance(value, tuple) else f"[{text}]")
+    if isinstance(value, float) and not math.isfinite(value):
+        return Code(f'float("{value}")')
+    if isinstance(value, str):
+        return Code(quoted(value))
+    if value is None or type(value) in (bool, int, float):
+        return Code(repr(value))
+    raise TypeError(f"no literal for a {type(value).__name__}")
+
+
+def quoted(text: str) -> str:
+    """A string literal in double quotes, where that needs no escape."""
+    plain = repr(text)
+    return f'"{text}"' if plain == f"'{text}'" and '"' not in text else plain
+
+
+def prose(text: str) -> Code:
+    """One line of a docstring."""
+    return Code(printable(text).replace("\\", "\\\\").replace('"""', "'''").rstrip('"'))
+
+
+def paragraph(label: str, text: str, width: int = 10) -> list[Code]:
+    """Lines of a docstring: `text` wrapped beside its label."""
+    lines = textwrap.wrap(printable(text), WIDTH - width, break_on_hyphens=False) or [""]
+    return [prose(f"{head:<{width}}{line}".rstrip()) for head, line in zip([label, *[""] * len(lines)], lines)]  # noqa: B905
+
+
+def array(values: NDArray[Any]) -> Code:
+    """A call of np.array that makes `values` again, bit for bit but for the payload of a NaN."""
+    dtype = literal(str(values.dtype))
+    if not values.size:
+        return Code(f"np.zeros({literal(values.shape)}, {dtype})")
+    nested = f"np.array({nested_list(values)}, {dtype})"
+    if len(nested) <= WIDTH:
+        return Code(nested)
+    numbers = textwrap.fill(", ".join(map(number, values.ravel())), WIDTH, break_long_words=False)
+    shape = "" if values.ndim == 1 else f".reshape({literal(values.shape)})"
+    return Code(f"np.array(\n    [\n{textwrap.indent(numbers, ' ' * 8)}\n    ], {dtype}\n){shape}")
+
+
+def nested_list(values: NDArray[Any]) -> str:
+    """The numbers in brackets, as `tolist` nests them."""
+    return f"[{', '.join(map(nested_list, values))}]" if values.ndim else number(values[()])
+
+
+def number(value: Any) -> str:
+    """The shortest text that is `value` in its own dtype."""
+    return str(value) if np.isfinite(value) else f"np.{abs(value)}".replace("np.", "-np." if value < 0 else "np.")
+
+
+def block(lines: Iterable[str]) -> Code:
+    """Lines of source below each other."""
+    return Code("\n".join(lines))
