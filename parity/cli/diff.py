@@ -1,0 +1,108 @@
+"""`parity diff`: two stored runs against each other."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from parity.cli.group import example, fail, main
+from parity.gate import FAIL_ON
+
+if TYPE_CHECKING:
+    from parity.reporting.diff import Diff
+
+
+@main.command(
+    epilog=example(
+        "parity diff main-run pr-run --markdown diff.md",
+        "parity diff old-run new-run --map paddle==2.6.2=paddle",
+        "parity diff RUN RUN --map paddle==2.6.2=paddle",
+    )
+)
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Compare backend OLD of RUN_A with NEW of RUN_B. Repeatable. Of one run with itself, only these are compared.",
+)
+@click.option(
+    "--fail-on", type=click.Choice(FAIL_ON), help="From which verdict on it is a finding (default: as RUN_B)."
+)
+@click.option(
+    "--factor",
+    type=click.FloatRange(min=1, min_open=True),
+    default=2.0,
+    show_default=True,
+    metavar="X",
+    help="From how many times on a larger error is worse, and a smaller one better.",
+)
+@click.option("--markdown", type=click.Path(path_type=Path), metavar="PATH", help="Also write a comment for a PR.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="PATH", help="Also write a page that stands alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document on stdout instead of tables.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the answer only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every change.")
+def diff(
+    run_a: Path,
+    run_b: Path,
+    maps: tuple[str, ...],
+    fail_on: str | None,
+    factor: float,
+    markdown: Path | None,
+    html: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> NoReturn:
+    """Tell what differs from the run in RUN_A to that in RUN_B: new, worse, vanished, fixed and better findings.
+
+    An error below 8 times that of careful code is noise and never worse. A finding that vanished is not fixed.
+
+    Exit code: 0 nothing is worse, 1 something is new or worse, 2 the command is wrong or a run cannot be read,
+    3 nothing is new or worse but something of RUN_A was not compared in RUN_B, or nothing could be compared.
+    """
+    from parity.reporting.diff import compare
+    from parity.reporting.diff_sides import DiffError
+    from parity.reporting.results import ResultsError
+
+    if not math.isfinite(factor):
+        raise click.BadParameter(f"{factor} is not a factor", param_hint="--factor")
+    try:
+        found = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
+    except (ResultsError, DiffError) as error:
+        fail(str(error))
+    try:
+        write_files(found, markdown, html)
+    except OSError as error:
+        fail(f"cannot write {error.filename or markdown or html}: {error.strerror or error}")
+    show(found, as_json=as_json, verbosity=verbose - quiet)
+    sys.exit(found.exit_code)
+
+
+def write_files(found: Diff, markdown: Path | None, html: Path | None) -> None:
+    """Write the files that were asked for; raises OSError."""
+    from parity.reporting import diff_html, diff_markdown
+    from parity.reporting.results import write_atomically
+
+    if markdown is not None:
+        write_atomically(markdown, diff_markdown.markdown(found))
+    if html is not None:
+        write_atomically(html, diff_html.html(found))
+
+
+def show(found: Diff, *, as_json: bool, verbosity: int) -> None:
+    """Print a diff on stdout, as tables or as a document."""
+    from parity.reporting.console import stdout_console
+    from parity.reporting.diff_console import render
+    from parity.reporting.diff_document import as_json as document_text
+
+    if as_json:
+        click.echo(document_text(found))
+    else:
+        render(found, stdout_console(), verbosity=verbosity)

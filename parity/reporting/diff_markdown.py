@@ -1,0 +1,107 @@
+"""A diff as Markdown for a pull request: bounded, the worst first, details folded, and nothing in it that is active."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from parity.config.nodes import printable
+from parity.reporting.diff import Change, Diff, Kind
+from parity.reporting.diff_sides import shortened
+from parity.reporting.diff_text import (
+    COLUMNS,
+    GROUPED,
+    LEGEND,
+    MEANINGS,
+    columns,
+    count_text,
+    differences,
+    groups,
+    headline,
+    runs_text,
+)
+
+MAX_BYTES = 56_000
+"""A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
+MAX_CELL = 160
+MAX_LINES = 20
+OPEN = (Kind.NEW, Kind.WORSE)
+"""The kinds that are not folded."""
+ACTIVE = re.compile(r"""[\\`*_\[\]<>&!|~$"'@#:]""")
+"""What Markdown or HTML would take for more than a letter."""
+SPECIAL = ("case", "dtype", "backend", "tensors", "note")
+"""The columns whose text comes from the run; a mention or a link is dead inside <code>."""
+
+
+def markdown(diff: Diff) -> str:
+    """The whole comment, of fewer than 60,000 bytes."""
+    word, said = headline(diff)
+    parts = [f"### parity diff: {word}", f"{said}", code(runs_text(diff), 2 * MAX_CELL)]
+    told = list(differences(diff))
+    listed = [f"- {code(line, 2 * MAX_CELL)}" for line in told[:MAX_LINES]]
+    parts += ["\n".join([*listed, *left_out(len(told) - len(listed))])] if told else []
+    room = MAX_BYTES - size(parts)
+    for kind in Kind:
+        if diff.of(kind):
+            text = section(kind, diff.of(kind), room)
+            parts.append(text)
+            room -= size([text])
+    parts += [f"<sub>{LEGEND}</sub>"] if any(diff.of(kind) for kind in Kind if kind not in GROUPED) else []
+    return "\n\n".join(parts) + "\n"
+
+
+def section(kind: Kind, changes: Sequence[Change], room: int) -> str:
+    """All changes of one kind that fit into `room` bytes, and how many do not."""
+    title = f"{count_text(kind, len(changes))}</b>: {MEANINGS[kind]}"
+    head, rows = body(kind, changes)
+    shown = list(fitting(rows, room - size([title, *head])))
+    lines = [*head, *shown] if shown else []
+    inner = "\n".join(lines) + "".join(f"\n\n{line}" for line in left_out(len(rows) - len(shown)))
+    if kind in OPEN:
+        return f"<b>{title}\n\n{inner}"
+    return f"<details><summary><b>{title}</summary>\n\n{inner}\n\n</details>"
+
+
+def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+    """The head of a table and its rows; a list has no head."""
+    if kind in GROUPED:
+        return [], [f"- {code(group.text, 2 * MAX_CELL)}" for group in groups(changes)]
+    rows = [columns(change) for change in changes]
+    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    head = [row_text(COLUMNS[i] for i in used), row_text("---" for _ in used)]
+    return head, [row_text(cell(COLUMNS[i], row[i]) for i in used) for row in rows]
+
+
+def cell(column: str, text: str) -> str:
+    """A cell of a table."""
+    return code(text) if text and (column in SPECIAL or ACTIVE.search(text)) else printable(text)
+
+
+def row_text(cells: Iterable[str]) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def fitting(lines: Iterable[str], room: int) -> Iterator[str]:
+    """The first lines that fit."""
+    for line in lines:
+        room -= size([line])
+        if room < 0:
+            return
+        yield line
+
+
+def left_out(n: int) -> list[str]:
+    """A line that says how many are left out, where there are any."""
+    return [f"... and {n} more: `parity diff -v` shows them"] if n > 0 else []
+
+
+def size(lines: Iterable[str]) -> int:
+    """The bytes of some lines, with what stands between them."""
+    return sum(len(line.encode("utf-8", "backslashreplace")) + 2 for line in lines)
+
+
+def code(text: str, limit: int = MAX_CELL) -> str:
+    """Any text as it is, in one line: no markup, no mention, no link."""
+    plain = printable(shortened(text.replace("\n", " "), limit))
+    return f"<code>{ACTIVE.sub(lambda found: f'&#{ord(found[0])};', plain)}</code>"
