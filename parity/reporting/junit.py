@@ -1,0 +1,240 @@
+"""JUnit XML for the CI servers that show test results: GitLab, Jenkins, and the reporters of GitHub.
+
+One test suite for each config file, whose path is the suite's `file`: GitHub's reporters group by suite, and the format
+of Jenkins' xUnit plugin has no `file` and `line` for a test case (the lines are in the texts and in the annotations).
+GitLab and Jenkins show class names instead of suites, so these say op and backend: `parity.layer_norm.paddle`.
+
+The document is red (a failure or an error) wherever the exit code is not 0:
+
+- `failure`: a cell that differs; an entry of the ledger that has to be mended (suite `known deviations`);
+- `error`: a cell without a result. If nothing else is red and the exit code is not 0, as where all that is missing
+  cannot be computed at all, one case of the suite `run` is an error that says so;
+- `skipped`: a cell that is unsupported, or whose difference is accepted.
+
+A difference below the level that fails and a suspect pass are passes with a note in `system-out`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.etree import ElementTree as Xml
+
+from parity import gate
+from parity.config.nodes import printable
+from parity.reporting.answer import answer
+from parity.reporting.cell_text import (
+    accepted_text,
+    case_rows,
+    commands,
+    details,
+    environment,
+    failing_entries,
+    headline,
+    place,
+    run_dir_of,
+)
+from parity.reporting.cells import LABELS, Cell, Status, cells
+from parity.reporting.results import Results
+from parity.reporting.safe import bounded
+
+TEXT_LIMIT = 8_000
+"""Bytes of one text."""
+TOTAL_LIMIT = 8_000_000
+"""Bytes of all texts together; GitLab reads files below 30 MB."""
+MESSAGE_LIMIT = 500
+LEFT_OUT = "left out, since the file would become too large"
+
+RED = ("failure", "error")
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """One test case; `kind` is the element that tells what became of it, or empty for a pass."""
+
+    suite: str
+    classname: str
+    name: str
+    seconds: float = 0.0
+    kind: str = ""
+    type: str = ""
+    message: str = ""
+    text: str = ""
+
+
+@dataclass
+class Budget:
+    """How many bytes of text may still be written."""
+
+    left: int = field(default=TOTAL_LIMIT)
+
+    def take(self, lines: Iterable[str]) -> str:
+        """The lines as one text, as far as they fit."""
+        text = bounded(lines, TEXT_LIMIT)
+        size = len(text.encode())
+        if size > self.left:
+            return LEFT_OUT
+        self.left -= size
+        return text
+
+
+def junit_xml(results: Results) -> str:
+    """The document; characters that XML cannot hold are escaped as Python spells them."""
+    tests = list(cases_of(results))
+    root = Xml.Element("testsuites", {"name": "parity", **numbers(tests), "time": seconds_text(total_seconds(results))})
+    grouped: dict[str, list[TestCase]] = {}
+    for test in tests:
+        grouped.setdefault(test.suite, []).append(test)
+    files = {printable(place(case)[0]) for case in results.cases}
+    for name, group in grouped.items():
+        root.append(suite_element(name, group, results, files))
+    Xml.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
+
+
+def cases_of(results: Results) -> Iterator[TestCase]:
+    """The cells, the most urgent first; then the failing entries of the ledger, then what no cell says."""
+    red = False
+    for test in (*cell_cases(results), *ledger_cases(results)):
+        red = red or test.kind in RED
+        yield test
+    if not red and results.summary["exit_code"] != gate.PASSED:
+        said = printable(answer(results).plain)
+        kind = f"exit code {results.summary['exit_code']}"
+        yield TestCase("run", "parity.run", "everything asked for was compared", 0.0, "error", kind, said, said)
+
+
+def cell_cases(results: Results) -> Iterator[TestCase]:
+    """A test case for each cell."""
+    spent = {(row["case"], row["dtype"], row["backend"]): row.get("seconds") for row in results.outcomes}
+    rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget()
+    for cell in cells(results):
+        kind, type_, message = KINDS[cell.status](cell, results)
+        file, line = place(cell.case)
+        body = (f"{file}:{line}: {cell.id}", headline(cell), "", *details(cell, rows[cell.id]), "")
+        lines = (*map(printable, body), *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
+        yield TestCase(
+            suite=printable(file) or "cases",
+            classname=f"parity.{printable(cell.op)}.{classes[cell.backend]}",
+            name=printable(f"{cell.id} [{cell.dtype}]"),
+            seconds=number_of(spent.get((cell.id, cell.dtype, cell.backend))),
+            kind=kind,
+            type=type_,
+            message=bounded([message], MESSAGE_LIMIT),
+            text=budget.take(lines),
+        )
+
+
+def failure(cell: Cell, _: Results) -> tuple[str, str, str]:
+    """It differs."""
+    return "failure", cell.verdict, headline(cell)
+
+
+def error(cell: Cell, _: Results) -> tuple[str, str, str]:
+    """It gave no result."""
+    return "error", printable(cell.outcome) or cell.status.value, headline(cell)
+
+
+def unsupported(cell: Cell, _: Results) -> tuple[str, str, str]:
+    """The framework cannot do it."""
+    return "skipped", cell.status.value, headline(cell)
+
+
+def accepted(cell: Cell, results: Results) -> tuple[str, str, str]:
+    """The ledger accepts it."""
+    return "skipped", cell.status.value, accepted_text(cell, results)
+
+
+def noted(cell: Cell, _: Results) -> tuple[str, str, str]:
+    """A pass with something to say."""
+    return "system-out", "", LABELS[cell.status]
+
+
+def passed(_: Cell, __: Results) -> tuple[str, str, str]:
+    """A pass."""
+    return "", "", ""
+
+
+KINDS: Mapping[Status, Callable[[Cell, Results], tuple[str, str, str]]] = {
+    Status.FAILED: failure,
+    Status.ERROR: error,
+    Status.NOT_RUN: error,
+    Status.UNSUPPORTED: unsupported,
+    Status.KNOWN: accepted,
+    Status.BELOW: noted,
+    Status.SUSPECT: noted,
+    Status.PASSED: passed,
+}
+"""The element of each status, with its type and its message."""
+
+
+def ledger_cases(results: Results) -> Iterator[TestCase]:
+    """A failing test case for each entry of the ledger that has to be mended."""
+    for row in failing_entries(results):
+        name = printable(f"{row['case']} ({':'.join(map(str, place(row)))})")
+        message = printable(row["message"])
+        text = bounded([message, printable(f"reason given: {row['reason']}")], TEXT_LIMIT)
+        message = bounded([message], MESSAGE_LIMIT)
+        yield TestCase("known deviations", "parity.known", name, 0.0, "failure", printable(row["state"]), message, text)
+
+
+def class_names(results: Results) -> dict[str, str]:
+    """The last part of each backend's class name: no dot, which would make a package, and no two alike."""
+    found: dict[str, str] = {}
+    for row in results.backends:
+        name = printable(row["name"]).replace(".", "_")
+        while name in found.values():
+            name += "_"
+        found[row["name"]] = name
+    return found
+
+
+def suite_element(name: str, group: Sequence[TestCase], results: Results, files: Iterable[str]) -> Xml.Element:
+    """A test suite with the environment as its properties."""
+    attributes = {"name": name, **numbers(group), "skipped": str(count(group, "skipped"))}
+    attributes["time"] = seconds_text(sum(test.seconds for test in group))
+    attributes["timestamp"] = printable(str(results.run.get("started", "")))
+    attributes |= {"file": name} if name in files else {}
+    element = Xml.Element("testsuite", attributes)
+    properties = Xml.SubElement(element, "properties")
+    for key, value in environment(results).items():
+        Xml.SubElement(properties, "property", {"name": key, "value": bounded([value], MESSAGE_LIMIT)})
+    for test in group:
+        add_case(element, test)
+    return element
+
+
+def add_case(suite: Xml.Element, test: TestCase) -> None:
+    """A test case with the element that tells what became of it."""
+    attributes = {"classname": test.classname, "name": test.name, "time": seconds_text(test.seconds)}
+    element = Xml.SubElement(suite, "testcase", attributes)
+    if test.kind == "system-out":
+        Xml.SubElement(element, test.kind).text = f"{test.message}\n{test.text}"
+    elif test.kind:
+        Xml.SubElement(element, test.kind, {"type": test.type, "message": test.message}).text = test.text
+
+
+def numbers(tests: Sequence[TestCase]) -> dict[str, str]:
+    """How many there are, and how many of them are red."""
+    return {"tests": str(len(tests)), "failures": str(count(tests, "failure")), "errors": str(count(tests, "error"))}
+
+
+def count(tests: Iterable[TestCase], kind: str) -> int:
+    """How many test cases are of a kind."""
+    return sum(test.kind == kind for test in tests)
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds as Surefire writes them."""
+    return f"{seconds:.3f}"
+
+
+def number_of(value: object) -> float:
+    """A duration that can be added up, whatever was stored."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) and value > 0 else 0.0
+
+
+def total_seconds(results: Results) -> float:
+    """How long the whole run took."""
+    return number_of(results.run.get("seconds"))

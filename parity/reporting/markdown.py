@@ -1,0 +1,217 @@
+"""Markdown for a comment on a pull request or the summary of a job: the answer, the worst findings, then folds.
+
+Whatever a config, a framework or a stored run put into a text stands in code spans or code blocks (`safe.py`). The
+document stays below a number of bytes by leaving out whole rows and whole folds, and says how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from parity.reporting.answer import answer, causes, plural, suspects
+from parity.reporting.cell_text import (
+    NO_RESULT,
+    accepted_text,
+    case_rows,
+    commands,
+    details,
+    environment,
+    failing_entries,
+    headline,
+    run_dir_of,
+)
+from parity.reporting.cells import Cell, Status, cells, counts, counts_text
+from parity.reporting.console import factor
+from parity.reporting.results import Results
+from parity.reporting.safe import bounded, code, fenced, html_code, prose
+
+MARKER = "<!-- parity -->"
+"""The first line: a bot finds its comment by it."""
+
+LIMIT = 60_000
+"""GitHub's comments hold 65,536 characters."""
+LEAST = 8_000
+TEXT_LIMIT = 600
+FOLD_LIMIT = 6_000
+ROOM_FOR_NOTE = 200
+
+URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
+QUIET = (Status.BELOW, Status.SUSPECT)
+MAX_ROWS = 15
+"""Rows of the table that is in view; the others are in a fold."""
+TABLE_HEAD = """
+| op | case | dtype | backend | verdict | × tol | error ratio | cause |
+| --- | --- | --- | --- | --- | ---: | ---: | --- |
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pieces between a beginning and an end, of which as many are shown as fit; `what` names those that do not.
+
+    `share` is how much of the room that the sections before it have left it may take.
+    """
+
+    begin: str
+    pieces: Sequence[str]
+    end: str
+    what: str
+    share: float
+
+    def within(self, room: int) -> str:
+        """The section in at most `room` bytes."""
+        left, n = room - size(self.begin) - size(self.end) - ROOM_FOR_NOTE, 0
+        for piece in self.pieces:
+            left -= size(piece)
+            if left < 0:
+                break
+            n += 1
+        hidden = len(self.pieces) - n
+        note = f"\n{plural(hidden, f'more {self.what}')} left out to keep this short; the report has all.\n"
+        shown = f"{self.begin}{''.join(self.pieces[:n])}{self.end}" if n else ""
+        return shown + (note if hidden and room >= ROOM_FOR_NOTE else "")
+
+
+def size(text: str) -> int:
+    """Bytes in UTF-8."""
+    return len(text.encode())
+
+
+def markdown(results: Results, *, limit: int = LIMIT) -> str:
+    """The document in at most `limit` bytes, which have to be LEAST or more (else a ValueError)."""
+    if limit < LEAST:
+        raise ValueError(f"a comment of {limit} bytes says nothing; {LEAST} is the least")
+    found = cells(results)
+    text = "\n".join([MARKER, *head(results, found), ""])
+    left = limit - size(text)
+    for make in SECTIONS:
+        section = make(results, found)
+        part = section.within(int(left * section.share))
+        text, left = text + part, left - size(part)
+    return text
+
+
+def head(results: Results, found: Sequence[Cell]) -> Iterator[str]:
+    """The answer, the counts, who is off and why."""
+    said = answer(results)
+    status, _, rest = said.plain.partition("  ")
+    yield f"### parity: {status}"
+    yield ""
+    yield line(rest)
+    yield ""
+    yield line(f"cells: {counts_text(counts(found))}" if found else "no cells")
+    remarks = [text.plain for text in (*islice(causes(results), 4), *suspects(results))]
+    if remarks:
+        yield ""
+    yield from (f"- {line(remark)}" for remark in remarks)
+
+
+def line(text: str) -> str:
+    """A sentence of limited length, safe in Markdown."""
+    return prose(bounded([text], TEXT_LIMIT))
+
+
+def ledger(results: Results, _: Sequence[Cell]) -> Section:
+    """The entries of the ledger that fail the run."""
+    pieces = [f"- {line(entry['message'])}\n" for entry in failing_entries(results)]
+    return Section("\n**Known deviations that must be mended**\n\n", pieces, "", "entry", 0.3)
+
+
+def table(_: Results, found: Sequence[Cell]) -> Section:
+    """The cells that fail the run, the worst first."""
+    return Section(TABLE_HEAD, [row(cell) for cell in urgent(found)[:MAX_ROWS]], "", "cell", 0.5)
+
+
+def rest(_: Results, found: Sequence[Cell]) -> Section:
+    """The other cells that fail the run, in one fold."""
+    rows = [row(cell) for cell in urgent(found)[MAX_ROWS:]]
+    begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
+    return Section(begin, rows, "\n</details>\n", "cell", 0.3)
+
+
+def urgent(found: Sequence[Cell]) -> list[Cell]:
+    """The cells that fail the run."""
+    return [cell for cell in found if cell.status in URGENT]
+
+
+def row(cell: Cell) -> str:
+    """A cell as a row of the table."""
+    verdict = code(cell.outcome or "not run") if cell.status in NO_RESULT else cell.verdict
+    ratio = "" if cell.ratio is None else factor(cell.ratio)
+    why = ", ".join(map(code, cell.causes)) or line(cell.message.partition("\n")[0])
+    names = (code(cell.op), code(cell.id), code(cell.dtype), code(cell.backend))
+    return table_row((*names, verdict, factor(cell.excess) if cell.excess else "", ratio, why))
+
+
+def table_row(values: Sequence[str]) -> str:
+    """A row of a Markdown table; the values are safe already."""
+    return f"| {' | '.join(values)} |\n"
+
+
+def findings(results: Results, found: Sequence[Cell]) -> Section:
+    """A fold for each case that fails the run, in the order of its worst cell."""
+    rows, run_dir = case_rows(results), run_dir_of(results)
+    by_case: dict[str, list[Cell]] = {}
+    for cell in urgent(found):
+        by_case.setdefault(cell.id, []).append(cell)
+    pieces = []
+    for case_id, group in by_case.items():
+        texts = (text for cell in group for text in (headline(cell), *details(cell, rows[case_id]), ""))
+        lines = [bounded(texts, FOLD_LIMIT), *commands(group[0].case, run_dir)]
+        pieces.append(fold(f"{html_code(case_id)}: {plural(len(group), 'cell')}", "\n".join(lines).split("\n")))
+    return Section("\n**Case by case**\n\n", pieces, "", "case", 0.6)
+
+
+def unsupported(_: Results, found: Sequence[Cell]) -> Section:
+    """What a framework cannot do, in one fold."""
+    told = [told_of(cell) for cell in found if cell.status is Status.UNSUPPORTED]
+    return listing(f"{plural(len(told), 'cell')} not supported", told)
+
+
+def known(results: Results, found: Sequence[Cell]) -> Section:
+    """What the ledger accepts, in one fold."""
+    cells_ = [cell for cell in found if cell.status is Status.KNOWN]
+    told = [f"{told_of(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
+    return listing(f"{plural(len(told), 'cell')} known to deviate, and accepted", told)
+
+
+def quiet(_: Results, found: Sequence[Cell]) -> Section:
+    """Passes that are worth a look, in one fold."""
+    told = [told_of(cell) for cell in found if cell.status in QUIET]
+    return listing(f"{plural(len(told), 'pass', 'passes')} with something to say: suspect, or below the level", told)
+
+
+def machine(results: Results, _: Sequence[Cell]) -> Section:
+    """Versions, seed and host, in one fold."""
+    return listing("Environment", [f"{line(key)}: {code(value)}" for key, value in environment(results).items()])
+
+
+def told_of(cell: Cell) -> str:
+    """A cell in one line."""
+    return f"{code(cell.id)}: {line(headline(cell))}"
+
+
+def listing(summary: str, lines: Sequence[str]) -> Section:
+    """One fold with a list of lines, which are Markdown."""
+    pieces = [f"- {text}\n" for text in lines]
+    return Section(f"\n<details><summary>{summary}</summary>\n\n", pieces, "\n</details>\n", "line", 0.5)
+
+
+def fold(summary: str, lines: Sequence[str]) -> str:
+    """A fold with plain lines; `summary` is HTML."""
+    return f"<details><summary>{summary}</summary>\n\n{fenced(lines)}\n\n</details>\n"
+
+
+SECTIONS: tuple[Callable[[Results, Sequence[Cell]], Section], ...] = (
+    ledger,
+    table,
+    rest,
+    findings,
+    known,
+    unsupported,
+    quiet,
+    machine,
+)
+"""In the order in which they stand and take their room."""
