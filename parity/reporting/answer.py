@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from parity import gate
+from parity.config.nodes import printable
 from parity.reporting.results import Results, ResultsError, Row
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
@@ -78,7 +79,7 @@ def blame(failing: Sequence[Row]) -> str:
         return "; nobody is further from the oracle than careful code"
     ranked = sorted(off.items(), key=lambda item: (-item[1], item[0]))
     rounding = f"; rounding only in {n_rounding}" if n_rounding else ""
-    return "; off: " + ", ".join(f"{side} in {n}" for side, n in ranked) + rounding
+    return "; off: " + ", ".join(f"{printable(side)} in {n}" for side, n in ranked) + rounding
 
 
 def place(row: Row) -> tuple[str, str, str]:
@@ -109,7 +110,8 @@ def causes(results: Results) -> Iterator[Text]:
         dtypes = ", ".join(sorted({dtype for _, dtype in cells}))
         where = f" in {plural(len(cells), 'cell')} of {op} ({dtypes})"
         said = f": {titles[cause]}" if cause != "not-identifiable" else ""
-        yield Text.assemble((f"{backend}: ", "bold"), (cause, "red"), where, (said, "dim"))
+        who = (printable(f"{backend}: "), "bold")
+        yield Text.assemble(who, (printable(cause), "red"), printable(where), (printable(said), "dim"))
     if len(ranked) > MAX_CAUSES:
         yield Text(f"and {len(ranked) - MAX_CAUSES} causes more", style="dim")
 
@@ -121,7 +123,7 @@ def suspects(results: Results) -> Iterator[Text]:
     vacuous = [row for row in found if not row["culprit"]]
     for rows, text in ((hidden, "the tolerance hides who is off"), (vacuous, "zeros would have passed as well")):
         if rows:
-            example = f"{rows[0]['case']} {rows[0]['dtype']} {rows[0]['tensor']}"
+            example = printable(f"{rows[0]['case']} {rows[0]['dtype']} {rows[0]['tensor']}")
             n = count_tensors(rows)
             yield Text.assemble(("suspect", "yellow"), f": {text} in {plural(n, 'tensor')}, for example {example}")
 

@@ -104,7 +104,9 @@ def remarks(results: Results) -> Iterator[Text]:
     for (backend, outcome, message), n in reasons.most_common():
         label = "note" if outcome == "ok" else outcome
         yield Text.assemble(
-            (f"{backend}: {label}", "yellow"), f" in {plural(n, 'cell')}: ", message.replace("\n", " | ")
+            (printable(f"{backend}: {label}"), "yellow"),
+            f" in {plural(n, 'cell')}: ",
+            printable(message.replace("\n", " | ")),
         )
 
 
@@ -116,7 +118,7 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
     hidden = len(rows) - len(shown)
     caption = f"{hidden} more, none of them worse (-v shows them)" if hidden else None
     table = Table(
-        title=title(op, rows),
+        title=Text(title(op, rows)),
         caption=caption,
         title_justify="left",
         caption_justify="left",
@@ -129,12 +131,12 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
         table.add_column(name, no_wrap=name != "case", overflow="fold", min_width=12 if name == "case" else None)
     table.add_column("× tol", justify="right", no_wrap=True)
     for name in [] if narrow else backends:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(escape(printable(name)), justify="right", no_wrap=True)
     table.add_column("off, and why", overflow="fold")
     why = reasons(results)
     for row in shown:
         errors = [] if narrow else [error_text(row, name) for name in backends]
-        table.add_row(*lead(row), *errors, Text(who(row, backends, why), style="red"))
+        table.add_row(*lead(row), *errors, Text(printable(who(row, backends, why)), style="red"))
     return table
 
 
@@ -146,7 +148,7 @@ def title(op: str, rows: Sequence[Row]) -> str:
     parts = [f"{n_failing} of {plural(len(rows), 'tensor')} differ"] if n_failing else []
     parts += [f"{plural(n_made, 'tensor')} agree"] if n_made and not n_failing else []
     parts += [f"{n_partial} not compared with everyone"] if n_partial else []
-    return f"{op}: {', '.join(parts)}"
+    return f"{printable(op)}: {', '.join(parts)}"
 
 
 def tensor_rows(frame: pd.DataFrame) -> list[Row]:
@@ -185,9 +187,9 @@ def lead(row: Row) -> list[Text]:
     verdict = row["verdict"]
     off = "" if verdict in ("structure", "not-compared") else factor(row["excess"])
     return [
-        Text(row["case"]),
-        Text(row["dtype"], style="dim"),
-        Text(row["tensor"]),
+        Text(printable(row["case"])),
+        Text(printable(row["dtype"]), style="dim"),
+        Text(printable(row["tensor"])),
         Text(verdict, style=STYLES[verdict]),
         Text(off, style="bold" if row["excess"] > 1 else ""),
     ]
@@ -227,7 +229,7 @@ def details(rows: Sequence[Row]) -> Iterator[Text]:
     for row in rows:
         text = row["worst"]["message"] or describe_worst(row["worst"])
         if text and row["verdict"] != "equal":
-            yield Text.assemble((f"{row['case']} {row['dtype']} {row['tensor']}: ", "bold"), text)
+            yield Text.assemble((printable(f"{row['case']} {row['dtype']} {row['tensor']}: "), "bold"), printable(text))
 
 
 def describe_worst(worst: Row) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from parity.config.nodes import printable
 from parity.judge.ledger import LedgerEntry, State
 from parity.reporting.results import Row
 
@@ -44,4 +45,4 @@ def ledger_lines(rows: Sequence[Row]) -> Iterator[Text]:
     for state in order:
         for row in rows:
             if row["state"] == state:
-                yield Text.assemble(("known", STYLES[state]), " ", row["message"])
+                yield Text.assemble(("known", STYLES[state]), " ", printable(row["message"]))

@@ -34,7 +34,7 @@ LIMIT = 60_000
 """GitHub's comments hold 65,536 characters."""
 LEAST = 8_000
 TEXT_LIMIT = 600
-FOLD_LIMIT = 6_000
+FOLD_LIMIT = 3_000
 ROOM_FOR_NOTE = 200
 
 URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
@@ -128,7 +128,7 @@ def rest(_: Results, found: Sequence[Cell]) -> Section:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(found)[MAX_ROWS:]]
     begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
-    return Section(begin, rows, "\n</details>\n", "cell", 0.3)
+    return Section(begin, rows, "\n</details>\n", "cell", 0.5)
 
 
 def urgent(found: Sequence[Cell]) -> list[Cell]:
@@ -161,7 +161,7 @@ def findings(results: Results, found: Sequence[Cell]) -> Section:
         texts = (text for cell in group for text in (headline(cell), *details(cell, rows[case_id]), ""))
         lines = [bounded(texts, FOLD_LIMIT), *commands(group[0].case, run_dir)]
         pieces.append(fold(f"{html_code(case_id)}: {plural(len(group), 'cell')}", "\n".join(lines).split("\n")))
-    return Section("\n**Case by case**\n\n", pieces, "", "case", 0.6)
+    return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
 
 
 def unsupported(_: Results, found: Sequence[Cell]) -> Section:
@@ -207,8 +207,8 @@ def fold(summary: str, lines: Sequence[str]) -> str:
 SECTIONS: tuple[Callable[[Results, Sequence[Cell]], Section], ...] = (
     ledger,
     table,
-    rest,
     findings,
+    rest,
     known,
     unsupported,
     quiet,

@@ -56,9 +56,11 @@ def longest_run(text: str) -> int:
 
 
 def bounded(lines: Iterable[str], limit: int) -> str:
-    """Lines as one text of at most `limit` bytes, with a note where it is cut."""
+    """Lines as one text of at most `limit` bytes, cut after a whole line where there are several, and said so."""
     text = "\n".join(lines)
     if len(text.encode()) <= limit:
         return text
-    note = f" ... cut after {limit} bytes"
-    return text.encode()[: limit - len(note)].decode(errors="ignore") + note
+    note = f"... cut after {limit} bytes"
+    kept = text.encode()[: limit - len(note)].decode(errors="ignore")
+    whole, newline, _ = kept.rpartition("\n")
+    return (whole + newline if newline else kept) + note

@@ -1,0 +1,156 @@
+"""What a job on GitHub shows: annotations on the lines of the configs, and the summary of the step.
+
+The limits are the runner's: ten annotations of a level for a step and 4,096 characters for one (`_maxCountPerIssueType`
+and `_maxIssueMessageLength` in `src/Runner.Worker/ExecutionContext.cs`), 1 MiB for a step's summary, which is dropped
+where it is larger (`AttachmentSizeLimit` in `FileCommandManager.cs`).
+
+The runner obeys any line of the output that begins with `::` and a command, and `##[command]` anywhere in a line
+(`ActionCommand.cs`); so what is annotated is escaped, and everything else that a run prints stands between
+`::stop-commands::` and its token (`silenced`).
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from parity import gate
+from parity.config.nodes import printable
+from parity.reporting.answer import answer
+from parity.reporting.cell_text import commands, failing_entries, headline, place, run_dir_of
+from parity.reporting.cells import Cell, Status, cells
+from parity.reporting.markdown import LEAST, markdown
+from parity.reporting.results import Results
+from parity.reporting.safe import bounded
+
+MAX_ANNOTATIONS = 10
+SUMMARY_LIMIT = 1024 * 1024
+MESSAGE_LIMIT = 1_000
+TITLE_LIMIT = 200
+
+LEVELS: Mapping[Status, str] = {
+    Status.FAILED: "error",
+    Status.ERROR: "error",
+    Status.NOT_RUN: "error",
+    Status.UNSUPPORTED: "warning",
+}
+"""How a case is annotated, by its worst cell; what is accepted or passes is not."""
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A message at a line of a config; `file` may be empty."""
+
+    level: str
+    file: str
+    line: int
+    title: str
+    message: str
+
+    def command(self, workspace: Path | None) -> str:
+        """The workflow command, in one line."""
+        place = f"file={escaped(inside(self.file, workspace))},line={self.line}," if self.file else ""
+        title = escaped(bounded([printable(self.title)], TITLE_LIMIT))
+        return f"::{self.level} {place}title={title}::{data(bounded([printable(self.message)], MESSAGE_LIMIT))}"
+
+
+def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Path | None = None) -> list[str]:
+    """At most `limit` workflow commands, the worst first: entries of the ledger that fail, then one for each case.
+
+    The last one says how many more there are. Paths are relative to `workspace` where they are inside.
+    """
+    found = [*ledger_annotations(results), *case_annotations(results)]
+    if not found and results.summary["exit_code"] != gate.PASSED:
+        found = [Annotation("error", "", 1, "parity", answer(results).plain)]
+    if len(found) > limit:
+        shown = max(limit - 1, 0)
+        more = f"{len(found) - shown} more are not annotated; see the job's summary and the report"
+        level = "error" if any(note.level == "error" for note in found[shown:]) else "warning"
+        found = [*found[:shown], Annotation(level, "", 1, "parity", more)]
+    return [note.command(workspace) for note in found[:limit]]
+
+
+def ledger_annotations(results: Results) -> Iterator[Annotation]:
+    """An error for each entry of the ledger that has to be mended."""
+    for row in failing_entries(results):
+        yield Annotation("error", *place(row), f"parity: known deviation {row['case']}", row["message"])
+
+
+def case_annotations(results: Results) -> Iterator[Annotation]:
+    """An annotation for each case of which a cell fails the run or is missing, by its worst cell."""
+    by_case: dict[str, list[Cell]] = {}
+    for cell in cells(results):
+        if cell.status in LEVELS:
+            by_case.setdefault(cell.id, []).append(cell)
+    for case_id, group in by_case.items():
+        worst = group[0]
+        others = [f"{cell.backend} {cell.dtype}" for cell in group[1:]]
+        also = f"; also {', '.join(others)}" if others else ""
+        explain, _ = commands(worst.case, run_dir_of(results))
+        message = f"{headline(worst)}{also}; {explain}"
+        yield Annotation(LEVELS[worst.status], *place(worst.case), f"parity: {case_id}", message)
+
+
+def inside(file: str, workspace: Path | None) -> str:
+    """The path as GitHub knows it: relative to the workspace, where it is inside."""
+    if workspace is None:
+        return printable(file)
+    path, root = Path(file).resolve(), workspace.resolve()
+    return printable(path.relative_to(root).as_posix() if path.is_relative_to(root) else file)
+
+
+def data(text: str) -> str:
+    """A command's message, escaped as the runner unescapes it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escaped(text: str) -> str:
+    """A command's property, escaped as the runner unescapes it."""
+    return data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def step_summary(results: Results, *, room: int = SUMMARY_LIMIT) -> str:
+    """The Markdown of `markdown`, in at most `room` bytes."""
+    return markdown(results, limit=room)
+
+
+def publish(results: Results, stream: TextIO, environ: Mapping[str, str]) -> None:
+    """Print the annotations, and append the summary to the file that GITHUB_STEP_SUMMARY names.
+
+    A summary that cannot be written is a warning: the results are not less valid for it.
+    """
+    workspace = environ.get("GITHUB_WORKSPACE")
+    lines = annotations(results, workspace=Path(workspace) if workspace else None)
+    if file := environ.get("GITHUB_STEP_SUMMARY"):
+        lines += append_summary(results, Path(file))
+    for line in lines:
+        print(line, file=stream, flush=True)
+
+
+def append_summary(results: Results, file: Path) -> Iterator[str]:
+    """Append the summary where there is room; yields a warning where there is none, or where it cannot be written."""
+    try:
+        room = SUMMARY_LIMIT - (file.stat().st_size if file.exists() else 0) - 1
+        if room < LEAST:
+            yield Annotation("warning", "", 1, "parity", "no room for a summary: the step has one already").command(
+                None
+            )
+            return
+        with file.open("a", encoding="utf-8") as out:
+            out.write("\n" + step_summary(results, room=room))
+    except OSError as error:
+        message = f"cannot write the step's summary to {file}: {error.strerror or error}"
+        yield Annotation("warning", "", 1, "parity", message).command(None)
+
+
+@contextmanager
+def silenced(stream: TextIO) -> Iterator[None]:
+    """While this lasts, GitHub takes nothing that is printed for a command."""
+    token = secrets.token_hex(16)
+    print(f"::stop-commands::{token}", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        print(f"\n::{token}::", file=stream, flush=True)
