@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from parity.config.nodes import printable
 from parity.reporting.diff import Change, Diff, Kind
 from parity.reporting.diff_sides import shortened
 from parity.reporting.diff_text import (
@@ -20,6 +19,7 @@ from parity.reporting.diff_text import (
     headline,
     runs_text,
 )
+from parity.reporting.safe import code, prose
 
 MAX_BYTES = 56_000
 """A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
@@ -27,18 +27,16 @@ MAX_CELL = 160
 MAX_LINES = 20
 OPEN = (Kind.NEW, Kind.WORSE)
 """The kinds that are not folded."""
-ACTIVE = re.compile(r"""[\\`*_\[\]<>&!|~$"'@#:]""")
-"""What Markdown or HTML would take for more than a letter."""
-SPECIAL = ("case", "dtype", "backend", "tensors", "note")
-"""The columns whose text comes from the run; a mention or a link is dead inside <code>."""
+OURS = ("verdict", "× tol", "error ratio")
+"""The columns whose words are ours; what comes from a run is shown as code."""
 
 
 def markdown(diff: Diff) -> str:
     """The whole comment, of fewer than 60,000 bytes."""
     word, said = headline(diff)
-    parts = [f"### parity diff: {word}", f"{said}", code(runs_text(diff), 2 * MAX_CELL)]
+    parts = [f"### parity diff: {word}", f"{said}", sentence(runs_text(diff))]
     told = list(differences(diff))
-    listed = [f"- {code(line, 2 * MAX_CELL)}" for line in told[:MAX_LINES]]
+    listed = [f"- {sentence(line)}" for line in told[:MAX_LINES]]
     parts += ["\n".join([*listed, *left_out(len(told) - len(listed))])] if told else []
     room = MAX_BYTES - size(parts)
     for kind in Kind:
@@ -65,7 +63,7 @@ def section(kind: Kind, changes: Sequence[Change], room: int) -> str:
 def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
     """The head of a table and its rows; a list has no head."""
     if kind in GROUPED:
-        return [], [f"- {code(group.text, 2 * MAX_CELL)}" for group in groups(changes)]
+        return [], [f"- {sentence(group.text)}" for group in groups(changes)]
     rows = [columns(change) for change in changes]
     used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
     head = [row_text(COLUMNS[i] for i in used), row_text("---" for _ in used)]
@@ -74,7 +72,14 @@ def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
 
 def cell(column: str, text: str) -> str:
     """A cell of a table."""
-    return code(text) if text and (column in SPECIAL or ACTIVE.search(text)) else printable(text)
+    if column in OURS:
+        return html.escape(text)
+    return prose(shortened(text, MAX_CELL)) if column == "note" else code(shortened(text, MAX_CELL))
+
+
+def sentence(text: str) -> str:
+    """A line of text from a run."""
+    return prose(shortened(text, 2 * MAX_CELL))
 
 
 def row_text(cells: Iterable[str]) -> str:
@@ -99,9 +104,3 @@ def left_out(n: int) -> list[str]:
 def size(lines: Iterable[str]) -> int:
     """The bytes of some lines, with what stands between them."""
     return sum(len(line.encode("utf-8", "backslashreplace")) + 2 for line in lines)
-
-
-def code(text: str, limit: int = MAX_CELL) -> str:
-    """Any text as it is, in one line: no markup, no mention, no link."""
-    plain = printable(shortened(text.replace("\n", " "), limit))
-    return f"<code>{ACTIVE.sub(lambda found: f'&#{ord(found[0])};', plain)}</code>"

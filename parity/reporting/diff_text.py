@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from parity import gate
 from parity.reporting.answer import plural
 from parity.reporting.cells import LABELS, Status
+from parity.reporting.console import factor
 from parity.reporting.diff import Change, Diff, Kind, total_cells
 from parity.reporting.diff_sides import Point, Side, shortened
-from parity.reporting.reasons import listed, number
+from parity.reporting.reasons import listed
 
 ARROW = "->"
 UNKNOWN = "–"
@@ -193,7 +194,7 @@ def standing(point: Point) -> str:
 
 def size_text(value: float | None, point: Point) -> str:
     """A factor for reading."""
-    return UNKNOWN if value is None or not point.compared else number(value, 2)
+    return UNKNOWN if value is None or not point.compared else factor(value)
 
 
 def causes_text(point: Point) -> str:
