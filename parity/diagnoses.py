@@ -41,4 +41,10 @@ DIAGNOSES = (
     "clip-unclamped",
     "norm-type",
     "attribute-precision",
+    "weight-decay-coupling",
+    "bias-correction",
+    "step-offset",
+    "dampening-first-step",
+    "lr-in-momentum",
+    "nesterov-form",
 )

@@ -27,7 +27,7 @@ def planned(
     shapes = {
         name: value
         for name, value in given.items()
-        if isinstance(value, tuple) and name in ("x", "weight", "grads_0", "grads_1")
+        if isinstance(value, tuple) and name in ("x", "weight", "param", "grads_0", "grads_1")
     }
     params = OPS[op].params(**{name: value for name, value in given.items() if name not in shapes})
     layout = OPS[op].layout(params, {name.replace("_", "."): shape for name, shape in shapes.items()})

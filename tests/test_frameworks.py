@@ -26,13 +26,33 @@ cases:
   - {id: clip-inf, op: clip_grad_norm, params: {max_norm: 0.7, norm_type: .inf}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
   - {id: clip-each, op: clip_grad_norm, params: {max_norm: 0.7, scope: per_tensor}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
   - {id: clip-value, op: clip_grad_value, params: {clip_value: 0.4}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
+  - {id: sgd, op: sgd, params: {lr: 0.1, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}}}
+  - {id: sgd-momentum, op: sgd, params: {lr: 0.1, momentum: 0.9, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}}}
+  - {id: sgd-first, op: sgd, params: {lr: 0.1, momentum: 0.9, step: 1}, inputs: {param: {shape: [5, 6]}}}
+  - {id: sgd-nesterov, op: sgd, params: {lr: 0.1, momentum: 0.9, nesterov: true}, inputs: {param: {shape: [5, 6]}}}
+  - {id: sgd-dampening, op: sgd, params: {lr: 0.1, momentum: 0.9, dampening: 0.4}, inputs: {param: {shape: [5, 6]}}}
+  - {id: adam, op: adam, params: {lr: 0.1, weight_decay: 0.1, step: 5}, inputs: {param: {shape: [5, 6]}}}
+  - {id: adamw, op: adamw, params: {lr: 0.1, betas: [0.8, 0.97], step: 1}, inputs: {param: {shape: [5, 6]}}}
+  - {id: rmsprop, op: rmsprop, params: {lr: 0.1, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}, square_avg: {uniform: {low: 1, high: 2}}}}
+  - {id: rmsprop-momentum, op: rmsprop, params: {lr: 0.1, momentum: 0.9, centered: true}, inputs: {param: {shape: [5, 6]}, square_avg: {uniform: {low: 1, high: 2}}}}
+  - {id: adagrad, op: adagrad, params: {lr: 0.1, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}}}
 """
 
 
-LACKING = {"paddle": {("clip-each", "float64")}}
+BOTH = ("float32", "float64")
+LACKING = {
+    "paddle": {("clip-each", "float64"), *(("sgd-dampening", dtype) for dtype in BOTH)},
+    "oneflow": {("rmsprop-momentum", dtype) for dtype in BOTH},
+}
 """Cells for which a backend has no kernel."""
 
-CONVENTIONS = {"paddle": {("batch_norm-1d", "running_var"), ("batch_norm-2d", "running_var")}}
+CONVENTIONS = {
+    "paddle": {
+        ("batch_norm-1d", "running_var"),
+        ("batch_norm-2d", "running_var"),
+        *(("rmsprop-momentum", t) for t in ("param", "momentum_buffer")),
+    }
+}
 """Tensors in which a backend follows another convention than PyTorch."""
 
 

@@ -15,7 +15,7 @@ from tests.conftest import CONFIGS, Finished, parity_command, user_config
 pytestmark = pytest.mark.frameworks
 
 
-WITH_FINDINGS = {"layernorm", "batchnorm", "groupnorm", "linear", "clip_grad"}
+WITH_FINDINGS = {"layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers"}
 
 
 @cache
@@ -235,3 +235,26 @@ def test_a_clip_per_tensor_is_named(parity_run, tmp_path):
     assert finished.code == 1
     assert {d["id"] for d in finished.results["diagnoses"]} == {"clip-per-tensor"}
     assert {row["culprit"][0] for row in finished.failing()} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("case", "backend", "cause"),
+    [
+        ("sgd-dampening-step=1", "oneflow", "dampening-first-step"),
+        ("rmsprop-std=0.001", "paddle", "eps-placement"),
+        ("rmsprop-std=0.001", "oneflow", "eps-placement"),
+        ("rmsprop-momentum-centered=true", "paddle", "lr-in-momentum"),
+    ],
+)
+def test_conventions_of_optimizers(case, backend, cause):
+    for dtype in ("float32", "float64"):
+        assert causes("optimizers", case, backend, dtype)[0] == cause
+
+
+def test_what_optimizers_keep_in_float32():
+    for op, step in (("adam", 1), ("adam", 1000), ("adamw", 1)):
+        assert set(causes("optimizers", f"{op}-step={step}", "oneflow", "float64")) == {"attribute-precision"}
+    # 1 - 0.999 in float32 is off by 1.3e-5 of itself.
+    for backend in ("paddle", "oneflow"):
+        assert causes("optimizers", "adam-huge", backend, "float32") == ["attribute-precision"]
+    assert found_verdicts("optimizers", actual="torch", expected="oracle") <= {"equal", "close", "rounding"}

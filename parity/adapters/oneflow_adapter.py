@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TorchStyleAdapter
 
 
@@ -46,3 +47,19 @@ class OneflowAdapter(TorchStyleAdapter):
         """`module` with our own leaves as its parameters, so that gradients arrive in them."""
         module.weight, module.bias = weight, bias
         return module
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
+        leaf = self.framework.nn.Parameter(param)
+        leaf.grad = grad
+        try:
+            optimizer = getattr(self.framework.optim, kind)([leaf], **options)
+        except AssertionError as error:
+            raise Unsupported(f"oneflow.optim.{kind}: {error}") from error
+        names = {name: {"momentum_buffer": "momentum_buf"}.get(name, name) for name in state}
+        first = kind == "SGD" and step == 1
+        before = {ours: value * 0 if first else value for (_, ours), value in zip(names.items(), state.values())}
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": {"step": step - 1, 0: before}, "param_groups": groups})
+        optimizer.step()
+        after = optimizer.state_dict()["state"][0]
+        return {"param": leaf, **{name: after[ours] for name, ours in names.items()}}

@@ -117,6 +117,101 @@ class PaddleAdapter(Adapter):
         flat = self.paddle.concat([tensor.reshape([-1]) for tensor in tensors])
         return self.paddle.linalg.norm(flat, norm_type)
 
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, **options: Any) -> Any:
+        """One step of the optimizer `kind` from a state under Paddle's names; what it has after that."""
+        leaf = self.leaf(param.numpy(), requires_grad=True)
+        leaf.grad = grad
+        with self.paddle.utils.unique_name.guard():
+            optimizer = getattr(self.paddle.optimizer, kind)(parameters=[leaf], **options)
+            optimizer.set_state_dict({f"{leaf.name}_{name}_0": value for name, value in state.items()})
+            optimizer.step()
+        after = optimizer.state_dict()
+        return {"param": leaf, **{name: after[f"{leaf.name}_{name}_0"] for name in state}}
+
+    def sgd(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        momentum: float,
+        dampening: float,
+        weight_decay: float,
+        nesterov: bool,
+        step: int,
+        momentum_buffer: Any = None,
+    ) -> Any:
+        if dampening:
+            raise Unsupported("paddle.optimizer.Momentum has no dampening")
+        if momentum_buffer is None:
+            return self.stepped("SGD", param, grad, {}, learning_rate=lr, weight_decay=weight_decay)
+        velocity = momentum_buffer * 0 if step == 1 else momentum_buffer
+        options = {"learning_rate": lr, "momentum": momentum, "use_nesterov": nesterov, "weight_decay": weight_decay}
+        after = self.stepped("Momentum", param, grad, {"velocity": velocity}, **options)
+        return {"param": after["param"], "momentum_buffer": after["velocity"]}
+
+    def adam(
+        self,
+        param: Any,
+        grad: Any,
+        exp_avg: Any,
+        exp_avg_sq: Any,
+        lr: float,
+        betas: Sequence[float],
+        eps: float,
+        weight_decay: float,
+        step: int,
+        kind: str = "Adam",
+    ) -> Any:
+        beta1, beta2 = betas
+        powers = [self.paddle.full([1], beta**step, dtype=param.dtype) for beta in betas]
+        state = {"moment1": exp_avg, "moment2": exp_avg_sq, "beta1_pow_acc": powers[0], "beta2_pow_acc": powers[1]}
+        options = {"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps, "weight_decay": weight_decay}
+        after = self.stepped(kind, param, grad, state, **options)
+        return {"param": after["param"], "exp_avg": after["moment1"], "exp_avg_sq": after["moment2"]}
+
+    def adamw(self, **given: Any) -> Any:
+        return self.adam(**given, kind="AdamW")
+
+    def rmsprop(
+        self,
+        param: Any,
+        grad: Any,
+        square_avg: Any,
+        lr: float,
+        alpha: float,
+        eps: float,
+        weight_decay: float,
+        momentum: float,
+        centered: bool,
+        grad_avg: Any = None,
+        momentum_buffer: Any = None,
+    ) -> Any:
+        zeros = self.paddle.zeros_like(param)
+        kept = {"mean_square": square_avg, "mean_grad": zeros if grad_avg is None else grad_avg}
+        kept["momentum"] = zeros if momentum_buffer is None else momentum_buffer
+        options = {"learning_rate": lr, "rho": alpha, "epsilon": eps, "momentum": momentum, "centered": centered}
+        after = self.stepped("RMSProp", param, grad, kept, weight_decay=weight_decay, **options)
+        found = {"param": after["param"], "square_avg": after["mean_square"]}
+        found.update({} if grad_avg is None else {"grad_avg": after["mean_grad"]})
+        return {**found, **({} if momentum_buffer is None else {"momentum_buffer": after["momentum"]})}
+
+    def adagrad(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        eps: float,
+        weight_decay: float,
+        lr_decay: float,
+        step: int,
+        **given: Any,
+    ) -> Any:
+        if lr_decay and step > 1:
+            raise Unsupported("paddle.optimizer.Adagrad has no lr_decay")
+        options = {"learning_rate": lr, "epsilon": eps, "weight_decay": weight_decay}
+        after = self.stepped("Adagrad", param, grad, {"moment": given["sum"]}, **options)
+        return {"param": after["param"], "sum": after["moment"]}
+
     @staticmethod
     def flat(values: Any) -> Any:
         return None if values is None else values.flatten()

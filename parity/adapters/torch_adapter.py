@@ -45,3 +45,15 @@ class TorchAdapter(TorchStyleAdapter):
 
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.framework.nn.functional.instance_norm(x, weight=weight, bias=bias, eps=eps)
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
+        leaf = self.framework.nn.Parameter(param)
+        leaf.grad = grad
+        optimizer = getattr(self.framework.optim, kind)([leaf], **options)
+        before = {**state, "step": self.framework.tensor(float(step - 1))}
+        if kind == "SGD" and step == 1:
+            before = {}
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": {0: before} if before else {}, "param_groups": groups})
+        optimizer.step()
+        return {"param": leaf, **{name: optimizer.state[leaf][name] for name in state}}

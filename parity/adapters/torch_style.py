@@ -64,3 +64,51 @@ class TorchStyleAdapter(Adapter):
         for parameter, grad in zip(parameters, grads):
             parameter.grad = grad
         return parameters
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
+        """One step of the optimizer `kind` from a state; the parameter and the state after that."""
+        raise NotImplementedError
+
+    def sgd(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        momentum: float,
+        dampening: float,
+        weight_decay: float,
+        nesterov: bool,
+        step: int,
+        momentum_buffer: Any = None,
+    ) -> Any:
+        options = {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
+        state = {} if momentum_buffer is None else {"momentum_buffer": momentum_buffer}
+        return self.stepped("SGD", param, grad, state, step, lr=lr, **options)
+
+    def adam(
+        self,
+        param: Any,
+        grad: Any,
+        exp_avg: Any,
+        exp_avg_sq: Any,
+        lr: float,
+        betas: Sequence[float],
+        eps: float,
+        weight_decay: float,
+        step: int,
+        kind: str = "Adam",
+    ) -> Any:
+        state = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+        return self.stepped(
+            kind, param, grad, state, step, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay
+        )
+
+    def adamw(self, **given: Any) -> Any:
+        return self.adam(**given, kind="AdamW")
+
+    def rmsprop(self, param: Any, grad: Any, square_avg: Any, **given: Any) -> Any:
+        kept = {name: given.pop(name) for name in ("grad_avg", "momentum_buffer") if name in given}
+        return self.stepped("RMSprop", param, grad, {"square_avg": square_avg, **kept}, 2, **given)
+
+    def adagrad(self, param: Any, grad: Any, step: int, **given: Any) -> Any:
+        return self.stepped("Adagrad", param, grad, {"sum": given.pop("sum")}, step, **given)

@@ -11,8 +11,23 @@ from parity.cases.instance_norm import INSTANCE_NORM
 from parity.cases.layer_norm import LAYER_NORM
 from parity.cases.linear import LINEAR
 from parity.cases.op import Op
+from parity.cases.optimizers import ADAGRAD, ADAM, ADAMW, RMSPROP, SGD
 
 OPS: Mapping[str, Op] = {
-    op.name: op for op in (LAYER_NORM, GROUP_NORM, INSTANCE_NORM, BATCH_NORM, LINEAR, CLIP_GRAD_NORM, CLIP_GRAD_VALUE)
+    op.name: op
+    for op in (
+        LAYER_NORM,
+        GROUP_NORM,
+        INSTANCE_NORM,
+        BATCH_NORM,
+        LINEAR,
+        CLIP_GRAD_NORM,
+        CLIP_GRAD_VALUE,
+        SGD,
+        ADAM,
+        ADAMW,
+        RMSPROP,
+        ADAGRAD,
+    )
 }
 """Every op that parity knows, by name."""

@@ -10,13 +10,18 @@ from parity.config.nodes import Node
 DRAW_KEYS = frozenset({*DISTRIBUTIONS, "values", "file"})
 """Where the numbers of a tensor come from: exactly one of these."""
 
+TENSOR_KEYS = DRAW_KEYS | {"shape", "scale", "offset", "special"}
+
 Path = tuple[str, ...]
 
 
 def split_path(text: str) -> Path:
-    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name holds a dot."""
+    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name holds a dot.
+
+    An optimizer's `grad` is a tensor itself: `inputs.grad.constant` has three parts as well.
+    """
     parts = text.split(".")
-    if len(parts) > 2 and parts[:2] == ["inputs", "grad"]:
+    if len(parts) > 2 and parts[:2] == ["inputs", "grad"] and parts[2] not in TENSOR_KEYS:
         parts[1:3] = [f"grad.{parts[2]}"]
     return tuple(parts)
 

@@ -23,7 +23,7 @@ from parity.judge.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRu
 from parity.judge.factors import element_counts, multiplied
 from parity.judge.generic import EXACT
 from parity.judge.judge import consult_oracle
-from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, ratio
+from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, is_gradient, ratio
 from parity.judge.places import holds, moved_to
 from parity.judge.search import CLEAR
 
@@ -149,7 +149,7 @@ def narrow_statistics(lab: Lab) -> Iterator[Cause]:
 def generic_causes(lab: Lab) -> Iterator[Cause]:
     """What can be wrong with tensors whatever the op: exchanged, zero, of the other sign, transposed, a mean."""
     base = {name: predicted for name, predicted in lab.base.items() if predicted.values is not None}
-    names = [name for name in base if name.startswith("grad")]
+    names = [name for name in base if is_gradient(name)]
     for one, other in combinations(names, 2):
         if holds(base[one], base[other].values):
             change = replaced({one: base[other], other: base[one]})
@@ -299,7 +299,7 @@ def faint_eps(lab: Lab) -> bool:
     """Whether eps is far below every variance: with eps = 0 and no affine, (y0 / y)^2 is 1 + eps / variance."""
     plain = tuple(name for name in ("weight", "bias") if name in lab.inputs)
     eps = getattr(lab.case.params, "eps", 0.0)
-    if not eps:
+    if not eps or lab.op.implied is None:
         return False
     here = lab.values_of(Question(absent=plain), gradients=False)
     bare = lab.values_of(Question(params={"eps": 0.0}, absent=plain), gradients=False)

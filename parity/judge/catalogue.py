@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from parity.judge.conventions import CONVENTIONS
 from parity.judge.entry import Entry
 from parity.judge.observations import OBSERVATIONS
+from parity.judge.updates import UPDATES
 
 __all__ = ["CATALOGUE", "Entry"]
 
-CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*OBSERVATIONS, *CONVENTIONS)}
+CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*OBSERVATIONS, *CONVENTIONS, *UPDATES)}
 """Every diagnosis that the judge can give, by id."""

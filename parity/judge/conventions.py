@@ -288,18 +288,19 @@ CONVENTIONS = (
     ),
     Entry(
         id="attribute-precision",
-        title="an attribute is kept in float32 in a float64 computation",
+        title="an attribute is kept in float32 where its lost digits count",
         what=(
             "A number that belongs to the op (eps, momentum, a decay rate) is stored as float32, while tensors and "
-            "arithmetic are float64. 1e-5 and 0.1 are then off in the eighth digit."
+            "arithmetic are float64. 1e-5 and 0.1 are then off in the eighth digit; 1 - 0.999 is so in the fifth."
         ),
         shows=(
-            "Only float64 shows it: rounding the attribute to float32 in the oracle leaves rounding. It looks like "
-            "another convention, since more digits do not help, but is one of precision."
+            "Float64 shows it: rounding the attribute to float32 in the oracle leaves rounding. It looks like another "
+            "convention, since more digits do not help, but is one of precision. 1 - beta of an optimizer shows it in "
+            "float32 as well."
         ),
         known_in=(
             "PaddlePaddle 3.3.1: eps of LayerNorm (0.845426069 for 0.845426066) and momentum of BatchNorm. OneFlow "
-            "0.9.0: momentum of BatchNorm (running_mean off by 2.4e-4 at an offset of 1e4)."
+            "0.9.0: momentum of BatchNorm (running_mean off by 2.4e-4 at an offset of 1e4), lr and betas of Adam."
         ),
         source="Measured with parity on a CPU.",
     ),

@@ -16,7 +16,7 @@ from parity.judge.causes import DIGITS, Cause, Change, replaced
 from parity.judge.envelope import OFF, Envelope, size
 from parity.judge.factors import FEW, Causes, Left, scaled
 from parity.judge.formats import FORMATS, Format, on_grid
-from parity.judge.lab import Lab, Observed, Predicted, Prediction
+from parity.judge.lab import Lab, Observed, Predicted, Prediction, is_gradient
 from parity.judge.places import exchanged, rearranged
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) 
 def absent(observed: Observed, off: list[str]) -> Iterator[Cause]:
     """Nothing, or nothing but zeros."""
     for kind, gradient in (("missing-gradient", True), ("missing-output", False)):
-        names = [n for n in off if n.startswith("grad") is gradient]
+        names = [n for n in off if is_gradient(n) is gradient]
         nothing = {n: Predicted(None, EXACT) for n in names if observed.get(n) is None}
         if nothing:
             yield Cause(kind, {"returned": "nothing that can be compared"}, change=replaced(nothing))

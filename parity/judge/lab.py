@@ -232,3 +232,8 @@ def ratios(observed: Observed, prediction: Prediction) -> dict[str, float]:
 def worst(values: Iterable[float]) -> float:
     """The largest, 0 of none."""
     return max(values, default=0.0)
+
+
+def is_gradient(tensor: str) -> bool:
+    """Whether an output is a gradient: one that was computed (`grad.x`), or one of a list (`grads.0`)."""
+    return tensor.startswith(("grad.", "grads."))

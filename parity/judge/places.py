@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from parity.judge.causes import Cause, Change, replaced
 from parity.judge.envelope import OFF, size
 from parity.judge.factors import BETTER, FEW, Causes, Left, fits_scaled, with_factor
-from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
+from parity.judge.lab import Lab, Observed, Predicted, Prediction, is_gradient, ratio
 
 Array = NDArray[Any]
 
@@ -153,7 +153,7 @@ def exchange(sources: Mapping[str, str]) -> Change:
 
 def gradients(one: str, other: str) -> bool:
     """Whether both tensors are gradients (`grad.weight`, or `grads.0` of clipping)."""
-    return one.startswith("grad") and other.startswith("grad")
+    return is_gradient(one) and is_gradient(other)
 
 
 def holds(predicted: Predicted, values: Array | None) -> bool:
