@@ -7,7 +7,7 @@ from parity.judge.entry import Entry
 UPDATES = (
     Entry(
         id="weight-decay-coupling",
-        title="weight decay goes into the gradient instead of off the parameter, or the reverse",
+        title="weight decay is coupled (in the gradient) instead of decoupled, or not",
         what=(
             "Coupled decay (L2) adds weight_decay * param to the gradient, so that momentum and the division by the "
             "second moment act on it; decoupled decay (AdamW) shrinks the parameter by lr * weight_decay."

@@ -113,7 +113,7 @@ def causes(results: Results) -> Iterator[Text]:
         who = (printable(f"{backend}: "), "bold")
         yield Text.assemble(who, (printable(cause), "red"), printable(where), (printable(said), "dim"))
     if len(ranked) > MAX_CAUSES:
-        yield Text(f"and {len(ranked) - MAX_CAUSES} causes more", style="dim")
+        yield Text(f"and {plural(len(ranked) - MAX_CAUSES, 'more cause')}", style="dim")
 
 
 def suspects(results: Results) -> Iterator[Text]:
