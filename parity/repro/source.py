@@ -100,6 +100,11 @@ def adapter_class(adapter: str) -> type[Any]:
     return found
 
 
+def has_method(adapter: str, name: str) -> bool:
+    """Whether an adapter has a method of its own for `name`, written in Python."""
+    return any(name in methods_of(cls) for cls in adapter_class(adapter).__mro__[:-1])
+
+
 def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any]) -> Calls:
     """What an adapter does in `methods`, as it is after its constructor was called with `arguments`.
 

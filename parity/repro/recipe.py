@@ -1,0 +1,289 @@
+"""What goes into a script: the op with its params, the arrays, and the comparisons that show the difference."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases import OPS
+from parity.cases.op import Op, call_params, default_params
+from parity.config.backends import ADAPTERS
+from parity.config.nodes import printable
+from parity.config.plan import ORACLE
+from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
+from parity.judge.verdict import Verdict
+from parity.reporting.cells import Cell, ratio_of
+from parity.reporting.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results import Results, Row, as_number
+from parity.repro.source import bound_names, has_method
+
+EXACT = "exact"
+"""What the oracle is called in a script."""
+
+SHOWN_OUTCOMES = frozenset(("error", "crash", "timeout"))
+"""Cells without a result whose call is worth making again."""
+
+MAX_THREADS = 256
+
+Array = NDArray[Any]
+
+
+class ReproError(Exception):
+    """There is nothing that a script could show, or not all that it needs; the message says what, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Careful code's error (root mean square, maximum), how many times that was found, and how many are too much."""
+
+    rms: float
+    max: float
+    ratio: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison that a script makes again: the side that is computed, and the other one as it was recorded.
+
+    `live` says which side of `row` is computed, `actual` or `expected`; `side` is the other one's name in the data.
+    `accuracy` is there where the tolerance hides the difference. `shape` and `dtype` are what the live side gave, and
+    `expected` the other; None where a side has no such tensor.
+    """
+
+    row: Row
+    live: str
+    side: str
+    shown: tuple[tuple[int, ...], str] | None
+    expected: tuple[tuple[int, ...], str] | None
+    accuracy: Accuracy | None = None
+
+    @property
+    def structural(self) -> bool:
+        """Whether the two differ in shape or dtype, or one of them lacks the tensor."""
+        return bool(self.row["verdict"] == Verdict.STRUCTURE.value)
+
+    @property
+    def other(self) -> str:
+        """The recorded side of the row."""
+        return "expected" if self.live == "actual" else "actual"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a script is made of. `data` has arrays as `inputs/x`, `exact/y`, `torch/y`.
+
+    `label` is the backend's own name there, `params` are those that are passed, `droppable` what a user's op need not take; `ops` is the user's file, where
+    there is one, and `own` whether that defines the op for sure.
+    """
+
+    cell: Cell
+    backend: Row
+    op: Op
+    params: Mapping[str, Any]
+    droppable: Sequence[str]
+    data: Mapping[str, Array]
+    checks: Sequence[Check]
+    threads: int
+    label: str
+    ops: Path | None
+    own: bool
+
+    @property
+    def inputs(self) -> list[str]:
+        """The tensors that the op takes."""
+        return [name for key in self.data if (name := after("inputs/", key)) and self.op.input(name)]
+
+    @property
+    def upstream(self) -> list[str]:
+        """The outputs with an upstream gradient."""
+        return [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+
+    @property
+    def differentiable(self) -> list[str]:
+        """The inputs whose gradients are computed."""
+        return [name for name in self.op.differentiable if name in self.inputs] if self.upstream else []
+
+    @property
+    def absent(self) -> list[str]:
+        """The optional inputs that are switched off."""
+        return [item.name for item in self.op.inputs if item.optional and item.name not in self.inputs]
+
+    @property
+    def framework(self) -> str:
+        """The adapter's name."""
+        return str(self.backend["framework"])
+
+
+def after(prefix: str, text: str) -> str:
+    """What follows the prefix; empty where there is none."""
+    return text[len(prefix) :] if text.startswith(prefix) else ""
+
+
+def shown(cell: Cell) -> bool:
+    """Whether a script could show something of a cell: a difference, or a call that gives no result."""
+    return cell.finding or cell.outcome in SHOWN_OUTCOMES
+
+
+def recipe(cell: Cell, results: Results, run_dir: Path) -> Recipe:
+    """What the script for a cell is made of; raises ReproError."""
+    [backend] = [row for row in results.backends if row["name"] == cell.backend][:1]
+    op = known_op(cell, backend)
+    params = known_params(op, cell.case["params"])
+    ops = ops_file(backend, run_dir)
+    own = ops is not None and defines(ops, op.name)
+    if not own and not has_method(str(backend["framework"]), op.name):
+        raise ReproError(
+            f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own lines; "
+            "there is no call of a framework to show"
+        )
+    sides = side_labels(results)
+    try:
+        data = dict(inputs(cell, op, run_dir))
+        checks = tuple(checks_of(cell, run_dir, sides, data)) if cell.finding else ()
+    except KeptError as error:
+        raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to have its tensors") from error
+    if not checks and cell.outcome not in SHOWN_OUTCOMES:
+        raise ReproError(f"{name_of(cell)}: nothing of it can be compared again")
+    passed, droppable = call_params(params), sorted(default_params(params))
+    return Recipe(cell, backend, op, passed, droppable, data, checks, threads_of(results), sides[cell.backend], ops, own)
+
+
+def name_of(cell: Cell) -> str:
+    """`near-constant-pair float64 on paddle`, for messages."""
+    return printable(f"{cell.id} {cell.dtype} on {cell.backend}")
+
+
+def known_op(cell: Cell, backend: Row) -> Op:
+    """The op; raises ReproError for an op, an adapter, a device or a dtype that parity does not know."""
+    traits = ADAPTERS.get(str(backend["framework"]))
+    known = traits is not None and backend.get("device") in traits.devices and cell.dtype in UNIT_ROUNDOFF
+    if cell.op not in OPS or not known:
+        asked = f"{cell.op} on {backend['framework']}, {backend.get('device')}, {cell.dtype}"
+        raise ReproError(f"{name_of(cell)}: this parity does not know {printable(asked)}")
+    return OPS[cell.op]
+
+
+def known_params(op: Op, given: Mapping[str, Any]) -> Any:
+    """The params as the op has them; raises ReproError for others."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in as_number(given).items()}
+    flat = [item for value in values.values() for item in (value if isinstance(value, tuple) else (value,))]
+    try:
+        if any(not isinstance(item, (bool, int, float, str, type(None))) for item in flat):
+            raise TypeError("a param is a number, a text or a list of them")
+        return op.params(**values)
+    except (TypeError, ValueError) as error:
+        raise ReproError(f"{op.name}: its params do not fit: {printable(str(error))}") from error
+
+
+def ops_file(backend: Row, run_dir: Path) -> Path | None:
+    """The copy of the user's file in the run directory; raises ReproError where it is missing or lies elsewhere."""
+    if backend.get("ops") is None:
+        return None
+    path = run_dir / str(backend["ops"])
+    if not path.is_file() or not path.resolve().is_relative_to(run_dir.resolve()):
+        raise ReproError(f"{printable(str(path))}: the copy of the user's ops is not in the run directory")
+    return path
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a Python file defines `name` at its top; a file that cannot be read as Python is taken to."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return True
+    return any(name in bound_names(node) for node in tree.body)
+
+
+def threads_of(results: Results) -> int:
+    """How many threads each worker had."""
+    threads = results.run.get("host", {}).get("threads", 1)
+    return threads if type(threads) is int and 0 < threads <= MAX_THREADS else 1
+
+
+def side_labels(results: Results) -> dict[str, str]:
+    """What each side is called in a script."""
+    folders = side_folders(backend["name"] for backend in results.backends)
+    labels = {name: f"{folder}_" if folder in (EXACT, "inputs") else folder for name, folder in folders.items()}
+    return labels | {ORACLE: EXACT}
+
+
+def inputs(cell: Cell, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
+    """The inputs and upstream gradients in the cell's dtype."""
+    for name, item in cell.case["inputs"].items():
+        if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
+            raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
+        if not item["file"]:
+            raise ReproError(f"{name_of(cell)}: its inputs were not stored; it was not reached in that run")
+        yield f"inputs/{name}", real(load(run_dir, item["file"]), item["file"]).astype(cell.dtype)
+
+
+def real(values: Array, name: str) -> Array:
+    """An array that can be compared; raises KeptError for another."""
+    if values.dtype.kind not in "fiub":
+        raise KeptError(f"{name} holds {values.dtype} and no real numbers")
+    return values
+
+
+def checks_of(cell: Cell, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array]) -> Iterator[Check]:
+    """The comparisons of a cell's tensors; what they need is added to `data`."""
+    folders = side_folders(side for side in sides if side != ORACLE)
+    for row in wanted_rows(cell):
+        live = "actual" if row["actual"] == cell.backend else "expected"
+        other = row["expected" if live == "actual" else "actual"]
+        tensor, structural = row["tensor"], row["verdict"] == Verdict.STRUCTURE.value
+        stored = {
+            side: kept(run_dir, kept_path(cell.case, cell.dtype, side, tensor, folders), optional)
+            for side, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
+        }
+        if stored[other] is None and f"{other} has no " not in row["message"]:
+            continue
+        for side in (ORACLE, other):
+            if stored[side] is not None:
+                data[f"{sides[side]}/{tensor}"] = stored[side]
+        yield Check(
+            row,
+            live,
+            sides[other],
+            described(stored[cell.backend]),
+            described(stored[other], cell.dtype if other == ORACLE else None),
+            accuracy(cell, row, stored[cell.backend], stored[ORACLE]) if Verdict(row["verdict"]).passes else None,
+        )
+
+
+def wanted_rows(cell: Cell) -> list[Row]:
+    """For each tensor the comparisons that fail, or the one in which a tolerance hides that the backend is off."""
+    rows: list[Row] = []
+    for tensor in cell.tensors:
+        failing = [row for row in cell.failing if row["tensor"] == tensor]
+        hidden = [row for row in cell.hidden if row["tensor"] == tensor]
+        rows += failing or sorted(hidden, key=lambda row: row["expected"] != ORACLE)[:1]
+    return rows
+
+
+def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
+    """A stored tensor; None where there is none and there need not be one."""
+    return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
+
+
+def described(values: Array | None, dtype: str | None = None) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype."""
+    return None if values is None else (values.shape, dtype or str(values.dtype))
+
+
+def accuracy(cell: Cell, row: Row, live: Array | None, exact: Array | None) -> Accuracy:
+    """How far off counts as a difference where a tolerance hides it."""
+    envelope = row.get("envelope") or {}
+    rms, largest = (envelope.get(name) for name in ("rms", "max"))
+    ratio = ratio_of(row, cell.backend)
+    if not isinstance(rms, float) or not isinstance(largest, float) or ratio is None or exact is None:
+        raise ReproError(f"{name_of(cell)}: the run does not say how far off careful code is; run it again")
+    # The exact values are stored in float64, so that a float64 error is known up to a unit roundoff.
+    measured = ratio if live is None else error_ratio(np.asarray(live), np.asarray(exact), Envelope(rms, largest))
+    return Accuracy(rms, largest, measured, OFF if measured >= OFF else OFF - 1)

@@ -1,0 +1,196 @@
+"""A recipe as the text of a script: the framework's own calls, the data, and the comparison."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from parity.environments.interpreter import THREAD_VARIABLES
+from parity.judge.envelope import WORK
+from parity.repro.literals import Code, array, block, literal
+from parity.repro.recipe import Check, Recipe
+from parity.repro.source import Calls, adapter_class, calls, has_method
+
+if TYPE_CHECKING:
+    import jinja2
+
+INLINE = 200
+"""Up to this many numbers stand in the script itself."""
+
+TEMPLATE = "script.py.jinja"
+
+
+def is_small(recipe: Recipe) -> bool:
+    """Whether the numbers stand in the script itself."""
+    return sum(values.size for values in recipe.data.values()) <= INLINE
+
+
+def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
+    """The script; `archive` and `user_ops` are files beside it, or empty."""
+    found = calls(recipe.framework, methods(recipe), {"device": recipe.backend["device"], "threads": recipe.threads})
+    checks = recipe.checks
+    return template().render(
+        doc=block(header),
+        imports=imports(recipe, found),
+        thread_variables=literal(THREAD_VARIABLES),
+        threads=literal(str(recipe.threads)),
+        setup=found.setup,
+        definitions=[spaced(text) for text in found.definitions.values()],
+        archive=archive and literal(archive),
+        data=[(literal(key), array(values)) for key, values in recipe.data.items()] if not archive else [],
+        user_ops=bool(user_ops),
+        general=is_general(recipe),
+        dtype=literal(recipe.cell.dtype),
+        gradients=bool(recipe.upstream),
+        compute=list(compute(recipe, user_ops)),
+        checks=[call for check in checks for call in check_calls(check)],
+        hangs=recipe.cell.outcome == "timeout",
+        structural=any(check.structural for check in checks),
+        swapped=any(check.live == "expected" for check in checks),
+        accuracy=any(check.accuracy for check in checks),
+        wide=literal(WORK[recipe.cell.dtype].__name__),
+        # A slug, which can stand inside of a string.
+        backend=Code(recipe.label),
+    )
+
+
+@functools.cache
+def template() -> jinja2.Template:
+    """The script's fixed parts; what is put into it must be source text already."""
+    import jinja2
+
+    def checked(value: Any) -> Code:
+        if not isinstance(value, Code):
+            raise TypeError(f"{value!r} is not source text")
+        return value
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("parity.repro"),
+        finalize=checked,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Python and not HTML; `checked` is the guard
+    )
+    return environment.get_template(TEMPLATE)
+
+
+def methods(recipe: Recipe) -> list[str]:
+    """The adapter's methods that the script calls."""
+    names = ["leaf", "to_numpy"]
+    names += ["gradients"] if recipe.upstream and not needs_backward(recipe) else []
+    return names + ([recipe.op.name] if not recipe.own and has_method(recipe.framework, recipe.op.name) else [])
+
+
+def needs_backward(recipe: Recipe) -> bool:
+    """Whether gradients come from the user's `<op>_backward`."""
+    return bool(adapter_class(recipe.framework).needs_backward)
+
+
+def imports(recipe: Recipe, found: Calls) -> list[Code]:
+    """The imports from the standard library."""
+    names = {"os", "sys"} if recipe.checks else {"os", "faulthandler"}
+    names |= {"collections.abc", "importlib.util", "inspect", "sys"} if recipe.ops else set()
+    return [Code(line) for line in sorted({*found.imports, *(f"import {name}" for name in names)})]
+
+
+def spaced(text: Code) -> Code:
+    """A function or a class with two lines above it, a constant with one."""
+    return Code(f"\n\n{text}" if text.startswith(("def ", "class ")) else f"\n{text}")
+
+
+def is_general(recipe: Recipe) -> bool:
+    """Whether outputs may be lists, plain numbers, or of any dtype."""
+    return recipe.ops is not None or any(item.listed for item in recipe.op.inputs) or any(
+        check.structural for check in recipe.checks
+    )
+
+
+def compute(recipe: Recipe, user_ops: str) -> Iterator[Code]:
+    """The lines that compute outputs and gradients."""
+    yield from leaf_lines(recipe)
+    yield from user_call(recipe, user_ops) if recipe.ops else own_call(recipe)
+    if recipe.upstream:
+        yield from backward_lines(recipe) if needs_backward(recipe) else gradient_lines(recipe)
+    simple = "{name: to_numpy(value) for name, value in outputs.items() if value is not None}"
+    yield Code(f"return {'to_arrays(outputs)' if is_general(recipe) else simple}")
+
+
+def leaf_lines(recipe: Recipe) -> Iterator[Code]:
+    """The inputs as the framework's tensors."""
+    for item in recipe.op.inputs:
+        n = sum(name.startswith(f"{item.name}.") for name in recipe.inputs)
+        if item.listed:
+            yield Code(f'{item.name} = [leaf(DATA[f"inputs/{item.name}.{{i}}"], False) for i in range({n})]')
+        elif item.name in recipe.inputs:
+            yield Code(f'{item.name} = leaf(DATA["inputs/{item.name}"], {item.name in recipe.differentiable})')
+
+
+def arguments(recipe: Recipe, *, absent: bool) -> Code:
+    """The op's tensors and params by keyword."""
+    given = [item.name for item in recipe.op.inputs if item.name not in recipe.absent]
+    parts = [f"{name}={name}" for name in given]
+    parts += [f"{name}=None" for name in recipe.absent] if absent else []
+    return Code(", ".join([*parts, *(f"{name}={literal(value)}" for name, value in recipe.params.items())]))
+
+
+def own_call(recipe: Recipe) -> Iterator[Code]:
+    """The framework's own op."""
+    yield Code(f"result = {recipe.op.name}({arguments(recipe, absent=False)})")
+    yield Code('outputs = result if isinstance(result, dict) else {"y": result}')
+
+
+def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
+    """The user's op, with what it takes; the framework's own where the user's file turns out to have none."""
+    name = recipe.op.name
+    droppable = literal([*recipe.absent, *recipe.droppable])
+    yield Code(f"ops = load(os.path.join(FOLDER, {literal(user_ops)}))")
+    yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
+    yield Code(f"offered = dict({arguments(recipe, absent=True)})")
+    yield Code(f"result = function(**taken(function, offered, {droppable}))")
+    yield Code('outputs = dict(result) if isinstance(result, collections.abc.Mapping) else {"y": result}')
+
+
+def gradient_lines(recipe: Recipe) -> Iterator[Code]:
+    """The gradients through the framework's autograd."""
+    leaves, names = ", ".join(recipe.differentiable), literal([f"grad.{name}" for name in recipe.differentiable])
+    outputs = ", ".join(f"outputs[{literal(name)}]" for name in recipe.upstream)
+    upstream = ", ".join(f"leaf(DATA[{literal(f'inputs/grad.{name}')}], False)" for name in recipe.upstream)
+    indent = ""
+    if any(check.structural for check in recipe.checks):
+        fits = 'tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape'
+        yield Code(f"wanted = [name for name in {literal(recipe.upstream)} if {fits}]")
+        yield Code("if wanted:")
+        indent = "    "
+        outputs = "outputs[name] for name in wanted"
+        upstream = 'leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted'
+    yield Code(f"{indent}found = gradients([{outputs}], [{upstream}], [{leaves}])")
+    yield Code(f"{indent}outputs.update(zip({names}, found))")
+
+
+def backward_lines(recipe: Recipe) -> Iterator[Code]:
+    """The gradients through the user's `<op>_backward`."""
+    upstream = ", ".join(f"DATA[{literal(f'inputs/grad.{name}')}]" for name in recipe.upstream)
+    yield Code(f'backward = getattr(ops, "{recipe.op.name}_backward", None)')
+    yield Code("if backward is not None:")
+    yield Code(f"    upstream = iter([{upstream}])")
+    yield Code("    names = inspect.signature(backward).parameters")
+    yield Code("    found = backward(**{name: offered[name] if name in offered else next(upstream) for name in names})")
+    yield Code("    if not isinstance(found, collections.abc.Mapping):")
+    yield Code("        found = found if isinstance(found, (tuple, list)) else [found]")
+    yield Code(f"        found = dict(zip({literal(recipe.differentiable)}, found))")
+    yield Code('    outputs.update((n if n.startswith("grad.") else f"grad.{n}", value) for n, value in found.items())')
+
+
+def check_calls(check: Check) -> Iterator[Code]:
+    """The calls that make a comparison again."""
+    tensor, row = literal(check.row["tensor"]), check.row
+    swapped = ", swapped=True" if check.live == "expected" else ""
+    limits = f"rtol={literal(row['rtol'])}, atol={literal(row['atol'])}"
+    yield Code(f"check({tensor}, {literal(check.side)}, {limits}{swapped})")
+    if check.accuracy:
+        found = check.accuracy
+        sizes = f"rms={literal(found.rms)}, largest={literal(found.max)}, limit={literal(found.limit)}"
+        yield Code(f"inaccurate({tensor}, {sizes})")

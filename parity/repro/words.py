@@ -1,0 +1,139 @@
+"""What a script says about itself, and what it printed when it was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from parity.config.nodes import printable
+from parity.reporting.cells import Cell
+from parity.reporting.explain import rows_of
+from parity.reporting.reasons import listed, reason
+from parity.reporting.results import Results
+from parity.repro.literals import Code, paragraph, prose
+from parity.repro.recipe import Check, Recipe
+
+MAX_TENSORS = 6
+"""How many tensors are told of with their reasons; the script compares all."""
+
+SUSPECT = "suspect"
+TITLES: Mapping[str, str] = {
+    "rounding": "differs by rounding, more than the tolerance allows,",
+    "degraded": "carries float32 accuracy",
+    "unstable": "loses digits that careful code keeps",
+    "semantic": "computes something else",
+    "nonfinite": "is not finite where it should be, or the reverse,",
+    "structure": "returns another shape, dtype or set of outputs",
+    SUSPECT: "is further off than careful code",
+    "error": "raises an error",
+    "crash": "ends the process",
+    "timeout": "does not come to an end",
+}
+"""What a script shows, by verdict or outcome."""
+
+
+def title(recipe: Recipe) -> str:
+    """`layer_norm of paddle 3.3.1 carries float32 accuracy in float64: y, grad.x`."""
+    cell = recipe.cell
+    who = f"{cell.op} of {recipe.framework} {recipe.backend['version']}".rstrip()
+    who = f"{cell.op} in {user_file(recipe)} ({who.partition(' of ')[2]})" if recipe.ops else who
+    kind = cell.outcome if not recipe.checks else cell.verdict if cell.failing else SUSPECT
+    tensors = f": {few(cell.tensors)}" if recipe.checks else ""
+    return printable(f"{who} {TITLES[kind]} in {cell.dtype}{tensors}")
+
+
+def user_file(recipe: Recipe) -> str:
+    """The name of the user's file as the config has it."""
+    flags = recipe.backend.get("flags")
+    return str((flags if isinstance(flags, dict) else {}).get("ops") or "the user's ops")
+
+
+def few(names: tuple[str, ...]) -> str:
+    """As many tensors as are told of."""
+    hidden = len(names) - MAX_TENSORS
+    return ", ".join(names[:MAX_TENSORS]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def versions(recipe: Recipe, results: Results) -> str:
+    """What the run was made with."""
+    row, host = recipe.backend, results.run.get("host") or {}
+    parts = [f"{recipe.framework} {row['version'] or '(version unknown)'}", f"Python {row.get('python') or '?'}"]
+    parts += [f"NumPy {row.get('numpy') or '?'}", str(row.get("device")), plural(recipe.threads, "thread")]
+    return ", ".join([*parts, *(str(host[name]) for name in ("os", "cpu") if host.get(name))])
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{n} {noun if n == 1 else f'{noun}s'}"
+
+
+def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
+    """What the names of the recorded sides mean."""
+    versions = {row["name"]: f"{row['framework']} {row['version']}" for row in results.backends}
+    named = {check.side: check.row[check.other] for check in recipe.checks if check.side != "exact"}
+    if recipe.checks:
+        yield "exact", "the op's formula in extended precision on the same inputs, rounded to float64"
+    for side, backend in named.items():
+        yield side, f"what {versions.get(backend, backend)} gave in the same run"
+
+
+def reasons(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
+    """Each tensor with its verdict and the reason for it."""
+    if not recipe.checks:
+        yield recipe.cell.outcome, recipe.cell.message
+    rows = rows_of(recipe.cell.case, results)
+    told = {check.row["tensor"]: check.row for check in reversed(recipe.checks)}
+    for tensor in recipe.cell.tensors[:MAX_TENSORS]:
+        if tensor in told:
+            yield tensor, f"{told[tensor]['verdict']}: {reason(told[tensor], rows)}"
+
+
+def causes(cell: Cell) -> Iterator[str]:
+    """Each diagnosis in one sentence."""
+    for row in cell.diagnoses:
+        yield f"{row['id']}: {row['title']} ({listed(map(str, row['tensors']))})"
+
+
+def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> list[Code]:
+    """The docstring of the script `name`, which needs `files` beside it."""
+    source = recipe.cell.case["source"]
+    beside = f"; {listed(files)} must lie beside it" if files else ""
+    exits = "1 while the difference is there, 0 once it is gone" if recipe.checks else "0 once it runs through"
+    parts = [("case", f"{recipe.cell.id} ({source['file']}:{source['line']})"), ("seen with", versions(recipe, results))]
+    parts += [*reasons(recipe, results), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
+    parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
+    width = 2 + max(len(printable(label)) for label, _ in parts)
+    lines = [line for label, text in parts for line in paragraph(printable(label), text, width)]
+    return [prose(title(recipe)), Code(""), *lines]
+
+
+def recorded(recipe: Recipe) -> list[str]:
+    """What the script prints where its backend gives what it gave in the run."""
+    if not recipe.checks:
+        return [f"{recipe.cell.outcome}: {printable(recipe.cell.message)}"]
+    lines = [line for check in recipe.checks for line in recorded_check(check, recipe.label)]
+    return [*lines, "the difference is there"]
+
+
+def recorded_check(check: Check, label: str) -> Iterator[str]:
+    """One comparison."""
+    row = check.row
+    tensor = row["tensor"]
+    if check.structural:
+        here, there = described(check.shown), described(check.expected)
+        yield f"{tensor}: {label} has {here}, {check.side} has {there}"
+        return
+    shape = list(check.shown[0]) if check.shown else "?"
+    yield (
+        f"{tensor} {shape} against {check.side}: {row['n_mismatched']} of {row['n_elements']} elements outside "
+        f"rtol={row['rtol']} atol={row['atol']}; largest difference {row['max_abs_diff']}"
+    )
+    values = {label: row[f"{check.live}_value"], check.side: row[f"{check.other}_value"], "exact": row["oracle_value"]}
+    yield f"    worst at {row['worst_index']}: {', '.join(f'{name} {value}' for name, value in values.items())}"
+    if check.accuracy:
+        found = check.accuracy
+        yield f"    its error is {found.ratio:.3g} times that of careful code; {found.limit} is too much"
+
+
+def described(found: tuple[tuple[int, ...], str] | None) -> str:
+    """Shape and dtype, as the script words them."""
+    return "no such tensor" if found is None else f"shape {list(found[0])} {found[1]}"

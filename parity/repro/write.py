@@ -1,0 +1,106 @@
+"""Writes the scripts of a run's findings, with the files that they need."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parity.config.nodes import printable
+from parity.reporting.cells import Cell, cells
+from parity.reporting.explain import case_called, choices, hint
+from parity.reporting.results import Results, read_results, write_atomically
+from parity.repro.issue import issue
+from parity.repro.recipe import Recipe, ReproError, recipe, shown
+from parity.repro.script import is_small, render
+from parity.repro.words import header
+
+
+@dataclass(frozen=True)
+class Written:
+    """A script, the issue beside it (None where none was asked for), and the interpreter that runs it."""
+
+    script: Path
+    issue: Path | None
+    python: str
+
+    @property
+    def command(self) -> str:
+        """What to type."""
+        return printable(f"{shlex.quote(self.python)} {shlex.quote(str(self.script))}")
+
+
+def write_scripts(
+    run_dir: Path,
+    case: str | None,
+    *,
+    every: bool = False,
+    backend: str | None = None,
+    dtype: str | None = None,
+    out: Path | None = None,
+    issues: bool = False,
+) -> Iterator[Written]:
+    """A script for each finding of a case, or of the whole run; raises ReproError, ExplainError and ResultsError."""
+    results = read_results(run_dir)
+    wanted = None if every else str(case_called(case, results)["id"])
+    found = chosen(cells(results), results, wanted, backend, dtype)
+    recipes = [recipe(cell, results, run_dir) for cell in found]
+    folder = folder_for(run_dir, out)
+    for item in recipes:
+        yield write(item, results, folder, issues=issues)
+
+
+def chosen(
+    found: Sequence[Cell], results: Results, case: str | None, backend: str | None, dtype: str | None
+) -> list[Cell]:
+    """The cells that have something to show; raises ReproError where there is none, and says why."""
+    for what, name, known in (
+        ("backend", backend, [row["name"] for row in results.backends]),
+        ("dtype", dtype, dict.fromkeys(cell.dtype for cell in found if case in (None, cell.id))),
+    ):
+        if name is not None and name not in known:
+            raise ReproError(f'there is no {what} "{printable(name)}"{hint(name, known)}: {choices(known)}')
+    asked = [c for c in found if case in (None, c.id) and backend in (None, c.backend) and dtype in (None, c.dtype)]
+    able = [cell for cell in asked if shown(cell)]
+    if not able:
+        raise ReproError(f"there is nothing to show: {'; '.join(map(nothing, asked)) or 'no cell was asked for'}")
+    return able
+
+
+def nothing(cell: Cell) -> str:
+    """Why there is nothing to show of a cell."""
+    reason = f"{cell.outcome}, {cell.message}" if cell.outcome not in ("", "ok") else cell.status.value
+    return printable(f"{cell.backend} {cell.dtype}: {reason}")
+
+
+def folder_for(run_dir: Path, out: Path | None) -> Path:
+    """Where the scripts go; made where it is not there."""
+    folder = run_dir / "repro" if out is None else out
+    if out is None and not folder.resolve().is_relative_to(run_dir.resolve()):
+        raise ReproError(f"{printable(str(folder))} leads out of the run directory; name another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write(item: Recipe, results: Results, folder: Path, *, issues: bool) -> Written:
+    """One script with all that it needs."""
+    stem = item.cell.anchor
+    script = folder / f"{stem}.py"
+    archive = "" if is_small(item) else f"{stem}.npz"
+    # With a dot in its name a file cannot shadow a module.
+    user_ops = f"{item.label}.ops.py" if item.ops else ""
+    text = render(item, header(item, results, script.name, [name for name in (archive, user_ops) if name]), archive, user_ops)
+    if archive:
+        write_archive(folder / archive, item)
+    if item.ops:
+        write_bytes(folder / user_ops, item.ops.read_bytes())
+    write_atomically(script, text)
+    beside = folder / f"{stem}.md" if issues else None
+    if beside:
+        write_atomically(beside, issue(item, results, text, script.name, archive, user_ops))
+    return Written(script, beside, interpreter(item))
