@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 from parity.config.nodes import printable
 from parity.judge.ledger import State
@@ -41,9 +43,14 @@ def failing_entries(results: Results) -> list[Row]:
 
 def place(row: Row) -> tuple[str, int]:
     """File and line of the config in which a case or an entry of the ledger stands."""
-    source = row.get("source") or {}
+    source = mapping(row.get("source"))
     line = source.get("line")
     return str(source.get("file", "")), line if isinstance(line, int) and line > 0 else 1
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """What a stored run may leave out or misspell, as a mapping."""
+    return value if isinstance(value, dict) else {}
 
 
 def headline(cell: Cell) -> str:
@@ -123,8 +130,8 @@ def commands(case: Row, run_dir: str) -> tuple[str, str]:
 
 def run_dir_of(results: Results) -> str:
     """The run directory as its command named it."""
-    command = [str(word) for word in results.run.get("command", ())]
-    for word, following in zip(command, [*command[1:], ""], strict=True):
+    command = results.run.get("command")
+    for word, following in pairwise([*map(str, command), ""] if isinstance(command, list) else ()):
         if word == "--out" or word.startswith("--out="):
             return word.partition("=")[2] or following
     return f"reports/{results.run['id']}" if results.run.get("id") else "RUN_DIR"
@@ -150,7 +157,7 @@ def versions(results: Results) -> Mapping[str, str]:
 
 def environment(results: Results) -> Mapping[str, str]:
     """What the numbers depend on: versions, baseline, seed, machine, by name."""
-    host = results.run.get("host") or {}
+    host = mapping(results.run.get("host"))
     wanted = {"parity": results.run.get("parity"), "baseline": results.run["baseline"], "seed": results.run.get("seed")}
     found = {**wanted, **versions(results), **{f"host {key}": value for key, value in host.items()}}
     found |= {"fail-on": results.run.get("fail_on"), "exit code": results.summary["exit_code"]}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
 from parity import gate
@@ -67,7 +67,7 @@ class TestCase:
 class Budget:
     """How many bytes of text may still be written."""
 
-    left: int = field(default=TOTAL_LIMIT)
+    left: int
 
     def take(self, lines: Iterable[str]) -> str:
         """The lines as one text, as far as they fit."""
@@ -108,7 +108,7 @@ def cases_of(results: Results) -> Iterator[TestCase]:
 def cell_cases(results: Results) -> Iterator[TestCase]:
     """A test case for each cell."""
     spent = {(row["case"], row["dtype"], row["backend"]): row.get("seconds") for row in results.outcomes}
-    rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget()
+    rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
     for cell in cells(results):
         kind, type_, message = KINDS[cell.status](cell, results)
         file, line = place(cell.case)
