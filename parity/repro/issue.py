@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parity.config.nodes import printable
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.results import Results, as_number
 from parity.reporting.safe import code, fenced, longest_run
@@ -17,7 +16,9 @@ def issue(recipe: Recipe, results: Results, script: str, name: str, archive: str
     """Markdown around the script `name`; text of others is never markup."""
     parts = [f"# {said(title(recipe))}", f"Seen with {code(versions(recipe, results))}."]
     parts += [computed(recipe), *expected(recipe, results)]
-    parts += [f"## Script\n\nSave it as {code(name)} and run `python {name}`; it needs {code(recipe.framework)} and NumPy."]
+    parts += [
+        f"## Script\n\nSave it as {code(name)} and run `python {name}`; it needs {code(recipe.framework)} and NumPy."
+    ]
     if archive:
         parts.append(f"The arrays are large: attach {code(archive)}, which must lie beside the script. {drawn(recipe)}")
     parts.append(block(script, "python"))
@@ -63,4 +64,4 @@ def diagnosed(recipe: Recipe) -> Iterator[str]:
     """Each diagnosis with its evidence."""
     for row in recipe.cell.diagnoses:
         lines = [line.plain for line in diagnosis_lines(as_number(row))]
-        yield "\n".join(f"{'' if i else '- '}{'  ' if i else ''}{said(printable(line))}" for i, line in enumerate(lines))
+        yield "\n".join(f"{'  ' if i else '- '}{said(line)}" for i, line in enumerate(lines))

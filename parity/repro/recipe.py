@@ -77,10 +77,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a script is made of. `data` has arrays as `inputs/x`, `exact/y`, `torch/y`.
+    """All that a script is made of.
 
-    `label` is the backend's own name there, `params` are those that are passed, `droppable` what a user's op need not take; `ops` is the user's file, where
-    there is one, and `own` whether that defines the op for sure.
+    `params` are those that are passed, `droppable` what a user's op need not take. `data` has arrays as `inputs/x`,
+    `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, where there is one, and
+    `own` whether that defines the op for sure.
     """
 
     cell: Cell
@@ -152,7 +153,9 @@ def recipe(cell: Cell, results: Results, run_dir: Path) -> Recipe:
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
         raise ReproError(f"{name_of(cell)}: nothing of it can be compared again")
     passed, droppable = call_params(params), sorted(default_params(params))
-    return Recipe(cell, backend, op, passed, droppable, data, checks, threads_of(results), sides[cell.backend], ops, own)
+    return Recipe(
+        cell, backend, op, passed, droppable, data, checks, threads_of(results), sides[cell.backend], ops, own
+    )
 
 
 def name_of(cell: Cell) -> str:
@@ -245,8 +248,9 @@ def checks_of(cell: Cell, run_dir: Path, sides: Mapping[str, str], data: dict[st
         if stored[other] is None and f"{other} has no " not in row["message"]:
             continue
         for side in (ORACLE, other):
-            if stored[side] is not None:
-                data[f"{sides[side]}/{tensor}"] = stored[side]
+            values = stored[side]
+            if values is not None:
+                data[f"{sides[side]}/{tensor}"] = values
         yield Check(
             row,
             live,

@@ -33,9 +33,9 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
     return template().render(
         doc=block(header),
         imports=imports(recipe, found),
-        thread_variables=literal(THREAD_VARIABLES),
+        thread_variables=listing(THREAD_VARIABLES),
         threads=literal(str(recipe.threads)),
-        setup=found.setup,
+        setup=set_apart(found.setup),
         definitions=[spaced(text) for text in found.definitions.values()],
         archive=archive and literal(archive),
         data=[(literal(key), array(values)) for key, values in recipe.data.items()] if not archive else [],
@@ -96,6 +96,20 @@ def imports(recipe: Recipe, found: Calls) -> list[Code]:
     return [Code(line) for line in sorted({*found.imports, *(f"import {name}" for name in names)})]
 
 
+def listing(names: Sequence[str]) -> Code:
+    """A tuple of names, one a line."""
+    return Code("(\n" + "".join(f"    {literal(name)},\n" for name in names) + ")")
+
+
+def set_apart(setup: Sequence[Code]) -> list[Code]:
+    """The statements, with a line between the imports and what follows them."""
+    lines: list[Code] = []
+    for text in setup:
+        follows = bool(lines) and lines[-1].startswith("import ") and not text.startswith("import ")
+        lines.append(Code(f"\n{text}") if follows else text)
+    return lines
+
+
 def spaced(text: Code) -> Code:
     """A function or a class with two lines above it, a constant with one."""
     return Code(f"\n\n{text}" if text.startswith(("def ", "class ")) else f"\n{text}")
@@ -103,8 +117,10 @@ def spaced(text: Code) -> Code:
 
 def is_general(recipe: Recipe) -> bool:
     """Whether outputs may be lists, plain numbers, or of any dtype."""
-    return recipe.ops is not None or any(item.listed for item in recipe.op.inputs) or any(
-        check.structural for check in recipe.checks
+    return (
+        recipe.ops is not None
+        or any(item.listed for item in recipe.op.inputs)
+        or any(check.structural for check in recipe.checks)
     )
 
 

@@ -85,11 +85,10 @@ def source_of(module: str) -> Source:
     return Source(module, tuple(text.splitlines(keepends=True)), ast.parse(text))
 
 
-@cache
 def methods_of(cls: type[Any]) -> Mapping[str, ast.FunctionDef]:
     """The methods that a class defines itself."""
-    nodes = source_of(cls.__module__).definitions.get(cls.__name__)
-    body = nodes.body if isinstance(nodes, ast.ClassDef) else []
+    node = source_of(cls.__module__).definitions.get(cls.__name__)
+    body = node.body if isinstance(node, ast.ClassDef) else []
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
 
@@ -176,7 +175,7 @@ class Extraction:
         local = set[str]().union(*map(bound_names, nodes))
         found: Edits = {}
         for part in (part for node in nodes for part in ast.walk(node)):
-            if name := own_attribute(part):
+            if isinstance(part, ast.Attribute) and (name := own_attribute(part)):
                 found[part] = self.attribute(name, part, source)
                 if found[part] == name and name in local:
                     raise SourceError(f"{source.place(part)}: {name} is a method's name and a local one")
@@ -245,10 +244,15 @@ def arguments_of(node: ast.FunctionDef | ast.ClassDef) -> list[ast.AST]:
 def plain_arguments(node: ast.FunctionDef) -> ast.arguments:
     """The arguments of a function without annotations and without `self`."""
     given = node.args
-    plain = {name: [ast.arg(arg.arg) for arg in getattr(given, name)] for name in ("posonlyargs", "args", "kwonlyargs")}
-    plain["args"] = [arg for arg in plain["args"] if arg.arg != "self"]
-    starred = {name: arg and ast.arg(arg.arg) for name, arg in (("vararg", given.vararg), ("kwarg", given.kwarg))}
-    return ast.arguments(**plain, **starred, kw_defaults=given.kw_defaults, defaults=given.defaults)
+    return ast.arguments(
+        posonlyargs=[ast.arg(arg.arg) for arg in given.posonlyargs],
+        args=[ast.arg(arg.arg) for arg in given.args if arg.arg != "self"],
+        vararg=given.vararg and ast.arg(given.vararg.arg),
+        kwonlyargs=[ast.arg(arg.arg) for arg in given.kwonlyargs],
+        kw_defaults=given.kw_defaults,
+        kwarg=given.kwarg and ast.arg(given.kwarg.arg),
+        defaults=given.defaults,
+    )
 
 
 def own_attribute(node: ast.AST) -> str:

@@ -98,7 +98,10 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
     source = recipe.cell.case["source"]
     beside = f"; {listed(files)} must lie beside it" if files else ""
     exits = "1 while the difference is there, 0 once it is gone" if recipe.checks else "0 once it runs through"
-    parts = [("case", f"{recipe.cell.id} ({source['file']}:{source['line']})"), ("seen with", versions(recipe, results))]
+    parts = [
+        ("case", f"{recipe.cell.id} ({source['file']}:{source['line']})"),
+        ("seen with", versions(recipe, results)),
+    ]
     parts += [*reasons(recipe, results), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
     parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
     width = 2 + max(len(printable(label)) for label, _ in parts)
@@ -131,7 +134,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
     yield f"    worst at {row['worst_index']}: {', '.join(f'{name} {value}' for name, value in values.items())}"
     if check.accuracy:
         found = check.accuracy
-        yield f"    its error is {found.ratio:.3g} times that of careful code; {found.limit} is too much"
+        yield f"    its error is {found.ratio:.3g} times that of careful code; {found.limit:g} is too much"
 
 
 def described(found: tuple[tuple[int, ...], str] | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import tempfile
@@ -18,13 +19,14 @@ from parity.reporting.results import Results, read_results, write_atomically
 from parity.repro.issue import issue
 from parity.repro.recipe import Recipe, ReproError, recipe, shown
 from parity.repro.script import is_small, render
-from parity.repro.words import header
+from parity.repro.words import header, title
 
 
 @dataclass(frozen=True)
 class Written:
-    """A script, the issue beside it (None where none was asked for), and the interpreter that runs it."""
+    """A script, what it shows, the issue beside it (None: not asked for), and the interpreter that runs it."""
 
+    title: str
     script: Path
     issue: Path | None
     python: str
@@ -94,13 +96,41 @@ def write(item: Recipe, results: Results, folder: Path, *, issues: bool) -> Writ
     archive = "" if is_small(item) else f"{stem}.npz"
     # With a dot in its name a file cannot shadow a module.
     user_ops = f"{item.label}.ops.py" if item.ops else ""
-    text = render(item, header(item, results, script.name, [name for name in (archive, user_ops) if name]), archive, user_ops)
+    text = render(
+        item, header(item, results, script.name, [name for name in (archive, user_ops) if name]), archive, user_ops
+    )
     if archive:
-        write_archive(folder / archive, item)
+        write_bytes(folder / archive, packed(item))
     if item.ops:
         write_bytes(folder / user_ops, item.ops.read_bytes())
     write_atomically(script, text)
-    beside = folder / f"{stem}.md" if issues else None
-    if beside:
-        write_atomically(beside, issue(item, results, text, script.name, archive, user_ops))
-    return Written(script, beside, interpreter(item))
+    markdown = folder / f"{stem}.md" if issues else None
+    if markdown:
+        write_atomically(markdown, issue(item, results, text, script.name, archive, user_ops))
+    return Written(title(item), script, markdown, interpreter(item))
+
+
+def packed(item: Recipe) -> bytes:
+    """The arrays as an `.npz`, which holds no pickle."""
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **item.data)
+    return file.getvalue()
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; what lies there is replaced and not followed."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def interpreter(item: Recipe) -> str:
+    """The interpreter that ran the backend, where it is still there."""
+    recorded = str(item.backend.get("executable") or "")
+    return recorded if recorded and os.access(recorded, os.X_OK) and Path(recorded).is_file() else "python"

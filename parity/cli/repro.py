@@ -1,0 +1,47 @@
+"""`parity repro`: findings as scripts that need no parity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parity.cli.group import example, fail, main
+
+
+@main.command(
+    epilog=example(
+        "parity repro RUN_DIR near-constant-pair -b paddle --dtype float64 --issue", "parity repro RUN_DIR --all"
+    )
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("case", required=False)
+@click.option("-b", "--backend", metavar="NAME", help="Only the findings of this backend.")
+@click.option("--dtype", metavar="NAME", help="Only the findings in this dtype.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: RUN_DIR/repro).")
+@click.option("--issue", "issues", is_flag=True, help="Also write the text of an upstream issue beside each script.")
+@click.option("--all", "every", is_flag=True, help="All findings of the run, in place of CASE.")
+def repro(
+    run_dir: Path, case: str | None, backend: str | None, dtype: str | None, out: Path | None, issues: bool, every: bool
+) -> None:
+    """Write a script for each finding of CASE (an id, or a part of one) that shows it without parity.
+
+    A script needs NumPy and its framework only. It ends with 1 while the difference is there and with 0 once it is
+    gone. Exit code: 0 written, 2 the command is wrong or there is nothing to show.
+    """
+    from parity.reporting.explain import ExplainError
+    from parity.reporting.results import ResultsError
+    from parity.repro.recipe import ReproError
+    from parity.repro.write import write_scripts
+
+    if every and case is not None:
+        raise click.UsageError("give a case or --all, not both")
+    try:
+        for written in write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues):
+            click.echo(f"{written.title}\n  {written.command}")
+            if written.issue is not None:
+                click.echo(f"  {written.issue}")
+    except (ExplainError, ReproError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {error.filename or out or run_dir}: {error.strerror or error}; name another --out")
