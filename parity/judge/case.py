@@ -251,8 +251,10 @@ class CaseJudge:
             if name == backend and (same := confirm(lab, observed, wider.found, dtype)) is not None:
                 return same
         known = None if thorough else recalled(lab, observed, self._memory.recall(lab, backend))
+        if known is not None:
+            return known
         exact = [tensor for tensor in lab.base if self._same_as_wider(lab.dtype, backend, tensor)]
-        return known or search(lab, observed, exact=exact)
+        return search(lab, observed, exact=exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
