@@ -25,6 +25,9 @@ from parity.reporting.diff_text import (
 )
 
 MAX_ROWS = 16
+TABLE_WIDTH = 110
+NAMING = 4
+"""The first columns say what changed, the others how."""
 MIN_WIDTHS = {"case": 26, "note": 20, "cause": 14}
 """Columns that would be squeezed first."""
 STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow"}
@@ -61,8 +64,20 @@ def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int 
             console.print(Text(f"  {printable(group.text)}"), soft_wrap=True)
         more(len(found), limit, console)
         return
-    console.print(table(changes[:limit]))
+    if console.width < TABLE_WIDTH:
+        for change in changes[:limit]:
+            console.print(Text(stacked(change)), soft_wrap=True)
+    else:
+        console.print(table(changes[:limit]))
     more(len(changes), limit, console)
+
+
+def stacked(change: Change) -> str:
+    """A change on two lines, for a console that is too narrow for a table."""
+    texts = [printable(text) for text in columns(change)]
+    named = dict(zip(COLUMNS[NAMING:], texts[NAMING:], strict=True))
+    said = [text if name in ("verdict", "cause", "note") else f"{name} {text}" for name, text in named.items() if text]
+    return f"  {' '.join(texts[:NAMING])}\n    {' · '.join(said)}"
 
 
 def more(n: int, limit: int | None, console: Console) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from parity.reporting.diff import Change, Diff, Kind
 from parity.reporting.diff_sides import shortened
 from parity.reporting.diff_text import (
+    ARROW,
     COLUMNS,
     GROUPED,
     LEGEND,
@@ -29,6 +30,8 @@ OPEN = (Kind.NEW, Kind.WORSE)
 """The kinds that are not folded."""
 OURS = ("verdict", "× tol", "error ratio")
 """The columns whose words are ours; what comes from a run is shown as code."""
+TOLD = ("cause", "note")
+"""The columns that are sentences about it."""
 
 
 def markdown(diff: Diff) -> str:
@@ -73,13 +76,18 @@ def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
 def cell(column: str, text: str) -> str:
     """A cell of a table."""
     if column in OURS:
-        return html.escape(text)
-    return prose(shortened(text, MAX_CELL)) if column == "note" else code(shortened(text, MAX_CELL))
+        return html.escape(text.replace(ARROW, "→"))
+    return arrowed(shortened(text, MAX_CELL)) if column in TOLD else code(shortened(text, MAX_CELL))
 
 
 def sentence(text: str) -> str:
     """A line of text from a run."""
-    return prose(shortened(text, 2 * MAX_CELL))
+    return arrowed(shortened(text, 2 * MAX_CELL))
+
+
+def arrowed(text: str) -> str:
+    """Text from a run, with arrows."""
+    return " → ".join(map(prose, text.split(f" {ARROW} ")))
 
 
 def row_text(cells: Iterable[str]) -> str:

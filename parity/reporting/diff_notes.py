@@ -73,7 +73,7 @@ def backend_notes(a: Side, b: Side) -> Iterator[str]:
         for field in BACKEND_FIELDS:
             yield from changed(f"{name} {field}", old.get(field), new.get(field))
         if files_differ(stored_file(a, old.get("ops")), stored_file(b, new.get("ops"))):
-            yield f"{name}: the user's ops file changed"
+            yield f"{name}: its ops file changed"
     if a.run_dir.resolve() == b.run_dir.resolve():
         return
     for row in a.results.backends:

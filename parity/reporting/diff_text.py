@@ -32,8 +32,8 @@ NOUNS: Mapping[Kind, tuple[str, str]] = {
 """A kind of change behind its number."""
 
 MEANINGS: Mapping[Kind, str] = {
-    Kind.NEW: "fails in B; passed, was accepted or was not compared in A",
-    Kind.WORSE: "off in both, by a worse verdict or a larger error in B",
+    Kind.NEW: "fails in B; in A it passed, was accepted or was not compared",
+    Kind.WORSE: "its verdict is worse or its error larger than in A, even where the tolerance hides it",
     Kind.VANISHED: "compared in A, not compared in B",
     Kind.FIXED: "failed or was accepted in A, passes in B",
     Kind.BETTER: "a milder verdict or a smaller error in B",
