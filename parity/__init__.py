@@ -1,6 +1,27 @@
 """parity: do two machine-learning frameworks compute the same thing, who is off, and by how much?
 
-Nearly empty on purpose: worker processes load this package in other interpreters.
+Nearly empty on purpose: worker processes load this package in other interpreters. What a test needs (`compare`,
+`assert_parity` and their classes) is loaded from `parity.library` when it is first asked for (PEP 562).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parity.library import Agreement, Hint, ParityError, ParityWarning, Report, Row, assert_parity, compare
+
 __version__ = "0.1.0"
+__all__ = ["Agreement", "Hint", "ParityError", "ParityWarning", "Report", "Row", "assert_parity", "compare"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("parity.library"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

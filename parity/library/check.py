@@ -1,0 +1,108 @@
+"""`compare` and `assert_parity`: two structures to a report, or to an error."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from parity.library.hints import hints
+from parity.library.limits import Limits
+from parity.library.measure import Judge
+from parity.library.pairs import NOT_GIVEN, Pair, Walk
+from parity.library.report import ParityError, ParityWarning, Report, Row
+
+MAX_EXPLAINED = 20
+
+
+def compare(
+    actual: Any,
+    expected: Any,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    exact: Any = None,
+    tolerances: Mapping[str, tuple[float, float]] | None = None,
+    equal_nan: bool = True,
+    check_dtype: bool = True,
+    names: tuple[str, str] = ("actual", "expected"),
+) -> Report:
+    """Compare tensors of any framework, numbers, and dicts, lists, tuples and dataclasses of them, in any nesting.
+
+    `|actual - expected| <= atol + rtol * |expected|` must hold for every element. The default tolerance is that of
+    the command line for the coarser dtype of both, with the row of gradients for names that begin with `grad.`;
+    integers and bools are compared exactly. `rtol` and `atol` replace it for all tensors, `tolerances` for those
+    whose path matches a name or glob: `{"grad.*": (rtol, atol)}`, the last that matches wins. A Python number takes
+    the dtype of what it is compared with. Complex numbers are compared by modulus.
+
+    `exact` is a more precise answer, of the same structure (None where there is none for a part): it says which side
+    is off. NaN equals NaN unless `equal_nan` is False. A missing entry, another length, shape or dtype is a finding;
+    `check_dtype=False` compares the values of different dtypes. `names` are what the sides are called in messages.
+
+    Raises TypeError for what is no tensor, and ValueError where there is nothing to compare, or an argument is wrong.
+    """
+    judge = Judge(Limits(rtol, atol, tolerances or {}), equal_nan, check_dtype, names)
+    rows = [judge.row(pair) for pair in tensors_of(actual, expected, exact, names)]
+    if not rows:
+        raise ValueError(f"there is nothing to compare: neither {names[0]} nor {names[1]} has a tensor")
+    judge.limits.check_names(row.path for row in rows)
+    report = Report(tuple(rows), names)
+    if report.passes:
+        return report
+    return explained(report, judge, list(tensors_of(actual, expected, exact, names)))
+
+
+def tensors_of(actual: Any, expected: Any, exact: Any, names: tuple[str, str]) -> Iterator[Pair]:
+    """Every tensor of both sides, in the order of a report's rows; `exact` is None where it is not given."""
+    return Walk(names).pairs(actual, expected, NOT_GIVEN if exact is None else exact)
+
+
+def explained(report: Report, judge: Judge, pairs: list[Pair]) -> Report:
+    """The report with what the worst differences look like."""
+    worst = {id(row) for row in report.failing[:MAX_EXPLAINED] if row.metrics is None or row.metrics.n_mismatched}
+    rows: list[Row] = []
+    for row, pair in zip(report.rows, pairs, strict=True):
+        rows.append(replace(row, hints=hints(pair, pairs, judge)) if id(row) in worst else row)
+    return Report(tuple(rows), report.names)
+
+
+def assert_parity(
+    actual: Any,
+    expected: Any,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    exact: Any = None,
+    tolerances: Mapping[str, tuple[float, float]] | None = None,
+    equal_nan: bool = True,
+    check_dtype: bool = True,
+    names: tuple[str, str] = ("actual", "expected"),
+) -> None:
+    """Raise ParityError, an AssertionError, with everything that differs; the arguments are those of `compare`.
+
+    Warns (ParityWarning) of passes that say little.
+    """
+    __tracebackhide__ = True
+    report = compare(
+        actual,
+        expected,
+        rtol=rtol,
+        atol=atol,
+        exact=exact,
+        tolerances=tolerances,
+        equal_nan=equal_nan,
+        check_dtype=check_dtype,
+        names=names,
+    )
+    if not report.passes:
+        raise ParityError(report)
+    warn_of_suspects(report, stacklevel=3)
+
+
+def warn_of_suspects(report: Report, stacklevel: int) -> None:
+    """Warn of passes that say little, as from the caller that is `stacklevel` calls away."""
+    from parity.library.message import suspects_text
+
+    if report.suspects:
+        warnings.warn(suspects_text(report), ParityWarning, stacklevel=stacklevel)

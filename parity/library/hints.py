@@ -1,0 +1,211 @@
+"""What a difference looks like: cheap experiments, each accepted only where the whole tensor is then explained.
+
+The rules by which values come into other places, and the words for where an error is, are the judge's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.config.plan import Tolerance
+from parity.judge.factors import EXTREME, NEAR, best_factor
+from parity.judge.formats import FORMATS
+from parity.judge.generic import EXACT, lies_on
+from parity.judge.lab import Predicted
+from parity.judge.locality import contents, describe
+from parity.judge.places import arrangements
+from parity.library.measure import MAX_ELEMENTS, Judge, sides_of
+from parity.library.numbers import excess, widened
+from parity.library.pairs import Pair
+from parity.library.report import Hint
+
+Array = NDArray[Any]
+
+FEW_LEVELS = 4
+"""A hypothesis tells nothing where the values that it predicts are fewer than so many numbers that the tolerance can
+tell apart: a constant is its own transpose, and any factor fits a tensor of one value."""
+N_SAMPLED = 64
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One tensor that differs, as arrays; `peers` are the other tensors of the same comparison, by path."""
+
+    path: str
+    actual: Array
+    expected: Array
+    tolerance: Tolerance
+    names: tuple[str, str]
+    peers: Sequence[Pair] = ()
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether both sides have one shape."""
+        return self.actual.shape == self.expected.shape
+
+    def explains(self, hypothesis: Array, tolerance: Tolerance | None = None) -> bool:
+        """Whether `actual` is a hypothesis, within the tolerance at every element, and that is no chance."""
+        if hypothesis.shape != self.actual.shape:
+            return False
+        limit = tolerance or self.tolerance
+        sample = np.linspace(0, hypothesis.size - 1, min(N_SAMPLED, hypothesis.size)).astype(np.intp)
+        near = excess(self.actual.flat[sample], hypothesis.flat[sample], limit) <= 1
+        return bool(near.all() and (excess(self.actual, hypothesis, limit) <= 1).all()) and self.tells(hypothesis)
+
+    def same_values(self) -> bool:
+        """Whether both sides hold the same numbers, in whatever order."""
+        ordered = replace(self, actual=np.sort(self.actual, axis=None), expected=np.sort(self.expected, axis=None))
+        return ordered.explains(ordered.expected)
+
+    def tells(self, hypothesis: Array) -> bool:
+        """Whether a hypothesis predicts numbers that the tolerance tells apart."""
+        finite = hypothesis[np.isfinite(hypothesis)]
+        line = np.sort(finite.real.astype(widened(finite.real).dtype), axis=None)
+        allowed = self.tolerance.atol + self.tolerance.rtol * np.abs(line[1:])
+        return int(np.count_nonzero(np.diff(line) > 2 * allowed)) + 1 >= FEW_LEVELS
+
+
+def hints(pair: Pair, pairs: Sequence[Pair], judge: Judge) -> tuple[Hint, ...]:
+    """What a tensor that differs looks like: the first experiment that explains it, or else where the error is."""
+    if pair.actual is None or pair.expected is None:
+        return ()
+    actual, expected = (side.values for side in sides_of(pair))
+    if actual.size != expected.size or not 1 < actual.size <= MAX_ELEMENTS:
+        return ()
+    scene = Scene(pair.path, actual, expected, judge.tolerance(pair), judge.names, pairs)
+    for experiment in EXPERIMENTS:
+        with np.errstate(all="ignore"):
+            found = next(experiment(scene), None)
+        if found is not None:
+            return (found,)
+    return ()
+
+
+def zeros(scene: Scene) -> Iterator[Hint]:
+    """Nothing but zeros on one side."""
+    for values, other, name in zip(
+        (scene.actual, scene.expected), (scene.expected, scene.actual), scene.names, strict=True
+    ):
+        if scene.same_shape and not values.any() and other.any():
+            missing = "missing-gradient" if scene.path.startswith("grad") else "missing-output"
+            yield Hint(f"{name} is all zeros", missing if name == scene.names[0] else "")
+
+
+def scaled(scene: Scene) -> Iterator[Hint]:
+    """One factor for all elements, by a plain number where one fits."""
+    if not scene.same_shape or "c" in (scene.actual.dtype.kind, scene.expected.dtype.kind):
+        return
+    exact = widened(scene.expected)
+    factor = best_factor(widened(scene.actual), Predicted(exact, EXACT))
+    if factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
+        return
+    for value, text in (*plain_factors(factor), (factor, f"{factor:.6g} times")):
+        if value != 1 and scene.explains(exact * value):
+            same, other = scene.names
+            if value == -1:
+                yield Hint(f"{same} is {other} with the opposite sign", "sign-flipped")
+            else:
+                yield Hint(f"{same} is {text} {other}{meaning(value, scene.expected.shape)}", "scaled")
+
+
+def plain_factors(factor: float) -> Iterator[tuple[float, str]]:
+    """The whole number, or the part of one, next to a factor."""
+    n, part = round(factor), round(1 / factor)
+    if n and abs(factor - n) <= NEAR * abs(factor):
+        yield float(n), f"{n} times"
+    if part and abs(1 / factor - part) <= NEAR * abs(1 / factor):
+        yield 1.0 / part, f"1/{part} of"
+
+
+def meaning(factor: float, shape: tuple[int, ...]) -> str:
+    """What a factor counts, where it is a length of the tensor."""
+    n = round(max(abs(factor), 1 / abs(factor)))
+    if n <= 2:
+        return ""
+    places = {math.prod(shape): "the number of its elements", **{length: f"axis {i}" for i, length in enumerate(shape)}}
+    where = places.get(n, "")
+    return f" ({n} is {'the length of ' if where.startswith('axis') else ''}{where})" if where else ""
+
+
+def taken(scene: Scene) -> Iterator[Hint]:
+    """The values of another tensor of the same comparison; exchanged where that one holds this one's."""
+    for peer in scene.peers:
+        if peer.path == scene.path or peer.expected is None or not scene.explains(peer.expected.values):
+            continue
+        mine, other = scene.path, peer.path
+        gradients = mine.startswith("grad") and other.startswith("grad")
+        back = peer.actual is not None and Scene(
+            other, peer.actual.values, scene.expected, scene.tolerance, scene.names
+        ).explains(scene.expected)
+        both = f"; `{mine}` and `{other}` are exchanged" if back else ""
+        yield Hint(f"{scene.names[0]} holds the values of `{other}`{both}", "swapped-gradients" if gradients else "")
+
+
+def rearranged(scene: Scene) -> Iterator[Hint]:
+    """The right values in other places, by a rule or by none."""
+    actual, expected = scene.actual, scene.expected
+    same, other = scene.names
+    if not scene.same_shape and scene.explains(expected.reshape(actual.shape)):
+        yield Hint(f"{same} holds the values of {other} in the same order; only the shape differs")
+    mixed = "c" in (actual.dtype.kind, expected.dtype.kind)
+    sorts = not mixed and scene.same_values()
+    for kind, shown, moved in arrangements(expected, actual.shape, actual if sorts and scene.same_shape else None):
+        if scene.explains(moved):
+            yield Hint(f"{same} is {other} {moved_words(kind, shown)}", kind)
+    if sorts and scene.same_shape:
+        yield Hint(f"{same} holds the values of {other} in another order", "permuted-elements")
+
+
+def moved_words(kind: str, shown: dict[str, Any]) -> str:
+    """A rule of `arrangements` in words."""
+    for key, words in MOVED.items():
+        if key in shown:
+            return words(shown, kind)
+    raise KeyError(f"{kind} {shown}")
+
+
+MOVED: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "axes": lambda shown, kind: "transposed" if kind == "transposed" else f"with its axes in the order {shown['axes']}",
+    "read_in_order": lambda shown, _: (
+        f"with its axes in the order {shown['read_in_order']}, written into its old shape"
+    ),
+    "flipped": lambda shown, _: f"in reverse along axis {shown['flipped']}",
+    "axis": lambda shown, _: f"shifted by {shown['by']} along axis {shown['axis']}",
+    "in_memory_by": lambda shown, _: f"shifted by {shown['in_memory_by']} in memory",
+}
+"""How each rule says what it moved."""
+
+
+def coarse(scene: Scene) -> Iterator[Hint]:
+    """Every value of one side is a number of a format of fewer digits, and no further away than rounding to it."""
+    if not scene.same_shape or scene.actual.dtype.kind != "f" or scene.expected.dtype.kind != "f":
+        return
+    for target in FORMATS.values():
+        unit = target.unit_roundoff
+        if unit <= float(np.finfo(scene.actual.dtype).eps):
+            continue
+        wider = Tolerance(scene.tolerance.rtol + 2 * unit, scene.tolerance.atol)
+        values, predicted = widened(scene.actual), Predicted(widened(scene.expected), EXACT)
+        if lies_on(values, predicted, target.name) and scene.explains(scene.expected, wider):
+            yield Hint(f"every value of {scene.names[0]} is a {target.name} number", "reduced-precision")
+
+
+def localized(scene: Scene) -> Iterator[Hint]:
+    """All that differs lies in one part of the tensor."""
+    if not scene.same_shape:
+        return
+    wrong = excess(scene.actual, scene.expected, scene.tolerance) > 1
+    if np.count_nonzero(wrong) > 1 and (where := describe(wrong)):
+        there = contents(scene.actual[wrong])
+        said = f"; {scene.names[0]} has {there} there" if there != "other numbers" else ""
+        yield Hint(f"confined to {where}{said}", "localized")
+
+
+EXPERIMENTS = (zeros, scaled, taken, rearranged, coarse, localized)
+"""In this order; the first that explains the tensor is told."""

@@ -1,0 +1,79 @@
+"""Which tolerance holds for a tensor: by its dtype, by its name, and by what the caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from parity.config.errors import nearest
+from parity.config.plan import DEFAULT_TOLERANCES, Tolerance, ToleranceRule, ToleranceTable
+from parity.config.tolerances import sane_number
+from parity.library.arrays import Tensor
+
+EXACT = "exact"
+TOLERANCES = ToleranceTable(
+    (
+        ToleranceRule(dtype=EXACT, rtol=0.0, atol=0.0),
+        ToleranceRule(dtype="bfloat16", rtol=1.6e-2, atol=1e-5),
+        ToleranceRule(dtype="bfloat16", tensor="grad.*", rtol=5e-2, atol=1e-3),
+        *DEFAULT_TOLERANCES.rules,
+    )
+)
+"""Those of the command line, and rows for what a config cannot ask for. bfloat16's is that of torch.testing; integers
+and bools are compared exactly."""
+
+COARSENESS = ("bfloat16", "float16", "float32", "float64", EXACT)
+"""The rows from the coarsest to the finest; integers are exact, so that a float beside them decides."""
+
+ROWS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""The rows of complex numbers are those of their parts."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the caller asks for; None leaves the table's value. Raises ValueError for what cannot be a tolerance."""
+
+    rtol: float | None
+    atol: float | None
+    by_name: Mapping[str, tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        given = {"rtol": self.rtol, "atol": self.atol}
+        for glob, pair in self.by_name.items():
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise ValueError(f"tolerances[{glob!r}] must be a pair (rtol, atol), not {pair!r}")
+            given |= {f"tolerances[{glob!r}] {key}": value for key, value in zip(("rtol", "atol"), pair, strict=True)}
+        for name, value in given.items():
+            if value is not None and not sane_number(value):
+                raise ValueError(f"{name} must be finite and not below 0, not {value}")
+
+    def lookup(self, path: str, tensors: Iterable[Tensor]) -> Tolerance:
+        """The tolerance for a tensor, by the coarsest dtype that takes part."""
+        rules = [ToleranceRule(rtol=self.rtol, atol=self.atol)]
+        rules += [ToleranceRule(rtol=r, atol=a) for glob, (r, a) in self.by_name.items() if meant(glob, path)]
+        row = min((row_of(tensor) for tensor in tensors), key=COARSENESS.index)
+        return TOLERANCES.extended(rules).lookup(row, path)
+
+    def check_names(self, paths: Iterable[str]) -> None:
+        """Raise ValueError where a name or glob is that of no tensor, since its tolerance would be in vain."""
+        known = tuple(dict.fromkeys(paths))
+        for glob in self.by_name:
+            if not any(meant(glob, path) for path in known):
+                near = nearest(glob, known)
+                hint = f'; did you mean "{near}"?' if near else ""
+                raise ValueError(f'tolerances: no tensor is called "{glob}"{hint}')
+
+
+def meant(glob: str, path: str) -> bool:
+    """Whether a name or glob is that of a tensor; `layers[2].weight` is a name, though a glob reads [2] otherwise."""
+    return glob == path or fnmatchcase(path, glob)
+
+
+def row_of(tensor: Tensor) -> str:
+    """The row of the table for a tensor; where it has none for the dtype, that of the values as they are compared."""
+    for name in (tensor.dtype, tensor.values.dtype.name):
+        row = ROWS.get(name, name)
+        if row in COARSENESS:
+            return row
+    return EXACT if tensor.values.dtype.kind in "iub" else "float64"

@@ -1,0 +1,173 @@
+"""One tensor of both sides to a row: structure first, then NaN and Inf, then values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.config.plan import Tolerance
+from parity.judge.formats import FORMATS
+from parity.judge.judge import vacuous
+from parity.judge.metrics import Metrics
+from parity.library.arrays import Tensor, in_dtype_of
+from parity.library.limits import Limits
+from parity.library.numbers import excess, measure
+from parity.library.pairs import Pair
+from parity.library.report import Agreement, Errors, Place, Row
+
+Array = NDArray[Any]
+
+MAX_PLACES = 4
+MAX_ELEMENTS = 1 << 22
+"""Of a larger tensor only the worst element is shown, and no hint is looked for: both need it as a whole."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How tensors are compared; `names` are what the sides are called."""
+
+    limits: Limits
+    equal_nan: bool
+    check_dtype: bool
+    names: tuple[str, str]
+
+    def row(self, pair: Pair) -> Row:
+        """What there is to say about one tensor, but for hints."""
+        if pair.actual is None or pair.expected is None:
+            return Row(pair.path, Agreement.STRUCTURE, message=pair.problem)
+        pair = in_one_dtype(pair)
+        actual, expected = sides_of(pair)
+        shape, dtype = self._against(*shapes(pair)), self._against(actual.dtype, expected.dtype)
+        notes = tuple(f"{n}: {t.note}" for n, t in zip(self.names, (actual, expected), strict=True) if t.note)
+        row = Row(pair.path, Agreement.STRUCTURE, shape, dtype, notes=notes)
+        if actual.values.shape != expected.values.shape:
+            return replace(row, message="the shapes differ")
+        return self._measured(row, pair)
+
+    def _against(self, left: str, right: str) -> str:
+        return left if left == right else f"{self.names[0]} {left}, {self.names[1]} {right}"
+
+    def _measured(self, row: Row, pair: Pair) -> Row:
+        actual, expected = sides_of(pair)
+        tolerance = self.tolerance(pair)
+        metrics = measure(actual.values, expected.values, tolerance, equal_nan=self.equal_nan)
+        verdict, message = verdict_of(metrics), ""
+        if self.check_dtype and actual.dtype != expected.dtype:
+            message = f"the dtypes differ; the values are {verdict.value}" + (
+                ", so check_dtype=False would let them pass" if verdict.passes else ""
+            )
+            verdict = Agreement.STRUCTURE
+        return replace(
+            row,
+            verdict=verdict,
+            tolerance=tolerance,
+            metrics=metrics,
+            places=() if verdict.passes else self.places(pair, metrics, tolerance),
+            errors=errors(pair),
+            suspect=suspicion(expected.values, metrics, verdict, tolerance) if verdict.passes else "",
+            message=message,
+        )
+
+    def tolerance(self, pair: Pair) -> Tolerance:
+        """The tolerance for a tensor."""
+        return self.limits.lookup(pair.path, [t for t in (pair.actual, pair.expected) if t is not None])
+
+    def places(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> tuple[Place, ...]:
+        """The worst elements that are outside the tolerance."""
+        actual, expected = sides_of(pair)
+        if metrics.worst_index is None or not metrics.n_mismatched:
+            return ()
+        indices = [metrics.worst_index]
+        if 1 < metrics.n_elements <= MAX_ELEMENTS and metrics.n_mismatched > 1:
+            apart = excess(actual.values, expected.values, tolerance, equal_nan=self.equal_nan).ravel()
+            worst = np.argsort(-apart, kind="stable")[: min(MAX_PLACES, metrics.n_mismatched)]
+            found = [tuple(map(int, np.unravel_index(place, expected.values.shape))) for place in worst]
+            indices += [index for index in found if index != metrics.worst_index]
+        exact = None if pair.exact is None else pair.exact.values
+        return tuple(
+            Place(i, actual.values[i], expected.values[i], None if exact is None else exact[i])
+            for i in indices[:MAX_PLACES]
+        )
+
+
+def in_one_dtype(pair: Pair) -> Pair:
+    """A Python number takes the dtype of the tensor beside it; two of them are compared as they are."""
+    actual, expected = sides_of(pair)
+    if actual.weak and expected.weak:
+        both = np.result_type(actual.values, expected.values)
+        return replace(pair, actual=replace(actual, dtype=both.name), expected=replace(expected, dtype=both.name))
+    if actual.weak:
+        return replace(pair, actual=in_dtype_of(actual, expected))
+    return replace(pair, expected=in_dtype_of(expected, actual)) if expected.weak else pair
+
+
+def sides_of(pair: Pair) -> tuple[Tensor, Tensor]:
+    """Both sides of a pair that has both."""
+    assert pair.actual is not None and pair.expected is not None  # noqa: S101 - a pair without one has a problem
+    return pair.actual, pair.expected
+
+
+def shapes(pair: Pair) -> tuple[str, str]:
+    """Both shapes in words."""
+    actual, expected = sides_of(pair)
+    return str(list(actual.values.shape)), str(list(expected.values.shape))
+
+
+def verdict_of(metrics: Metrics) -> Agreement:
+    """What the metrics say."""
+    if metrics.n_nonfinite_mismatched:
+        return Agreement.NONFINITE
+    if metrics.n_mismatched:
+        return Agreement.OUTSIDE
+    return Agreement.EQUAL if metrics.equal else Agreement.CLOSE
+
+
+def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: Tolerance) -> str:
+    """Why a pass says little; empty where it says something.
+
+    Unlike in a run, where inputs are drawn so that outputs are not zero, equal bits are not suspect: a bias may start
+    at zero.
+    """
+    if not expected.size:
+        return "it has no elements"
+    if not np.isfinite(expected).any():
+        return "no element is finite"
+    if verdict is Agreement.CLOSE and vacuous(np.abs(expected), metrics, tolerance.rtol, tolerance.atol):
+        return "zeros would have passed too"
+    return ""
+
+
+def errors(pair: Pair) -> Errors | None:
+    """How far both sides are from the exact answer; raises ValueError where that has another shape."""
+    if pair.exact is None:
+        return None
+    (actual, expected), exact = sides_of(pair), pair.exact.values
+    if exact.shape != expected.values.shape:
+        raise ValueError(
+            f"exact {pair.path}: shape {list(exact.shape)}, but {list(expected.values.shape)} is what is compared"
+        )
+    none = Tolerance(0.0, 0.0)
+    left, right = (measure(side.values, exact, none) for side in (actual, expected))
+    size = measure(np.zeros_like(exact), exact, none).rmse
+    floor = size * max(unit_roundoff(side) for side in (actual, expected))
+    ratio = quotient(max(left.rmse, floor), max(right.rmse, floor))
+    return Errors(left.rmse, right.rmse, left.max_abs_diff, right.max_abs_diff, ratio)
+
+
+def quotient(numerator: float, denominator: float) -> float:
+    """0/0 is 1, and anything else over 0 infinite."""
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else 1.0
+
+
+def unit_roundoff(tensor: Tensor) -> float:
+    """Of the dtype that the tensor had; 0 for integers."""
+    if tensor.dtype in FORMATS:
+        return FORMATS[tensor.dtype].unit_roundoff
+    dtype = tensor.values.dtype
+    return float(np.finfo(dtype).eps) / 2 if dtype.kind in "fc" else 0.0

@@ -1,0 +1,195 @@
+"""The message of a report: the answer in one line, then every tensor that differs, the worst first."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from parity.judge.envelope import OFF
+from parity.library.report import Agreement, Errors, Report, Row
+
+MAX_SHOWN = 20
+MAX_NAMED = 6
+SAID = {
+    Agreement.OUTSIDE: "outside the tolerance",
+    Agreement.NONFINITE: "NaN or Inf on one side only",
+    Agreement.STRUCTURE: "another structure",
+}
+
+
+def message(report: Report) -> str:
+    """What differs, or that all agree."""
+    failing = report.failing
+    lines = [headline(report)]
+    if lone(report):
+        lines += [line for row in failing for line in detail_lines(row, report.names)]
+    else:
+        lines += [line for row in failing[:MAX_SHOWN] for line in row_lines(row, report.names)]
+    hidden = [title(row) for row in failing[MAX_SHOWN:]]
+    if hidden:
+        lines += ["", f"and {len(hidden)} more: {some(hidden)}"]
+    lines += [] if report.passes else remaining(report)
+    if report.suspects:
+        lines += ["", f"suspect: {suspects_text(report)}"]
+    return "\n".join(lines)
+
+
+def lone(report: Report) -> bool:
+    """Whether two tensors themselves were compared, and not structures of them."""
+    return [row.path for row in report.rows] == [""]
+
+
+def headline(report: Report) -> str:
+    """`2 of 5 tensors differ: 1 outside the tolerance, 1 another structure`."""
+    n = len(report.rows)
+    tensors = "1 tensor" if n == 1 else f"{n} tensors"
+    if report.passes:
+        n_equal = sum(row.verdict is Agreement.EQUAL for row in report.rows)
+        return f"{tensors} agree{'s' if n == 1 else ''} ({n_equal} bit for bit)"
+    counts = Counter(row.verdict for row in report.failing)
+    kinds = ", ".join(f"{counts[verdict]} {SAID[verdict]}" for verdict in reversed(Agreement) if verdict in counts)
+    if lone(report):
+        return f"{report.names[0]} differs from {report.names[1]}: {kind(report.rows[0])}"
+    return f"{len(report.failing)} of {tensors} differ: {kinds}"
+
+
+def remaining(report: Report) -> Iterator[str]:
+    """How near to its tolerance the rest is."""
+    passing = [row for row in report.rows if row.verdict.passes]
+    if passing:
+        n_equal = sum(row.verdict is Agreement.EQUAL for row in passing)
+        nearest = max(passing, key=lambda row: row.excess)
+        used = f"; the largest difference is {brief(nearest.excess)} tolerances" if nearest.excess > 0 else ""
+        yield ""
+        yield f"the other {len(passing)} agree{'s' if len(passing) == 1 else ''} ({n_equal} bit for bit{used})"
+
+
+def row_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
+    """One tensor that differs, below its name."""
+    yield ""
+    yield f"{title(row)}: {kind(row)}"
+    yield from detail_lines(row, names)
+
+
+def kind(row: Row) -> str:
+    """`outside, float32, [8, 6]`."""
+    return ", ".join(part for part in (row.verdict.value, row.dtype, row.shape) if part)
+
+
+def detail_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
+    """What there is to say about one tensor that differs."""
+    lines = [row.message] if row.message else []
+    if row.metrics is not None and row.metrics.n_mismatched:
+        lines += measured(row)
+    lines += place_lines(row, names)
+    if row.errors is not None:
+        lines.append(who(row.errors, names))
+    lines += row.notes
+    for hint in row.hints:
+        lines.append(f"looks like: {hint.text}" + (f" (parity explain {hint.diagnosis})" if hint.diagnosis else ""))
+    yield from (f"  {line}" for line in lines)
+
+
+def title(row: Row) -> str:
+    """The path, or what stands for it where the tensors themselves were given."""
+    return row.path or "the tensor"
+
+
+def measured(row: Row) -> Iterator[str]:
+    """How many elements are outside which tolerance, by how much at most, and what would let them pass."""
+    m, tolerance = row.metrics, row.tolerance
+    assert m is not None and tolerance is not None  # noqa: S101 - the caller looked
+    share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)})"
+    strange = f", {m.n_nonfinite_mismatched} of them not finite on one side only" if m.n_nonfinite_mismatched else ""
+    yield f"{share} are outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}{strange}"
+    largest = [f"abs {brief(m.max_abs_diff)}", f"rel {brief(m.max_rel_diff)}"]
+    largest += (
+        [f"{m.max_ulp_diff} ulp" if m.max_ulp_diff < 1e6 else f"{m.max_ulp_diff:.1e} ulp"] if m.max_ulp_diff else []
+    )
+    finite = " where both are finite" if m.n_nonfinite_mismatched else ""
+    yield f"largest difference{finite}: {', '.join(largest)}; {needed(row)}"
+
+
+def needed(row: Row) -> str:
+    """What tolerance would let the tensor pass."""
+    m = row.metrics
+    assert m is not None  # noqa: S101 - the caller looked
+    if m.n_nonfinite_mismatched:
+        return "no tolerance lets it pass"
+    if math.isinf(m.required_rtol):
+        return f"atol={above(m.max_abs_diff)} would let it pass, no rtol does"
+    return f"rtol={above(m.required_rtol)} or atol={above(m.max_abs_diff)} would let it pass"
+
+
+def above(value: float) -> str:
+    """Three digits, rounded up, so that what is written is enough."""
+    if not 0 < value < math.inf:
+        return brief(value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit) * unit:.3g}"
+
+
+def place_lines(row: Row, names: tuple[str, str]) -> list[str]:
+    """The worst elements as a small table."""
+    if not row.places:
+        return []
+    exact = row.errors is not None
+    head = ["worst at", *names, *(["exact"] if exact else [])]
+    body = [
+        [str(list(p.index)) if p.index else "[]", *map(spelled, (p.actual, p.expected, *((p.exact,) if exact else ())))]
+        for p in row.places
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (head, *body)]
+
+
+def spelled(value: Any) -> str:
+    """A value with as many digits as tell it from every other one of its dtype."""
+    return str(value if isinstance(value, np.generic) else np.asarray(value)[()])
+
+
+def who(errors: Errors, names: tuple[str, str]) -> str:
+    """Whose error is larger, and by how much."""
+    sizes = f"error from exact: {names[0]} {brief(errors.actual_rms)}, {names[1]} {brief(errors.expected_rms)} (rms)"
+    actual, expected = names
+    for ratio, off, other in ((errors.ratio, actual, expected), (inverse(errors.ratio), expected, actual)):
+        if ratio >= OFF:
+            times = f"{brief(ratio)} times" if math.isfinite(ratio) else "infinitely"
+            return f"{sizes}: {off} is off, {times} as far as {other}"
+    return f"{sizes}: neither is clearly further off than the other; the tolerance may ask for too much"
+
+
+def inverse(ratio: float) -> float:
+    """1/ratio, infinite for 0."""
+    return 1.0 / ratio if ratio else math.inf
+
+
+def suspects_text(report: Report) -> str:
+    """The passes that say little, by what they say little for."""
+    found: dict[str, list[str]] = {}
+    for row in report.suspects:
+        found.setdefault(row.suspect, []).append(title(row))
+    return "; ".join(f"{reason}: {some(titles)}" for reason, titles in found.items())
+
+
+def some(names: list[str]) -> str:
+    """The first few, and how many there are."""
+    hidden = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def brief(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"
+
+
+def percent(part: int, whole: int) -> str:
+    """`50%`, and never 0% of something nor 100% of less than all."""
+    share = 100 * part / whole
+    if part == whole:
+        return "100%"
+    return f"{min(max(share, 0.01), 99.99):.3g}%"

@@ -1,0 +1,165 @@
+"""Two nested structures side by side, tensor by tensor, each with its path."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from parity.config.errors import nearest
+from parity.library.arrays import Tensor, kind_of, tensor_of
+
+PLAIN = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+"""The keys that a path shows without quotes: `weight`, `grad.weight`, `layers.2.bias`."""
+
+NOT_GIVEN = object()
+"""Where `exact` was not given at all; None says that there is no exact answer for a part."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One tensor of both sides, and of the exact answer where there is one; or how the structures differ there."""
+
+    path: str
+    actual: Tensor | None = None
+    expected: Tensor | None = None
+    exact: Tensor | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk through both sides; `names` are what they are called."""
+
+    names: tuple[str, str]
+
+    def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "") -> Iterator[Pair]:
+        """Every tensor of either side, in the order of `expected`; nothing where both sides are None.
+
+        Raises TypeError for what is neither a tensor, a number, nor a structure of such, and ValueError where
+        `exact` lacks a part.
+        """
+        if actual is None and expected is None:
+            return
+        left, right = (part_of(v, f"{n}{path}") for v, n in zip((actual, expected), self.names, strict=True))
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            yield Pair(shown(path), left, right, exact_tensor(exact, path))
+        elif isinstance(left, Branch) and isinstance(right, Branch) and left.keyed == right.keyed:
+            yield from self._branches(left, right, exact, path)
+        else:
+            yield Pair(shown(path), problem=f"{self.names[0]} is {left or None}, {self.names[1]} is {right or None}")
+
+    def _branches(self, left: Branch, right: Branch, exact: Any, path: str) -> Iterator[Pair]:
+        if not left.keyed and len(left.items) != len(right.items):
+            lengths = f"{self.names[0]} has {len(left.items)} items, {self.names[1]} {len(right.items)}"
+            yield Pair(shown(path), problem=f"{lengths}; those that both have are compared")
+        given = exact_branch(exact, path)
+        for key, (step, _) in {**right.items, **left.items}.items():
+            if key in left.items and key in right.items:
+                part = exact_item(given, key, f"exact{path}{step}")
+                yield from self.pairs(left.items[key][1], right.items[key][1], part, path + step)
+            elif left.keyed:
+                yield Pair(shown(path + step), problem=self._missing(key, step, left, right))
+
+    def _missing(self, key: Hashable, step: str, left: Branch, right: Branch) -> str:
+        sides = (left, right) if key not in left.items else (right, left)
+        name = self.names[0 if sides[0] is left else 1]
+        extra = [other for k, (other, _) in sides[0].items.items() if k not in sides[1].items]
+        meant = nearest(step, extra)
+        return f"{name} does not have it" + (f"; it has {shown(meant)}" if meant else "")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A mapping, a sequence or a record; `items` maps each key to its step in a path and its value.
+
+    `keyed`: its items have names, and not only an order.
+    """
+
+    kind: str
+    items: Mapping[Hashable, tuple[str, Any]]
+    keyed: bool
+
+    def __str__(self) -> str:
+        return f"a {self.kind} of {len(self.items)}"
+
+
+def part_of(value: Any, where: str) -> Tensor | Branch | None:
+    """A tensor, a structure, or None; raises TypeError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return Branch(type(value).__name__, {k: (step_of(k), v) for k, v in value.items()}, keyed=True)
+    if isinstance(value, (list, tuple)):
+        return listed(value)
+    tensor = tensor_of(value, where)
+    if tensor is not None:
+        return tensor
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields: dict[Hashable, tuple[str, Any]] = {
+            f.name: (f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
+        return Branch(type(value).__name__, fields, keyed=True)
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
+        return listed(value)
+    raise TypeError(f"{where}: {refusal(value)}")
+
+
+def listed(value: Sequence[Any]) -> Branch:
+    """A sequence; the items of a named tuple are shown by their names."""
+    names: Sequence[str] = getattr(value, "_fields", ())
+    steps = [f".{name}" for name in names] or [f"[{i}]" for i in range(len(value))]
+    return Branch(type(value).__name__, dict(enumerate(zip(steps, value, strict=True))), keyed=False)
+
+
+def refusal(value: Any) -> str:
+    """Why something cannot be compared, and what can be."""
+    kind = kind_of(value)
+    if isinstance(value, Set):
+        return f"a {kind} has no order; compare a sorted list, or a dict"
+    if isinstance(value, Iterator):
+        return f"a {kind} can be read only once; make it a list"
+    if hasattr(value, "state_dict"):
+        return f"a {kind} is no tensor; compare its .state_dict()"
+    return f"a {kind} is no tensor, no number and no dict, list, tuple or dataclass of them; leave it out"
+
+
+def step_of(key: Hashable) -> str:
+    """A key as a step of a path: `.weight`, or `['a b']`."""
+    return f".{key}" if isinstance(key, str) and PLAIN.fullmatch(key) else f"[{key!r}]"
+
+
+def shown(path: str) -> str:
+    """A path without the dot that it may begin with."""
+    return path.removeprefix(".")
+
+
+def exact_tensor(exact: Any, path: str) -> Tensor | None:
+    """The exact answer for one tensor."""
+    if exact is NOT_GIVEN or exact is None:
+        return None
+    found = part_of(exact, f"exact{path}")
+    if not isinstance(found, Tensor):
+        raise ValueError(f"exact{path} is {found}, where a tensor is compared; give it the structure of expected")
+    return found
+
+
+def exact_branch(exact: Any, path: str) -> Branch | None:
+    """The exact answers for the items of a structure."""
+    if exact is NOT_GIVEN or exact is None:
+        return None
+    found = part_of(exact, f"exact{path}")
+    if not isinstance(found, Branch):
+        raise ValueError(f"exact{path} is {found}, where a structure is compared; give it the structure of expected")
+    return found
+
+
+def exact_item(branch: Branch | None, key: Hashable, where: str) -> Any:
+    """The exact answer for one item; raises ValueError where it was forgotten."""
+    if branch is None:
+        return NOT_GIVEN
+    if key not in branch.items:
+        raise ValueError(f"{where} is missing; say None where there is no exact answer")
+    return branch.items[key][1]
