@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parity.judge.catalogue import CATALOGUE
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.results import Results, as_number
 from parity.reporting.safe import code, fenced, longest_run
@@ -11,23 +12,26 @@ from parity.reporting.safe import prose as said
 from parity.repro.recipe import Recipe
 from parity.repro.words import reasons, recorded, sides, title, user_file, versions
 
+RATIO = "An error ratio is an error from the exact answer over that of careful code in this dtype; 8 is too much."
+
 
 def issue(recipe: Recipe, results: Results, script: str, name: str, archive: str, user_ops: str) -> str:
     """Markdown around the script `name`; text of others is never markup."""
     parts = [f"# {said(title(recipe))}", f"Seen with {code(versions(recipe, results))}."]
     parts += [computed(recipe), *expected(recipe, results)]
-    parts += [
-        f"## Script\n\nSave it as {code(name)} and run `python {name}`; it needs {code(recipe.framework)} and NumPy."
-    ]
+    run = f"Save it as {code(name)} and run {code(f'python {name}')}; it needs {code(recipe.framework)} and NumPy."
+    parts += ["## Script", run]
     if archive:
-        parts.append(f"The arrays are large: attach {code(archive)}, which must lie beside the script. {drawn(recipe)}")
+        parts.append(
+            f"The arrays are large: {code(archive)} is attached and must lie beside the script. {drawn(recipe)}"
+        )
     parts.append(block(script, "python"))
     if user_ops and recipe.ops:
         text = recipe.ops.read_text(encoding="utf-8", errors="backslashreplace")
         parts += [f"{code(user_file(recipe))}, beside it as {code(user_ops)}:", block(text, "python")]
     parts += ["## What it prints", fenced(recorded(recipe))]
     told = list(diagnosed(recipe))
-    parts += ["## Diagnosis", *told] if told else []
+    parts += ["## Diagnosis", RATIO, *told] if told else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -63,5 +67,6 @@ def expected(recipe: Recipe, results: Results) -> Iterator[str]:
 def diagnosed(recipe: Recipe) -> Iterator[str]:
     """Each diagnosis with its evidence."""
     for row in recipe.cell.diagnoses:
-        lines = [line.plain for line in diagnosis_lines(as_number(row))]
+        lines = [line.plain for line in diagnosis_lines(as_number(row), brief=True)]
+        lines += [CATALOGUE[row["id"]].what] if row["id"] in CATALOGUE else []
         yield "\n".join(f"{'  ' if i else '- '}{said(line)}" for i, line in enumerate(lines))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.envelope import WORK
-from parity.repro.literals import Code, array, block, literal
+from parity.repro.literals import WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, Recipe
 from parity.repro.source import Calls, adapter_class, calls, has_method
 
@@ -36,7 +36,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
         thread_variables=listing(THREAD_VARIABLES),
         threads=literal(str(recipe.threads)),
         setup=set_apart(found.setup),
-        definitions=[spaced(text) for text in found.definitions.values()],
+        definitions=spaced(found.definitions.values()),
         archive=archive and literal(archive),
         data=[(literal(key), array(values)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=bool(user_ops),
@@ -110,9 +110,13 @@ def set_apart(setup: Sequence[Code]) -> list[Code]:
     return lines
 
 
-def spaced(text: Code) -> Code:
-    """A function or a class with two lines above it, a constant with one."""
-    return Code(f"\n\n{text}" if text.startswith(("def ", "class ")) else f"\n{text}")
+def spaced(definitions: Iterable[Code]) -> Iterator[Code]:
+    """The definitions with two lines above and below functions and classes, and one between constants."""
+    after_constant = True
+    for text in definitions:
+        constant = not text.startswith(("def ", "class "))
+        yield Code(f"\n{text}" if constant and after_constant else f"\n\n{text}")
+        after_constant = constant
 
 
 def is_general(recipe: Recipe) -> bool:
@@ -144,17 +148,22 @@ def leaf_lines(recipe: Recipe) -> Iterator[Code]:
             yield Code(f'{item.name} = leaf(DATA["inputs/{item.name}"], {item.name in recipe.differentiable})')
 
 
-def arguments(recipe: Recipe, *, absent: bool) -> Code:
-    """The op's tensors and params by keyword."""
-    given = [item.name for item in recipe.op.inputs if item.name not in recipe.absent]
-    parts = [f"{name}={name}" for name in given]
-    parts += [f"{name}=None" for name in recipe.absent] if absent else []
-    return Code(", ".join([*parts, *(f"{name}={literal(value)}" for name, value in recipe.params.items())]))
+def call(function: str, recipe: Recipe, *, absent: bool = False) -> Iterator[Code]:
+    """A call with the op's tensors and params by keyword, in one line or in four."""
+    tensors = [f"{item.name}={item.name}" for item in recipe.op.inputs if item.name not in recipe.absent]
+    tensors += [f"{name}=None" for name in recipe.absent] if absent else []
+    params = [f"{name}={literal(value)}" for name, value in recipe.params.items()]
+    line = f"{function}({', '.join([*tensors, *params])})"
+    if len(line) <= WIDTH:
+        yield Code(line)
+        return
+    groups = (f"    {', '.join(group)}," for group in (tensors, params) if group)
+    yield from map(Code, (f"{function}(", *groups, ")"))
 
 
 def own_call(recipe: Recipe) -> Iterator[Code]:
     """The framework's own op."""
-    yield Code(f"result = {recipe.op.name}({arguments(recipe, absent=False)})")
+    yield from call(f"result = {recipe.op.name}", recipe)
     yield Code('outputs = result if isinstance(result, dict) else {"y": result}')
 
 
@@ -164,7 +173,7 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     droppable = literal([*recipe.absent, *recipe.droppable])
     yield Code(f"ops = load(os.path.join(FOLDER, {literal(user_ops)}))")
     yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
-    yield Code(f"offered = dict({arguments(recipe, absent=True)})")
+    yield from call("offered = dict", recipe, absent=True)
     yield Code(f"result = function(**taken(function, offered, {droppable}))")
     yield Code('outputs = dict(result) if isinstance(result, collections.abc.Mapping) else {"y": result}')
 

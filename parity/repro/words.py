@@ -71,7 +71,7 @@ def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
     versions = {row["name"]: f"{row['framework']} {row['version']}" for row in results.backends}
     named = {check.side: check.row[check.other] for check in recipe.checks if check.side != "exact"}
     if recipe.checks:
-        yield "exact", "the op's formula in extended precision on the same inputs, rounded to float64"
+        yield "exact", "the textbook formula in extended precision on the same inputs, rounded to float64"
     for side, backend in named.items():
         yield side, f"what {versions.get(backend, backend)} gave in the same run"
 
@@ -97,7 +97,11 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
     """The docstring of the script `name`, which needs `files` beside it."""
     source = recipe.cell.case["source"]
     beside = f"; {listed(files)} must lie beside it" if files else ""
-    exits = "1 while the difference is there, 0 once it is gone" if recipe.checks else "0 once it runs through"
+    exits = (
+        "1 while the difference is there, 0 once it is gone"
+        if recipe.checks
+        else "0 once it runs through, else another"
+    )
     parts = [
         ("case", f"{recipe.cell.id} ({source['file']}:{source['line']})"),
         ("seen with", versions(recipe, results)),
