@@ -182,7 +182,7 @@ def test_hostile_text_is_inert_in_markdown(tmp_path, text):
         "</summary>",
     }
     assert not re.search(r"@\w|#\d|https?:|\]\(|alert|\x1b|\u202e", outside)
-    assert outside.count("<details>") == outside.count("</details>") == 1
+    assert outside.count("<details>") == outside.count("</details>") == 0
     rows = [line for line in outside.splitlines() if line.startswith("|")]
     assert len(rows) == 3
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
@@ -193,6 +193,13 @@ def test_hostile_text_comes_back_from_the_document(tmp_path, text):
     document = json.loads(as_json(hostile_diff(tmp_path, text)))
     assert [change["case"] for change in document["new"]] == [text]
     assert [change["tensors"][0]["tensor"] for change in document["vanished"]] == [text]
+
+
+def test_in_markdown_only_what_is_urgent_is_unfolded(varied):
+    text = diff_markdown.markdown(varied)
+    folded = re.findall(r"<details><summary><b>1 ([a-z ]+)</b>", text)
+    assert folded == ["fixed", "better", "with another cause", "accepted", "tolerated", "compared now"]
+    assert text.count("</details>") == len(folded)
 
 
 def test_the_page_asks_for_nothing_and_works_in_the_dark(varied):
@@ -222,7 +229,7 @@ def test_markdown_is_bounded_and_counts_what_it_leaves_out(large):
     assert "3000 new findings, 3000 vanished" in text
     shown = len(re.findall(r"^\| `case-", text, re.MULTILINE))
     assert f"... and {3000 - shown} more" in text
-    assert text.count("<details>") == text.count("</details>") == 1
+    assert text.count("<b>") == text.count("</b>") == 2
 
 
 def test_the_console_is_bounded_unless_asked(large):
@@ -255,6 +262,41 @@ def test_infinity_is_a_string_in_the_document(tmp_path):
     a = run(tmp_path / "a", [passes()])
     document = json.loads(as_json(compare(a, run(tmp_path / "b", [fails(float("inf"), "nonfinite")]))))
     assert document["new"][0]["tensors"][0]["after"]["error_ratio"] == "inf"
+
+
+def test_what_forbids_to_compare_stands_beside_the_finding(tmp_path):
+    a = run(tmp_path / "a", [passes()])
+    given = case_row(dtypes=["float32"], params={"num_groups": 8, "eps": 1e-5})
+    diff = compare(a, run(tmp_path / "b", [fails()], cases=[given]))
+    assert "not comparable: param num_groups 4 -> 8" in console_text(diff)
+    assert "1 case was not given the same, numbers do not compare: param num_groups 4 -> 8" in console_text(diff)
+
+
+ANSWERS = {
+    "WORSE": (passes(), fails()),
+    "BETTER": (fails(), passes()),
+    "CHANGED": (passes(), VACUOUS),
+    "SAME": (passes(), passes()),
+    "INCOMPLETE": (passes(), NOT_COMPARED),
+}
+
+
+@pytest.mark.parametrize("word", ANSWERS)
+def test_the_first_word_is_the_answer(tmp_path, word):
+    before, after = (run(tmp_path / name, [row]) for name, row in zip("ab", ANSWERS[word], strict=True))
+    diff = compare(before, after)
+    assert headline(diff)[0] == word
+    assert diff.exit_code == {"WORSE": 1, "INCOMPLETE": 3}.get(word, 0)
+
+
+def test_nothing_in_common_is_said(tmp_path):
+    crashed = [outcome("torch", outcome="crash"), outcome(outcome="crash")]
+    a = run(tmp_path / "a", [], crashed, comparisons=[])
+    diff = compare(a, run(tmp_path / "b", [passes()]))
+    assert (diff.exit_code, headline(diff)[1]) == (
+        3,
+        "nothing was compared in both runs: 2 compared now; 0 cells the same",
+    )
 
 
 def test_the_answer_of_a_run_and_itself(tmp_path):

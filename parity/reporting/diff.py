@@ -19,8 +19,6 @@ from parity.reporting.results import read_results
 FACTOR = 2.0
 """An error has to be so many times larger to be called worse: less moves with the machine."""
 
-ABSENT = Point(Status.NOT_RUN, "not-compared")
-
 
 class Kind(StrEnum):
     """What became of a tensor, the most urgent first."""
@@ -117,12 +115,18 @@ class Diff:
         return {kind.value: found[kind] for kind in Kind}
 
     @property
+    def met(self) -> bool:
+        """Whether anything was compared in both runs."""
+        pairs = ((item.before, item.after) for change in self.changes for item in change.tensors)
+        return self.same > 0 or any(before.compared and after.compared for before, after in pairs)
+
+    @property
     def exit_code(self) -> int:
         """1 where anything is new or worse, 3 where something vanished or nothing could be compared, else 0."""
         kinds = {change.kind for change in self.changes}
         if kinds & set(GATING):
             return gate.MISMATCH
-        if Kind.VANISHED in kinds or not (self.same or kinds - {Kind.GAINED}):
+        if Kind.VANISHED in kinds or not self.met:
             return gate.INCOMPLETE
         return gate.PASSED
 
@@ -233,13 +237,13 @@ def compared(a: Side, b: Side, rule: Rule) -> Diff:
     only_b: Counter[Status] = Counter()
     for key in dict.fromkeys([*a.cells, *b.cells]):
         found = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
-        changes += found
         if key not in a.cells and all(change.kind is Kind.GAINED for change in found):
             only_b[b.cells[key].status] += 1
-            changes = changes[: len(changes) - len(found)]
-        elif not found and any(point.compared for point in b.points(key).values()):
+        elif found:
+            changes += found
+        elif any(point.compared for point in b.points(key).values()):
             same += 1
-        elif not found:
+        else:
             never += 1
     return Diff(
         a=a,

@@ -30,7 +30,7 @@ NAMING = 4
 """The first columns say what changed, the others how."""
 MIN_WIDTHS = {"case": 26, "note": 20, "cause": 14}
 """Columns that would be squeezed first."""
-STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow"}
+STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
 ROW_STYLES = {Kind.NEW: "red", Kind.WORSE: "red", Kind.VANISHED: "yellow", Kind.FIXED: "green", Kind.BETTER: "green"}
 
 

@@ -26,7 +26,7 @@ MAX_BYTES = 56_000
 """A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
 MAX_CELL = 160
 MAX_LINES = 20
-OPEN = (Kind.NEW, Kind.WORSE)
+OPEN = (Kind.NEW, Kind.WORSE, Kind.VANISHED)
 """The kinds that are not folded."""
 OURS = ("verdict", "× tol", "error ratio")
 """The columns whose words are ours; what comes from a run is shown as code."""

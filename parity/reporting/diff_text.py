@@ -32,15 +32,15 @@ NOUNS: Mapping[Kind, tuple[str, str]] = {
 """A kind of change behind its number."""
 
 MEANINGS: Mapping[Kind, str] = {
-    Kind.NEW: "fails in B; in A it passed, was accepted or was not compared",
-    Kind.WORSE: "its verdict is worse or its error larger than in A, even where the tolerance hides it",
+    Kind.NEW: "failing in B, but passing, accepted or not compared in A",
+    Kind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
     Kind.VANISHED: "compared in A, not compared in B",
-    Kind.FIXED: "failed or was accepted in A, passes in B",
+    Kind.FIXED: "failing or accepted in A, passing in B",
     Kind.BETTER: "a milder verdict or a smaller error in B",
     Kind.CAUSE: "the verdict is the same, the diagnosis is not",
     Kind.ACCEPTED: "the ledger accepts in B what it did not in A",
-    Kind.TOLERATED: "worse, but it lets the run pass: suspect, accepted or below the level",
-    Kind.GAINED: "not compared in A, passes in B",
+    Kind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
+    Kind.GAINED: "not compared in A, passing in B",
 }
 """A kind of change in words."""
 
@@ -86,21 +86,22 @@ class Group:
 
 def headline(diff: Diff) -> tuple[str, str]:
     """The answer in a word, and behind it the numbers."""
-    counted = ", ".join(count_text(kind, n) for kind, n in diff.counts.items() if n)
     if diff.exit_code == gate.MISMATCH:
         return "WORSE", changed_text(diff)
+    if not diff.met:
+        return "INCOMPLETE", f"nothing was compared in both runs: {changed_text(diff)}"
     if diff.exit_code == gate.INCOMPLETE:
-        return "INCOMPLETE", f"nothing is worse, but {changed_text(diff) if counted else 'nothing could be compared'}"
-    if not counted:
-        return "SAME", f"no difference: {same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
-    better = any(diff.of(kind) for kind in (Kind.FIXED, Kind.BETTER))
-    return "BETTER" if better else "NOT WORSE", changed_text(diff)
+        return "INCOMPLETE", f"nothing is worse, but {changed_text(diff)}"
+    if not diff.changes:
+        return "SAME", f"no difference: {changed_text(diff)}"
+    kinds = {change.kind for change in diff.changes}
+    return "BETTER" if kinds <= {Kind.FIXED, Kind.BETTER, Kind.GAINED} else "CHANGED", changed_text(diff)
 
 
 def changed_text(diff: Diff) -> str:
     """`2 new findings, 1 worse; 540 cells the same`."""
     counted = ", ".join(count_text(kind, n) for kind, n in diff.counts.items() if n)
-    return f"{counted}; {same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
+    return f"{counted}{'; ' if counted else ''}{same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
 
 
 def count_text(kind: str, n: int) -> str:
@@ -161,8 +162,14 @@ def columns(change: Change) -> tuple[str, ...]:
         moved(size_text(change.before.excess, change.before), size_text(change.after.excess, change.after)),
         moved(size_text(change.before.ratio, change.before), size_text(change.after.ratio, change.after)),
         moved(causes_text(change.before), causes_text(change.after)),
-        "; ".join([*reasons_text(change), *change.notes]),
+        "; ".join([*reasons_text(change), *comparability(change)]),
     )
+
+
+def comparability(change: Change) -> Iterator[str]:
+    """What forbids to compare the numbers."""
+    if change.notes:
+        yield f"not comparable: {some(change.notes, '; ')}"
 
 
 def moved(before: str, after: str) -> str:
