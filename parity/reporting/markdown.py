@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from parity.config.nodes import printable
 from parity.reporting.answer import answer, causes, plural, suspects
 from parity.reporting.cell_text import (
     NO_RESULT,
@@ -110,7 +111,7 @@ def head(results: Results, found: Sequence[Cell]) -> Iterator[str]:
 
 def line(text: str) -> str:
     """A sentence of limited length, safe in Markdown."""
-    return prose(bounded([text], TEXT_LIMIT))
+    return prose(bounded([printable(text)], TEXT_LIMIT))
 
 
 def ledger(results: Results, _: Sequence[Cell]) -> Section:
