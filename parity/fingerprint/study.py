@@ -134,8 +134,9 @@ def conduct(request: Request, reporter: Any) -> Study:
         for dtype in request.dtypes
     )
     row = run_row(request, started, time.monotonic() - clock)
-    study = Study(request, found, document(request, gathered, found, row))
-    write_atomically(request.run_dir / PLOT_NAME, plot(experiment, request, found))
+    expected = theory(experiment, request, found)
+    study = Study(request, found, document(request, gathered, found, row) | plot_row(experiment, expected))
+    write_atomically(request.run_dir / PLOT_NAME, plot(experiment, request, found, expected))
     write_atomically(request.run_dir / FILE_NAME, json.dumps(study.document, indent=2))
     return study
 
@@ -247,16 +248,27 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def plot(experiment: Experiment, request: Request, found: Sequence[Fingerprint]) -> str:
-    """drift.svg: a line for each backend and dtype, and the theory's."""
-    lines = [Line(f.backend, f.dtype, f.drift) for f in found if f.drift]
-    span = [x for line in lines for x, _ in line.points] or [1.0, 1e6]
+def theory(experiment: Experiment, request: Request, found: Sequence[Fingerprint]) -> list[Line]:
+    """The errors to be expected of each algorithm in each dtype, over all that was measured."""
+    span = [x for f in found for x, _ in f.drift] or [1.0, 1e6]
     grid = np.geomspace(min(span), max(span), 60)
-    theory = []
+    lines = []
     for dtype in request.dtypes:
         rows = [experiment.theory(experiment.n, PRECISIONS[dtype].u, float(x)) for x in grid]
-        theory += [
+        lines += [
             Line(name, dtype, tuple((float(x), row[name]) for x, row in zip(grid, rows, strict=True)))
             for name in rows[0]
         ]
-    return svg(f"parity fingerprint {request.op}", experiment.axes, lines, theory)
+    return lines
+
+
+def plot_row(experiment: Experiment, expected: Sequence[Line]) -> Row:
+    """What it takes to draw the plot again, beside the measured lines."""
+    lines = [{"name": line.name, "dtype": line.dtype, "points": [list(p) for p in line.points]} for line in expected]
+    return {"plot": plain({"axes": list(experiment.axes), "theory": lines})}
+
+
+def plot(experiment: Experiment, request: Request, found: Sequence[Fingerprint], expected: Sequence[Line]) -> str:
+    """drift.svg: a line for each backend and dtype, and the theory's."""
+    lines = [Line(f.backend, f.dtype, f.drift) for f in found if f.drift]
+    return svg(f"parity fingerprint {request.op}", experiment.axes, lines, expected)

@@ -1,4 +1,4 @@
-"""The drift plot: error over conditioning or size, log-log, as one SVG file that asks for nothing from outside."""
+"""The drift plot: error over conditioning or size, log-log, as SVG: a file of its own, or a part of a page."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
 """Of the theory's lines, one for each algorithm."""
 STYLE = """
-svg { background: #ffffff; color: #1f2328; font: 13px system-ui, sans-serif; }
-.title { font-size: 15px; font-weight: 600; }
-.grid { stroke: #1f2328; stroke-opacity: .12; }
-.axis { stroke: #1f2328; stroke-opacity: .6; fill: none; }
-.theory { stroke: #6e7781; fill: none; stroke-width: 1.2; }
-text { fill: #1f2328; }
-.small { font-size: 12px; }
+.drift { background: #ffffff; color: #1f2328; font: 13px system-ui, sans-serif; }
+.drift .title { font-size: 15px; font-weight: 600; }
+.drift .grid { stroke: #1f2328; stroke-opacity: .12; }
+.drift .axis { stroke: #1f2328; stroke-opacity: .6; fill: none; }
+.drift .theory { stroke: #6e7781; fill: none; stroke-width: 1.2; }
+.drift text { fill: #1f2328; }
+.drift .small { font-size: 12px; }
 @media (prefers-color-scheme: dark) {
-  svg { background: #0d1117; }
-  text { fill: #e6edf3; }
-  .grid, .axis { stroke: #e6edf3; }
-  .theory { stroke: #9aa4ae; }
+  .drift { background: #0d1117; }
+  .drift text { fill: #e6edf3; }
+  .drift .grid, .drift .axis { stroke: #e6edf3; }
+  .drift .theory { stroke: #9aa4ae; }
 }
 """
+"""Of the file of its own; a page styles the same classes itself."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ class Frame:
 
 def svg(title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line]) -> str:
     """The whole file."""
+    return drawing(title, axes, lines, theory, style=f"<style>{STYLE}</style>\n") + "\n"
+
+
+def drawing(
+    title: str,
+    axes: tuple[str, str],
+    lines: Sequence[Line],
+    theory: Sequence[Line],
+    ident: str = "drift",
+    *,
+    style: str = "",
+) -> str:
+    """The plot as an element; `ident` makes its ids unique in a page, `style` stands at its beginning."""
     shown = [Line(line.name, line.dtype, usable(line.points)) for line in lines]
     shown = [line for line in shown if line.points]
     frame = frame_of(shown or theory)
@@ -69,21 +83,24 @@ def svg(title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequen
     dashes = {name: DASHES[i % len(DASHES)] for i, name in enumerate(dict.fromkeys(line.name for line in theory))}
     rows = max(len(shown) + len(dashes) + 3, 1)
     height = max(HEIGHT, TOP + rows * ROW + 30)
+    area = f"{ident}-area"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drift" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img" aria-label="{clean(title)}">',
         f"<title>{clean(title)}</title>",
-        f"<style>{STYLE}</style>",
-        f'<clipPath id="area"><rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"/></clipPath>',
+        style + f'<clipPath id="{area}"><rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" '
+        f'height="{BOTTOM - TOP}"/></clipPath>',
         text(LEFT, 28, title, "title"),
         *grid(frame),
         *labels(axes),
+        f'<g clip-path="url(#{area})">',
         *(theory_path(line, frame, dashes[line.name]) for line in theory),
         *(part for line in shown for part in drawn(line, frame, colours[line.name])),
+        "</g>",
         *legend(shown, colours, dashes),
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def usable(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -153,16 +170,14 @@ def path(points: Sequence[tuple[float, float]], frame: Frame) -> str:
 def theory_path(line: Line, frame: Frame, dash: str) -> str:
     """A line of the theory."""
     d = path(usable(line.points), frame)
-    return f'<path d="{d}" class="theory" stroke-dasharray="{dash or "none"}" clip-path="url(#area)"/>'
+    return f'<path d="{d}" class="theory" stroke-dasharray="{dash or "none"}"/>'
 
 
 def drawn(line: Line, frame: Frame, colour: str) -> Iterator[str]:
     """A backend's line with its marks: circles for float32, squares for every other dtype."""
     points = usable(line.points)
-    yield '<g clip-path="url(#area)">'
     yield f'<path d="{path(points, frame)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
     yield from (mark(*frame.place(x, y), line.dtype, colour) for x, y in points)
-    yield "</g>"
 
 
 def mark(x: float, y: float, dtype: str, colour: str) -> str:

@@ -1,0 +1,220 @@
+"""The report's top and its last sections: the answer, the matrix, what gave no result, the ledger, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.gate import FAIL_ON
+from parity.reporting.answer import answer
+from parity.reporting.cells import LABELS, Cell, Status
+from parity.reporting.results import Results, Row
+
+STYLES = {"bold": "b", "red": "code", "yellow": "b", "dim": "small"}
+"""The elements for the styles in which the console prints its lines."""
+
+EXIT_CODES = {
+    0: "everything asked for was compared and agrees",
+    1: "something differs",
+    3: "nothing differs, but something could not be compared",
+    130: "interrupted",
+}
+GATES = {
+    "mismatch": "any difference beyond the tolerance fails the run",
+    "degraded": "what is only rounding does not fail the run",
+    "unstable": "what is rounding or degraded does not fail the run",
+    "semantic": "only semantic differences, NaN on one side and another structure fail the run",
+}
+MISSING = "—"
+MAX_LISTED = 24
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict line in its parts: the word, the first clause, and what follows it."""
+
+    word: str
+    first: str
+    rest: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the matrix: what is worst there, how many of its cells, and the filter that shows them."""
+
+    status: Status
+    verdict: str
+    n: int
+    total: int
+    link: str
+
+    @property
+    def label(self) -> str:
+        """`4 of 24 failed`, `24 passed`."""
+        said = LABELS[self.status]
+        return f"{self.total} {said}" if self.n == self.total else f"{self.n} of {self.total} {said}"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Ops by backends and dtypes; an entry is None where nothing was asked."""
+
+    columns: tuple[tuple[str, tuple[str, ...]], ...]
+    rows: tuple[tuple[str, tuple[Entry | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class NoResult:
+    """A reason for which a backend gave no result, or a note, with the cells that it is about."""
+
+    backend: str
+    outcome: str
+    lines: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def listed(self) -> tuple[Cell, ...]:
+        """The cells that are named."""
+        return self.cells[:MAX_LISTED]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A row of the environment table: what `same` says is `differs`, `same` or who alone has it."""
+
+    name: str
+    values: tuple[str, ...]
+    same: str
+
+
+def answer_parts(results: Results) -> Answer:
+    """The verdict line, taken apart."""
+    word, _, said = answer(results).plain.partition("  ")
+    first, _, rest = said.partition("; ")
+    return Answer(word, first, rest)
+
+
+def marked_up(line: Text) -> Markup:
+    """A line of the console as HTML, with its styles as elements."""
+    cuts = sorted({0, len(line.plain), *(edge for span in line.spans for edge in (span.start, span.end))})
+    parts = []
+    for start, end in pairwise(cuts):
+        piece = escape(printable(line.plain[start:end]))
+        styles = [str(span.style) for span in line.spans if span.start <= start and end <= span.end]
+        tag = STYLES.get(styles[-1]) if styles else None
+        parts.append(f"<{tag}>{piece}</{tag}>" if tag else piece)
+    return Markup("".join(parts))  # noqa: S704 - every piece is escaped above
+
+
+def matrix(found: Sequence[Cell], results: Results) -> Matrix:
+    """The cells by op, backend and dtype; `found` has the most urgent first."""
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in found:
+        groups.setdefault((cell.op, cell.backend, cell.dtype), []).append(cell)
+    dtypes = sorted({cell.dtype for cell in found})
+    ops = dict.fromkeys(str(case["op"]) for case in results.cases)
+    names = dict.fromkeys(str(row["name"]) for row in results.backends)
+    columns = tuple((name, tuple(d for d in dtypes if any((o, name, d) in groups for o in ops))) for name in names)
+    keys = [(name, dtype) for name, its in columns for dtype in its]
+    return Matrix(columns, tuple((op, tuple(entry(groups.get((op, *key)), op, *key) for key in keys)) for op in ops))
+
+
+def entry(group: Sequence[Cell] | None, op: str, backend: str, dtype: str) -> Entry | None:
+    """What an entry of the matrix says."""
+    if not group:
+        return None
+    worst = group[0].status
+    alike = [cell for cell in group if cell.status is worst]
+    word = LABELS[worst] if worst is Status.NOT_RUN else alike[0].outcome
+    verdict = word if worst in (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED) else alike[0].verdict
+    return Entry(worst, verdict, len(alike), len(group), filter_link(op=op, backend=backend, dtype=dtype))
+
+
+def gate_facts(results: Results) -> list[tuple[str, str, str]]:
+    """The level that fails the run and the exit code, each with what it means."""
+    level, code = str(results.run.get("fail_on", FAIL_ON[0])), results.summary["exit_code"]
+    return [
+        ("Fails on", level, GATES.get(level, "")),
+        ("Exit code", str(code), EXIT_CODES.get(code, "")),
+    ]
+
+
+def filter_link(**wanted: str) -> str:
+    """The part of an address that filters the cells."""
+    return f"#?{urlencode({key: printable(value) for key, value in wanted.items()})}"
+
+
+def no_results(found: Sequence[Cell]) -> list[NoResult]:
+    """The reasons for which cells have no result, and notes on cells that have one; the most frequent first."""
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in found:
+        if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED):
+            outcome = "note" if cell.outcome == "ok" else cell.outcome
+            groups.setdefault((cell.backend, outcome, cell.message), []).append(cell)
+    ranked = sorted(groups.items(), key=lambda item: (item[0][1] == "note", -len(item[1])))
+    return [NoResult(b, o, tuple(message.strip().split("\n")), tuple(cells)) for (b, o, message), cells in ranked]
+
+
+def environment(backends: Sequence[Row]) -> list[Fact]:
+    """What is known about the backends, what differs between them first."""
+    rows = [flattened(row) for row in backends]
+    names = dict.fromkeys(key for row in rows for key in row)
+    facts = [fact(name, [row.get(name, MISSING) for row in rows], backends) for name in names]
+    order = {"differs": 0, "same": 1}
+    return sorted(facts, key=lambda item: order.get(item.same, 2))
+
+
+def flattened(row: Row) -> dict[str, str]:
+    """A backend's fields and flags as texts; what is unknown or empty is left out."""
+    flags = row.get("flags")
+    fields = {key: value for key, value in row.items() if key not in ("name", "flags")}
+    fields |= {str(key): value for key, value in flags.items()} if isinstance(flags, Mapping) else {}
+    return {key: text(value) for key, value in fields.items() if value is not None and value != ""}
+
+
+def text(value: Any) -> str:
+    """A value of a JSON document for reading."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def fact(name: str, values: Sequence[str], backends: Sequence[Row]) -> Fact:
+    """A row of the table, with whether those that have it agree."""
+    having = [row["name"] for row, value in zip(backends, values, strict=True) if value != MISSING]
+    if len({value for value in values if value != MISSING}) > 1:
+        return Fact(name, tuple(values), "differs")
+    return Fact(name, tuple(values), "same" if len(having) == len(backends) else f"only {', '.join(having)}")
+
+
+def facts_of_run(run: Row) -> Iterator[tuple[str, str]]:
+    """When, where and how the run was made."""
+    host = run.get("host") if isinstance(run.get("host"), Mapping) else {}
+    command = run.get("command")
+    known = {
+        "command": " ".join(map(str, command)) if isinstance(command, list) else command,
+        "started": run.get("started"),
+        "took": f"{run['seconds']} s" if "seconds" in run else None,
+        "seed": run.get("seed"),
+        "parity": run.get("parity"),
+        **{f"host, {key}": value for key, value in (host or {}).items()},
+    }
+    yield from ((key, text(value)) for key, value in known.items() if value not in (None, ""))
+
+
+def configs(run: Row) -> list[tuple[str, str]]:
+    """The config files with their SHA-256."""
+    rows = run.get("configs")
+    rows = rows if isinstance(rows, list) else []
+    return [(str(row.get("path", "?")), str(row.get("sha256", "?"))) for row in rows if isinstance(row, Mapping)]
+
+
+def ledger(results: Results) -> list[Row]:
+    """The entries of the ledger, those that have to be mended first."""
+    order = ("stale", "expired", "worse", "matched")
+    return sorted(results.known, key=lambda row: order.index(row["state"]) if row["state"] in order else len(order))

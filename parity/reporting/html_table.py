@@ -1,0 +1,93 @@
+"""The report's table of cells: its rows, and what it can be filtered by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from parity.config.nodes import printable
+from parity.judge.verdict import Verdict
+from parity.reporting.cells import LABELS, Cell, Status
+from parity.reporting.console import factor
+
+MAX_TENSORS = 4
+MAX_MESSAGE = 90
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row; `link` is the anchor of a finding, `anchor` that of the row itself where it has no finding."""
+
+    status: str
+    label: str
+    verdict: str
+    case: str
+    op: str
+    dtype: str
+    backend: str
+    tensors: str
+    excess: str
+    ratio: str
+    causes: str
+    link: str
+    anchor: str
+
+
+def table_row(cell: Cell) -> TableRow:
+    """The row of a cell."""
+    compared = cell.verdict != Verdict.NOT_COMPARED.value
+    return TableRow(
+        status=cell.status.value,
+        label=LABELS[cell.status],
+        verdict=cell.verdict if compared else cell.outcome,
+        case=cell.id,
+        op=cell.op,
+        dtype=cell.dtype,
+        backend=cell.backend,
+        tensors=shortened(cell.tensors),
+        excess=factor(cell.excess) if compared else "",
+        ratio="" if cell.ratio is None else factor(cell.ratio),
+        causes=", ".join(cell.causes) if cell.finding or compared else brief(cell.message),
+        link=cell.anchor if cell.finding else "",
+        anchor="" if cell.finding else cell.anchor,
+    )
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    hidden = len(names) - MAX_TENSORS
+    return ", ".join(names) if hidden < 2 else f"{', '.join(names[:MAX_TENSORS])} and {hidden} more"
+
+
+def brief(message: str) -> str:
+    """The beginning of a message's last line."""
+    line = message.strip().rpartition("\n")[2]
+    return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A column that the table is filtered by, with its values and how many cells have each."""
+
+    key: str
+    label: str
+    options: tuple[tuple[str, int], ...]
+
+
+def filters(found: Sequence[Cell]) -> list[Filter]:
+    """The choices that there are; a column with one value is left out."""
+    columns: dict[str, Iterable[str]] = {
+        "op": (cell.op for cell in found),
+        "backend": (cell.backend for cell in found),
+        "dtype": (cell.dtype for cell in found),
+        "verdict": (table_row(cell).verdict for cell in found),
+        "cause": (cause for cell in found if cell.finding for cause in cell.causes),
+    }
+    counted = [(key, Counter(map(printable, values))) for key, values in columns.items()]
+    return [Filter(key, key, tuple(sorted(numbers.items()))) for key, numbers in counted if len(numbers) > 1]
+
+
+def statuses(numbers: dict[str, int]) -> list[tuple[str, str, int]]:
+    """Each status with its words and its number of cells."""
+    return [(status, LABELS[Status(status)], n) for status, n in numbers.items()]

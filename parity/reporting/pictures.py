@@ -1,0 +1,205 @@
+"""What the report's pictures show, as numbers: how large the errors of a tensor are, and where they sit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_ELEMENTS = 1_000_000
+"""Of a larger tensor, elements at even distances are looked at."""
+
+MAX_ROWS, MAX_COLUMNS = 16, 40
+N_LEVELS = 6
+NOT_FINITE = N_LEVELS + 1
+"""The level of a block in which one side only is finite; 0 is that of a block without any error."""
+
+FINEST_DECADES = 8
+"""A histogram that spans no more has four bars for each decade, else two."""
+
+LOWEST = -6
+"""The decade, in units of the histogram, below which errors are counted together."""
+
+Floats = NDArray[np.float64]
+
+
+class PictureError(Exception):
+    """Two arrays of which no picture can be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """|actual − oracle| of a tensor, infinite where one side only is finite.
+
+    `values` has as many axes as the tensor; `n_elements` is the size of the whole, of which `values` may be a part.
+    """
+
+    values: Floats
+    shape: tuple[int, ...]
+
+    @property
+    def n_elements(self) -> int:
+        """The size of the tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether only a part of the elements was looked at."""
+        return self.values.size < self.n_elements
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many elements have an error in each bar; `n_exact` have none, `n_infinite` are finite on one side only."""
+
+    counts: tuple[int, ...]
+    n_exact: int
+    n_infinite: int
+
+    @property
+    def total(self) -> int:
+        """All elements."""
+        return sum(self.counts) + self.n_exact + self.n_infinite
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The bars that several histograms share: `n` of equal width between the decimal logarithms `low` and `high`."""
+
+    low: int
+    high: int
+
+    @property
+    def n(self) -> int:
+        """How many bars there are."""
+        return (self.high - self.low) * (4 if self.high - self.low <= FINEST_DECADES else 2)
+
+
+@dataclass(frozen=True)
+class Map:
+    """The largest error in each block of a tensor that was laid out in rows and columns.
+
+    `levels` are 1 to N_LEVELS in equal steps of the logarithm between `low` and `high`, 0 without any error, and
+    NOT_FINITE. `rows` and `columns` say what the axes are.
+    """
+
+    levels: NDArray[np.int64]
+    low: float
+    high: float
+    rows: str
+    columns: str
+
+
+def errors(actual: NDArray[Any], exact: NDArray[Any]) -> Errors:
+    """|actual − exact|, of evenly spaced elements where there are many; raises PictureError."""
+    if actual.shape != exact.shape:
+        raise PictureError(f"its shape {list(actual.shape)} is not that of the exact answer, {list(exact.shape)}")
+    strange = [array.dtype for array in (actual, exact) if array.dtype.kind not in "biuf"]
+    if strange:
+        raise PictureError(f"{strange[0]} is no dtype of real numbers")
+    if not actual.size:
+        raise PictureError("it has no elements")
+    place = thinned(actual.shape)
+    found, wanted = (np.asarray(array[place], dtype=np.float64) for array in (actual, exact))
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(found - wanted)
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return Errors(np.where(same, 0.0, np.where(np.isfinite(off), off, np.inf)), actual.shape)
+
+
+def thinned(shape: Sequence[int]) -> tuple[slice, ...]:
+    """Slices that leave at most MAX_ELEMENTS: the longest axis is halved until they fit."""
+    steps = [1] * len(shape)
+    left = list(shape)
+    while math.prod(left) > MAX_ELEMENTS:
+        longest = left.index(max(left))
+        steps[longest] *= 2
+        left[longest] = -(-shape[longest] // steps[longest])
+    return tuple(slice(None, None, step) for step in steps)
+
+
+def axis_for(many: Sequence[Errors], unit: float) -> Axis:
+    """Whole decades around the errors of several tensors, in units of `unit`, with 1 and 10 among them."""
+    logs = [found for one in many if (found := logarithms(one.values, unit)).size]
+    low = min((float(found.min()) for found in logs), default=0.0)
+    high = max((float(found.max()) for found in logs), default=0.0)
+    return Axis(max(min(math.floor(low), -1), LOWEST), max(math.floor(high) + 1, 2))
+
+
+def logarithms(values: Floats, unit: float) -> Floats:
+    """Decimal logarithms of the errors that have one."""
+    usable = values[(values > 0) & np.isfinite(values)]
+    return np.asarray(np.log10(usable) - math.log10(unit), dtype=np.float64)
+
+
+def histogram(found: Errors, unit: float, axis: Axis) -> Histogram:
+    """The errors in units of `unit`, counted by their decimal logarithm; what is off the axis is in its last bars."""
+    inside = np.clip(logarithms(found.values, unit), axis.low, np.nextafter(axis.high, axis.low))
+    counts, _ = np.histogram(inside, bins=axis.n, range=(axis.low, axis.high))
+    exact, infinite = (int(np.count_nonzero(mask)) for mask in (found.values == 0, np.isinf(found.values)))
+    return Histogram(tuple(counts.tolist()), exact, infinite)
+
+
+def mismatch_map(found: Errors) -> Map:
+    """Where the errors sit, in at most MAX_ROWS times MAX_COLUMNS blocks."""
+    split = best_split(found.shape)
+    plane = found.values.reshape(math.prod(found.values.shape[:split]), -1)
+    worst = largest_by_block(plane)
+    usable = worst[(worst > 0) & np.isfinite(worst)]
+    high = float(usable.max()) if usable.size else 1.0
+    # Within a decade a difference of shades would show noise as a pattern.
+    low = min(float(usable.min()), high / 10) if usable.size else 0.1
+    return Map(levels(worst, low, high), low, high, axes_text(found.shape, 0, split), axes_text(found.shape, split))
+
+
+def best_split(shape: Sequence[int]) -> int:
+    """How many leading axes become rows, so that the plane is about twice as wide as high; a vector is one row."""
+    if len(shape) < 2:
+        return 0
+    return min(range(1, len(shape)), key=lambda n: abs(math.log(2 * math.prod(shape[:n]) / math.prod(shape[n:]))))
+
+
+def axes_text(shape: Sequence[int], start: int, stop: int | None = None) -> str:
+    """`axis 0 (64)`, `axes 1 to 3 (8 × 6 × 6)`, or nothing where there is no axis."""
+    sizes = shape[start:stop]
+    if not sizes:
+        return ""
+    name = f"axis {start}" if len(sizes) == 1 else f"axes {start} to {start + len(sizes) - 1}"
+    return f"{name} ({' × '.join(map(str, sizes))})"
+
+
+def largest_by_block(plane: Floats) -> Floats:
+    """The largest value in each block of a plane."""
+    heights, widths = (edges(n, most) for n, most in zip(plane.shape, (MAX_ROWS, MAX_COLUMNS), strict=True))
+    by_row = np.maximum.reduceat(plane, heights, axis=0)
+    return np.asarray(np.maximum.reduceat(by_row, widths, axis=1), dtype=np.float64)
+
+
+def edges(n: int, most: int) -> NDArray[np.intp]:
+    """Where at most `most` blocks of nearly equal length begin."""
+    blocks = min(n, most)
+    return (np.arange(blocks) * n) // blocks
+
+
+def levels(worst: Floats, low: float, high: float) -> NDArray[np.int64]:
+    """The level of each block."""
+    usable = (worst > 0) & np.isfinite(worst)
+    logs = np.log10(worst, out=np.zeros_like(worst), where=usable)
+    share = (logs - math.log10(low)) / (math.log10(high) - math.log10(low))
+    shades = 1 + np.clip((share * N_LEVELS).astype(np.int64), 0, N_LEVELS - 1)
+    return np.where(np.isinf(worst), NOT_FINITE, np.where(worst > 0, shades, 0))
+
+
+def runs(shades: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Stretches of one level in a map: level, row, first column, length."""
+    for row, line in enumerate(shades.tolist()):
+        column = 0
+        for level, stretch in groupby(line):
+            length = sum(1 for _ in stretch)
+            yield level, row, column, length
+            column += length
