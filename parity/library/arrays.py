@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ NUMERIC = "fiubc"
 """The kinds of dtypes that can be compared: float, signed, unsigned, bool, complex."""
 
 READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("toarray", lambda value: value.toarray()),
+    ("todense", lambda value: value.todense()),
     ("numpy", lambda value: value.numpy()),
     ("asnumpy", lambda value: value.asnumpy()),
     ("__array__", np.asarray),
     ("__dlpack__", lambda value: np.from_dlpack(value, device="cpu")),
 )
-"""What a tensor may offer, and how its values are read then; the first that works is taken."""
+"""What a tensor may offer, and how its values are read then; the first that works is taken. Sparse arrays of SciPy and
+jax offer the first two."""
 
 WIDENED = ("bfloat16", "float8", "float4", "complex32")
 """How the names of dtypes begin that NumPy has not, and that float32 or complex64 holds exactly."""
@@ -69,7 +72,7 @@ def is_tensor(value: Any) -> bool:
     """Whether an object offers its values in a way that `read` knows."""
     if isinstance(value, type):
         return False
-    return hasattr(value, "toarray") or any(hasattr(value, name) for name, _ in READERS)
+    return any(hasattr(value, name) for name, _ in READERS)
 
 
 def number(value: complex, where: str) -> Tensor:
@@ -96,14 +99,12 @@ def read(value: Any, where: str) -> Tensor:
     """A framework's tensor: detached, dense, on the host, and in a dtype that NumPy has."""
     if hasattr(value, "detach") and hasattr(value, "numpy"):
         return torch_like(value, where)
-    if hasattr(value, "toarray"):
-        return replace(plain(value.toarray(), where), note="made dense")
     problem: Exception | None = None
     for name, reader in READERS:
         if hasattr(value, name):
             try:
                 return plain(reader(value), where)
-            except Exception as error:  # the next way may work
+            except Exception as error:  # a framework may raise anything, and the next way may work
                 problem = error
     raise problem or TypeError("it offers no values")
 
@@ -113,23 +114,28 @@ def torch_like(value: Any, where: str) -> Tensor:
     tensor, notes = value.detach(), []
     if hasattr(tensor, "cpu"):
         tensor = tensor.cpu()
-    dtype = str(tensor.dtype).rpartition(".")[2]
+    dtype, changed = str(tensor.dtype).rpartition(".")[2], False
     if getattr(tensor, "is_quantized", False) is True:
-        tensor, dequantized = tensor.dequantize(), True
+        tensor, changed = tensor.dequantize(), True
         notes.append(f"{dtype}, dequantized")
-    else:
-        dequantized = False
-    if any(word in str(getattr(tensor, "layout", "")).lower() for word in ("sparse", "mkldnn")):
+    if is_sparse(tensor):
         tensor = tensor.to_dense()
         notes.append("made dense")
     if dtype.startswith(WIDENED):
-        tensor = tensor.cfloat() if dtype == "complex32" else tensor.float()
+        tensor, changed = tensor.cfloat() if dtype == "complex32" else tensor.float(), True
         notes.append(widened_note(dtype))
     for lazy in ("resolve_conj", "resolve_neg"):
-        tensor = getattr(tensor, lazy, lambda unchanged=tensor: unchanged)()
+        tensor = getattr(tensor, lazy)() if hasattr(tensor, lazy) else tensor
     found = plain(tensor.numpy(), where)
-    special = dequantized or dtype.startswith(WIDENED)
-    return Tensor(found.values, dtype if special else found.dtype, note=", ".join(notes))
+    return Tensor(found.values, dtype if changed else found.dtype, note=", ".join(notes))
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Whether a tensor has to be made dense: torch says so by its layout, paddle 3.3.1 by a method, and its `numpy()`
+    ends the process where that is not asked."""
+    said = getattr(tensor, "is_sparse", False)
+    layout = str(getattr(tensor, "layout", "")).lower()
+    return bool(said() if callable(said) else said) or "sparse" in layout or "mkldnn" in layout
 
 
 def widened_note(dtype: str) -> str:

@@ -201,10 +201,19 @@ def localized(scene: Scene) -> Iterator[Hint]:
     if not scene.same_shape:
         return
     wrong = excess(scene.actual, scene.expected, scene.tolerance) > 1
-    if np.count_nonzero(wrong) > 1 and (where := describe(wrong)):
+    if compact(wrong) and (where := describe(wrong)):
         there = contents(scene.actual[wrong])
         said = f"; {scene.names[0]} has {there} there" if there != "other numbers" else ""
         yield Hint(f"confined to {where}{said}", "localized")
+
+
+def compact(wrong: NDArray[np.bool_]) -> bool:
+    """Whether several wrong elements fill at least half of a block, of a row, or of two."""
+    axes = range(wrong.ndim)
+    hit = [np.flatnonzero(wrong.any(axis=tuple(other for other in axes if other != axis))) for axis in axes]
+    whole = all(places.size <= 2 or places[-1] - places[0] == places.size - 1 for places in hit)
+    n_wrong = int(np.count_nonzero(wrong))
+    return whole and n_wrong > 1 and 2 * n_wrong >= math.prod(places.size for places in hit)
 
 
 EXPERIMENTS = (zeros, scaled, taken, rearranged, coarse, localized)

@@ -13,7 +13,7 @@ from parity.config.plan import Tolerance
 from parity.judge.formats import FORMATS
 from parity.judge.judge import vacuous
 from parity.judge.metrics import Metrics
-from parity.library.arrays import Tensor, in_dtype_of
+from parity.library.arrays import WIDENED, Tensor, in_dtype_of
 from parity.library.limits import Limits
 from parity.library.numbers import excess, measure
 from parity.library.pairs import Pair
@@ -42,8 +42,8 @@ class Judge:
         pair = in_one_dtype(pair)
         actual, expected = sides_of(pair)
         shape, dtype = self._against(*shapes(pair)), self._against(actual.dtype, expected.dtype)
-        notes = tuple(f"{n}: {t.note}" for n, t in zip(self.names, (actual, expected), strict=True) if t.note)
-        row = Row(pair.path, Agreement.STRUCTURE, shape, dtype, notes=notes)
+        notes = (self._against(actual.note or "as it is", expected.note or "as it is"),)
+        row = Row(pair.path, Agreement.STRUCTURE, shape, dtype, notes=notes if actual.note or expected.note else ())
         if actual.values.shape != expected.values.shape:
             return replace(row, message="the shapes differ")
         return self._measured(row, pair)
@@ -55,6 +55,7 @@ class Judge:
         actual, expected = sides_of(pair)
         tolerance = self.tolerance(pair)
         metrics = measure(actual.values, expected.values, tolerance, equal_nan=self.equal_nan)
+        metrics = replace(metrics, max_ulp_diff=ulps(metrics.max_ulp_diff, actual.dtype, expected.dtype))
         verdict, message = verdict_of(metrics), ""
         if self.check_dtype and actual.dtype != expected.dtype:
             message = f"the dtypes differ; the values are {verdict.value}" + (
@@ -92,6 +93,13 @@ class Judge:
             Place(i, actual.values[i], expected.values[i], None if exact is None else exact[i])
             for i in indices[:MAX_PLACES]
         )
+
+
+def ulps(counted: int | None, actual: str, expected: str) -> int | None:
+    """A distance in ulps as the dtypes before widening have it: bfloat16 has one number in 2^16 of float32's."""
+    if not any(dtype.startswith(WIDENED) for dtype in (actual, expected)):
+        return counted
+    return None if counted is None or not actual == expected == "bfloat16" else counted >> 16
 
 
 def in_one_dtype(pair: Pair) -> Pair:
@@ -147,9 +155,8 @@ def errors(pair: Pair) -> Errors | None:
         return None
     (actual, expected), exact = sides_of(pair), pair.exact.values
     if exact.shape != expected.values.shape:
-        raise ValueError(
-            f"exact {pair.path}: shape {list(exact.shape)}, but {list(expected.values.shape)} is what is compared"
-        )
+        where = f"exact {pair.path}".strip()
+        raise ValueError(f"{where} has shape {list(exact.shape)}; it must have that of expected, {shapes(pair)[1]}")
     none = Tolerance(0.0, 0.0)
     left, right = (measure(side.values, exact, none) for side in (actual, expected))
     size = measure(np.zeros_like(exact), exact, none).rmse

@@ -14,9 +14,10 @@ from parity.library.report import Agreement, Errors, Report, Row
 
 MAX_SHOWN = 20
 MAX_NAMED = 6
+MANY_ULPS = 10**6
 SAID = {
     Agreement.OUTSIDE: "outside the tolerance",
-    Agreement.NONFINITE: "NaN or Inf on one side only",
+    Agreement.NONFINITE: "NaN or Inf",
     Agreement.STRUCTURE: "another structure",
 }
 
@@ -33,8 +34,7 @@ def message(report: Report) -> str:
     if hidden:
         lines += ["", f"and {len(hidden)} more: {some(hidden)}"]
     lines += [] if report.passes else remaining(report)
-    if report.suspects:
-        lines += ["", f"suspect: {suspects_text(report)}"]
+    lines += ["", f"suspect: {suspects_text(report)}"] if report.suspects else []
     return "\n".join(lines)
 
 
@@ -99,19 +99,21 @@ def title(row: Row) -> str:
     return row.path or "the tensor"
 
 
-def measured(row: Row) -> Iterator[str]:
+def measured(row: Row) -> list[str]:
     """How many elements are outside which tolerance, by how much at most, and what would let them pass."""
     m, tolerance = row.metrics, row.tolerance
     assert m is not None and tolerance is not None  # noqa: S101 - the caller looked
-    share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)})"
-    strange = f", {m.n_nonfinite_mismatched} of them not finite on one side only" if m.n_nonfinite_mismatched else ""
-    yield f"{share} are outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}{strange}"
+    limits = f"outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"
+    share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)}) are {limits}"
+    strange = f", {m.n_nonfinite_mismatched} of them for a NaN or Inf" if m.n_nonfinite_mismatched else ""
+    first = (share if m.n_elements > 1 else limits) + strange
+    if row.dtype == "bool":
+        return [first]
     largest = [f"abs {brief(m.max_abs_diff)}", f"rel {brief(m.max_rel_diff)}"]
-    largest += (
-        [f"{m.max_ulp_diff} ulp" if m.max_ulp_diff < 1e6 else f"{m.max_ulp_diff:.1e} ulp"] if m.max_ulp_diff else []
-    )
+    if m.max_ulp_diff:
+        largest.append(f"{m.max_ulp_diff if m.max_ulp_diff < MANY_ULPS else brief(m.max_ulp_diff)} ulp")
     finite = " where both are finite" if m.n_nonfinite_mismatched else ""
-    yield f"largest difference{finite}: {', '.join(largest)}; {needed(row)}"
+    return [first, f"largest difference{finite}: {', '.join(largest)}; {needed(row)}"]
 
 
 def needed(row: Row) -> str:
@@ -138,9 +140,12 @@ def place_lines(row: Row, names: tuple[str, str]) -> list[str]:
     if not row.places:
         return []
     exact = row.errors is not None
-    head = ["worst at", *names, *(["exact"] if exact else [])]
+    head = ["worst at" if row.places[0].index else "", *names, *(["exact"] if exact else [])]
     body = [
-        [str(list(p.index)) if p.index else "[]", *map(spelled, (p.actual, p.expected, *((p.exact,) if exact else ())))]
+        [
+            str(list(p.index)) if p.index else "value",
+            *map(spelled, (p.actual, p.expected, *((p.exact,) if exact else ()))),
+        ]
         for p in row.places
     ]
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
@@ -160,7 +165,7 @@ def who(errors: Errors, names: tuple[str, str]) -> str:
         if ratio >= OFF:
             times = f"{brief(ratio)} times" if math.isfinite(ratio) else "infinitely"
             return f"{sizes}: {off} is off, {times} as far as {other}"
-    return f"{sizes}: neither is clearly further off than the other; the tolerance may ask for too much"
+    return f"{sizes}: both are about as far off"
 
 
 def inverse(ratio: float) -> float:
@@ -170,6 +175,8 @@ def inverse(ratio: float) -> float:
 
 def suspects_text(report: Report) -> str:
     """The passes that say little, by what they say little for."""
+    if lone(report):
+        return report.rows[0].suspect
     found: dict[str, list[str]] = {}
     for row in report.suspects:
         found.setdefault(row.suspect, []).append(title(row))
