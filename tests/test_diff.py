@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parity.reporting.diff import Diff, Kind, compare
-from parity.reporting.diff_sides import DiffError, mapping
 from parity.reporting.results import FILE_NAME, ResultsError, Row
 from tests.stored_runs import CASE, case_row, comparison, diagnosis, stored, unstable
 
@@ -52,6 +50,16 @@ def rounding(**changed: Any) -> Row:
 
 def hidden(ratio: float, **changed: Any) -> Row:
     return passes(suspect=True, culprit=["paddle"], error_ratio={"actual": ratio, "expected": None}, **changed)
+
+
+def renamed_backends(*names: str) -> list[Row]:
+    return [{"name": name, "framework": name.partition("=")[0], "version": "1.2.3"} for name in names]
+
+
+def both_releases(path: Path) -> Path:
+    rows = [passes(actual="paddle==2.6.2"), fails()]
+    outcomes = [outcome(name) for name in ("torch", "paddle==2.6.2", "paddle")]
+    return run(path, rows, outcomes, backends=renamed_backends("torch", "paddle==2.6.2", "paddle"))
 
 
 @pytest.fixture
@@ -254,166 +262,6 @@ def test_every_cell_is_in_one_place(tmp_path):
     changed = {(change.case, change.backend) for change in diff.changes}
     assert len(changed) + diff.same + diff.never + sum(diff.only_b.values()) == 4 * 2
     assert (changed, diff.same, diff.never) == ({("bad", "paddle"), ("gone", "paddle")}, 1, 3)
-
-
-def test_what_differs_between_the_runs_is_on_top(diffed):
-    newer = [
-        {"name": "torch", "framework": "torch", "version": "2.14.0", "numpy": "2.1.0"},
-        {"name": "paddle", "framework": "paddle", "version": "1.2.3", "mode": "eager", "numpy": "2.2.0"},
-    ]
-    older = [{**row, "version": "1.2.3", "mode": "eager", "numpy": "2.1.0"} for row in newer]
-    before = {"parity": "0.1.0", "seed": 0, "host": {"threads": 1}, "configs": [{"path": "x.yaml", "sha256": "1"}]}
-    after = {"parity": "0.2.0", "seed": 1, "host": {"threads": 4}, "configs": [{"path": "x.yaml", "sha256": "2"}]}
-    diff = diffed(
-        [passes()],
-        [passes()],
-        a_parts={"run": before, "backends": older, "summary": {"exit_code": 130}},
-        b_parts={"run": after, "backends": newer},
-    )
-    wanted = ["torch 1.2.3 -> 2.14.0", "paddle numpy 2.1.0 -> 2.2.0", "parity 0.1.0 -> 0.2.0", "seed 0 -> 1"]
-    wanted += ["threads 1 -> 4", "config x.yaml changed", "torch mode eager -> none"]
-    wanted += ["A was interrupted; what it had not finished was not compared"]
-    assert sorted(diff.run_notes) == sorted(wanted)
-
-
-CHANGED_INPUTS = {
-    "param eps 1e-05 -> 0.001": {"params": {"num_groups": 4, "eps": 1e-3}},
-    "param eps 1e-05 -> none": {"params": {"num_groups": 4}},
-    "op group_norm -> layer_norm": {"op": "layer_norm"},
-    "input x: shape [4] -> [5]": {"inputs": {"x": {"shape": [5], "draw": "normal()", "file": None}}},
-    "input x: normal() -> normal() + 100": {"inputs": {"x": {"shape": [4], "draw": "normal() + 100", "file": None}}},
-    "input x is given in A only": {"inputs": {}},
-}
-
-
-@pytest.mark.parametrize("note", CHANGED_INPUTS)
-def test_a_finding_on_other_inputs_says_so(tmp_path, note):
-    given = case_row(dtypes=["float32"], inputs={"x": {"shape": [4], "draw": "normal()", "file": None}})
-    a = run(tmp_path / "a", [passes()], cases=[given])
-    b = run(tmp_path / "b", [fails()], cases=[given | CHANGED_INPUTS[note]])
-    diff = compare(a, b)
-    assert diff.changes[0].notes == (note,)
-    assert diff.not_alike == {CASE: (note,)}
-
-
-def test_another_seed_is_another_input(diffed):
-    diff = diffed([passes()], [fails()], a_parts={"run": {"seed": 0}}, b_parts={"run": {"seed": 1}})
-    assert diff.changes[0].notes == ("input x has other values", "input weight has other values")
-
-
-@pytest.mark.parametrize(("values", "notes"), [([1.0, 2.0], ()), ([1.0, 3.0], ("input x has other values",))])
-def test_literal_inputs_are_compared_by_what_was_stored(tmp_path, values, notes):
-    given = case_row(dtypes=["float32"], inputs={"x": {"shape": [2], "draw": "values(shape=(2,))", "file": "t/x.npy"}})
-    runs = [run(tmp_path / name, rows, cases=[given]) for name, rows in (("a", [passes()]), ("b", [fails()]))]
-    for path, stored_values in zip(runs, ([1.0, 2.0], values), strict=True):
-        (path / "t").mkdir()
-        np.save(path / "t" / "x.npy", np.array(stored_values))
-    assert compare(*runs).changes[0].notes == notes
-
-
-def test_a_stored_input_outside_the_run_is_not_read(tmp_path):
-    given = case_row(dtypes=["float32"], inputs={"x": {"shape": [2], "draw": "values()", "file": "../secret.npy"}})
-    (tmp_path / "secret.npy").write_text("secret")
-    a, b = (run(tmp_path / name / "run", [passes()], cases=[given]) for name in "ab")
-    (tmp_path / "a" / "secret.npy").write_text("other")
-    assert compare(a, b).not_alike == {}
-
-
-def test_another_tolerance_is_told_beside_the_finding(diffed):
-    diff = diffed([passes(rtol=1.0)], [fails()])
-    assert diff.changes[0].notes == ("tolerance rtol 1 atol 1e-05 -> rtol 1.3e-06 atol 1e-05",)
-
-
-def test_entries_of_the_ledger_that_became_stale_are_told(diffed):
-    entry = {"case": CASE, "backend": "paddle", "reason": ACCEPTED, "state": "matched", "message": "c.yaml:9: matched"}
-    stale = entry | {"state": "stale", "message": "c.yaml:9: stale: remove the entry"}
-    diff = diffed([fails(known=ACCEPTED)], [passes()], a_parts={"known": [entry]}, b_parts={"known": [stale]})
-    [change] = diff.ledger
-    assert (change.before, change.after, change.fails, kinds(diff)) == ("matched", "stale", True, ["fixed"])
-    same = diffed([passes()], [passes()], a_parts={"known": [entry] * 2}, b_parts={"known": [entry]})
-    assert [(change.before, change.after) for change in same.ledger] == [("matched", None)]
-
-
-NAMES = ["torch", "paddle", "paddle==2.6.2", "a=b"]
-
-
-@pytest.mark.parametrize(
-    ("text", "pair"),
-    [
-        ("paddle==2.6.2=paddle", ("paddle==2.6.2", "paddle")),
-        ("paddle=paddle==2.6.2", ("paddle", "paddle==2.6.2")),
-        ("paddle==2.6.2=paddle==2.6.2", ("paddle==2.6.2", "paddle==2.6.2")),
-        ("a=b=torch", ("a=b", "torch")),
-    ],
-)
-def test_a_map_is_split_where_both_sides_are_backends(text, pair):
-    assert mapping(text, NAMES, NAMES) == pair
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("torch", "is not OLD=NEW"),
-        ("torch==2", "is not OLD=NEW"),
-        ("padle=torch", 'RUN_A has no backend "padle"; did you mean "paddle"? It has torch'),
-        ("torch=padle", 'RUN_B has no backend "padle"; did you mean "paddle"?'),
-        ("zzz=\x1b[31m", 'RUN_A has no backend "zzz"; It has torch'),
-    ],
-)
-def test_a_map_that_names_nobody_is_told_with_the_nearest(text, said):
-    with pytest.raises(DiffError) as error:
-        mapping(text, NAMES, NAMES)
-    assert said in str(error.value)
-    assert str(error.value).isprintable()
-
-
-def test_an_ambiguous_map_is_refused():
-    with pytest.raises(DiffError, match="2 ways"):
-        mapping("a=b=c", ["a", "a=b"], ["c", "b=c"])
-
-
-def renamed_backends(*names: str) -> list[Row]:
-    return [{"name": name, "framework": name.partition("=")[0], "version": "1.2.3"} for name in names]
-
-
-def test_a_mapped_backend_is_compared_under_its_new_name(tmp_path):
-    old = run(
-        tmp_path / "a",
-        [fails(actual="paddle==2.6.2", culprit=["paddle==2.6.2"])],
-        [outcome("torch"), outcome("paddle==2.6.2")],
-        backends=renamed_backends("torch", "paddle==2.6.2"),
-    )
-    new = run(tmp_path / "b", [passes()])
-    assert kinds(compare(old, new)) == ["vanished"]
-    diff = compare(old, new, maps=["paddle==2.6.2=paddle"])
-    assert [(change.kind, change.backend) for change in diff.changes] == [(Kind.FIXED, "paddle")]
-    assert "paddle==2.6.2 in A (1.2.3) is compared with paddle in B (1.2.3)" in diff.run_notes
-
-
-def both_releases(path: Path) -> Path:
-    rows = [passes(actual="paddle==2.6.2"), fails()]
-    outcomes = [outcome(name) for name in ("torch", "paddle==2.6.2", "paddle")]
-    return run(path, rows, outcomes, backends=renamed_backends("torch", "paddle==2.6.2", "paddle"))
-
-
-def test_two_backends_of_one_run(tmp_path):
-    path = both_releases(tmp_path / "a")
-    diff = compare(path, tmp_path / "." / "a", maps=["paddle==2.6.2=paddle"])
-    assert ([(c.kind, c.backend) for c in diff.changes], diff.same) == ([(Kind.NEW, "paddle")], 0)
-    back = compare(path, path, maps=["paddle=paddle==2.6.2"])
-    assert [(c.kind, c.backend) for c in back.changes] == [(Kind.FIXED, "paddle==2.6.2")]
-
-
-def test_a_backend_whose_name_is_given_away_is_told(tmp_path):
-    a, b = both_releases(tmp_path / "a"), both_releases(tmp_path / "b")
-    diff = compare(a, b, maps=["paddle==2.6.2=paddle"])
-    assert "paddle of A is not compared: --map gives its name to another backend" in diff.run_notes
-
-
-def test_a_backend_has_one_counterpart(tmp_path):
-    path = both_releases(tmp_path / "a")
-    with pytest.raises(DiffError, match="names a backend twice"):
-        compare(path, path, maps=["paddle==2.6.2=paddle", "torch=paddle"])
 
 
 def test_a_directory_that_is_no_run(tmp_path):
