@@ -73,7 +73,7 @@ def nested_list(values: NDArray[Any]) -> str:
 
 def number(value: Any) -> str:
     """The shortest text that is `value` in its own dtype."""
-    return str(value) if np.isfinite(value) else f"np.{abs(value)}".replace("np.", "-np." if value < 0 else "np.")
+    return str(value) if np.isfinite(value) else str(value).replace("nan", "np.nan").replace("inf", "np.inf")
 
 
 def block(lines: Iterable[str]) -> Code:

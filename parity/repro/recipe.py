@@ -112,9 +112,14 @@ class Recipe:
         return [name for name in self.op.differentiable if name in self.inputs] if self.upstream else []
 
     @property
+    def passed(self) -> list[str]:
+        """The inputs by the names under which the op takes them."""
+        return [item.name for item in self.op.inputs if {item.name, f"{item.name}.0"} & set(self.inputs)]
+
+    @property
     def absent(self) -> list[str]:
         """The optional inputs that are switched off."""
-        return [item.name for item in self.op.inputs if item.optional and item.name not in self.inputs]
+        return [item.name for item in self.op.inputs if item.optional and item.name not in self.passed]
 
     @property
     def framework(self) -> str:
@@ -138,7 +143,7 @@ def recipe(cell: Cell, results: Results, run_dir: Path) -> Recipe:
     op = known_op(cell, backend)
     params = known_params(op, cell.case["params"])
     ops = ops_file(backend, run_dir)
-    own = ops is not None and defines(ops, op.name)
+    own = ops is not None and (defines(ops, op.name) or not any(defines(ops, case["op"]) for case in results.cases))
     if not own and not has_method(str(backend["framework"]), op.name):
         raise ReproError(
             f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own lines; "

@@ -28,7 +28,8 @@ def is_small(recipe: Recipe) -> bool:
 
 def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
-    found = calls(recipe.framework, methods(recipe), {"device": recipe.backend["device"], "threads": recipe.threads})
+    constructed = {"device": recipe.backend["device"], "threads": recipe.threads}
+    found = calls(recipe.framework, methods(recipe), constructed, ["named_outputs"] if recipe.ops else [])
     checks = recipe.checks
     return template().render(
         doc=block(header),
@@ -92,7 +93,7 @@ def needs_backward(recipe: Recipe) -> bool:
 def imports(recipe: Recipe, found: Calls) -> list[Code]:
     """The imports from the standard library."""
     names = {"os", "sys"} if recipe.checks else {"os", "faulthandler"}
-    names |= {"collections.abc", "importlib.util", "inspect", "sys"} if recipe.ops else set()
+    names |= {"importlib.util", "inspect", "sys"} if recipe.ops else set()
     return [Code(line) for line in sorted({*found.imports, *(f"import {name}" for name in names)})]
 
 
@@ -142,7 +143,7 @@ def leaf_lines(recipe: Recipe) -> Iterator[Code]:
     """The inputs as the framework's tensors."""
     for item in recipe.op.inputs:
         n = sum(name.startswith(f"{item.name}.") for name in recipe.inputs)
-        if item.listed:
+        if item.listed and n:
             yield Code(f'{item.name} = [leaf(DATA[f"inputs/{item.name}.{{i}}"], False) for i in range({n})]')
         elif item.name in recipe.inputs:
             yield Code(f'{item.name} = leaf(DATA["inputs/{item.name}"], {item.name in recipe.differentiable})')
@@ -150,7 +151,7 @@ def leaf_lines(recipe: Recipe) -> Iterator[Code]:
 
 def call(function: str, recipe: Recipe, *, absent: bool = False) -> Iterator[Code]:
     """A call with the op's tensors and params by keyword, in one line or in four."""
-    tensors = [f"{item.name}={item.name}" for item in recipe.op.inputs if item.name not in recipe.absent]
+    tensors = [f"{name}={name}" for name in recipe.passed]
     tensors += [f"{name}=None" for name in recipe.absent] if absent else []
     params = [f"{name}={literal(value)}" for name, value in recipe.params.items()]
     line = f"{function}({', '.join([*tensors, *params])})"
@@ -175,7 +176,7 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
     yield from call("offered = dict", recipe, absent=True)
     yield Code(f"result = function(**taken(function, offered, {droppable}))")
-    yield Code('outputs = dict(result) if isinstance(result, collections.abc.Mapping) else {"y": result}')
+    yield Code("outputs = named_outputs(result)")
 
 
 def gradient_lines(recipe: Recipe) -> Iterator[Code]:
@@ -203,7 +204,7 @@ def backward_lines(recipe: Recipe) -> Iterator[Code]:
     yield Code(f"    upstream = iter([{upstream}])")
     yield Code("    names = inspect.signature(backward).parameters")
     yield Code("    found = backward(**{name: offered[name] if name in offered else next(upstream) for name in names})")
-    yield Code("    if not isinstance(found, collections.abc.Mapping):")
+    yield Code("    if not isinstance(found, Mapping):")
     yield Code("        found = found if isinstance(found, (tuple, list)) else [found]")
     yield Code(f"        found = dict(zip({literal(recipe.differentiable)}, found))")
     yield Code('    outputs.update((n if n.startswith("grad.") else f"grad.{n}", value) for n, value in found.items())')

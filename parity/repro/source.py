@@ -21,6 +21,7 @@ from parity.adapters import ADAPTERS
 from parity.repro.literals import Code, literal
 
 PACKAGE = "parity"
+BASE = "parity.adapters.base"
 CONSTRUCTOR = "__init__"
 SIMPLE = (ast.Name, ast.Attribute, ast.Constant)
 
@@ -55,9 +56,9 @@ class Source:
         """Lines without their indent, with some expressions replaced."""
         lines = list(self.lines[first - 1 : last])
         for part in sorted(edits, key=lambda part: (part.lineno, part.col_offset), reverse=True):
-            if part.lineno != part.end_lineno:
-                raise SourceError(f"{self.place(part)}: {ast.unparse(part)} is not on one line")
-            line = lines[part.lineno - first]
+            line, was = lines[part.lineno - first], ast.unparse(part).encode()
+            if line[part.col_offset : part.end_col_offset] != was:
+                raise SourceError(f"{self.place(part)}: {was.decode()} is not found in one piece")
             lines[part.lineno - first] = line[: part.col_offset] + edits[part].encode() + line[part.end_col_offset :]
         return Code(textwrap.dedent(b"".join(lines).decode()).strip("\n"))
 
@@ -104,8 +105,10 @@ def has_method(adapter: str, name: str) -> bool:
     return any(name in methods_of(cls) for cls in adapter_class(adapter).__mro__[:-1])
 
 
-def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any]) -> Calls:
+def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any], functions: Sequence[str] = ()) -> Calls:
     """What an adapter does in `methods`, as it is after its constructor was called with `arguments`.
+
+    `functions` are some of the module of the base of all adapters.
 
     Raises SourceError where the adapter's source cannot be turned into functions.
     """
@@ -114,6 +117,8 @@ def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any]) ->
     found.construct(bases)
     for name in methods:
         found.need_method(name, adapter)
+    for name in functions:
+        found.need_global(name, source_of(BASE))
     return Calls(tuple(map(Code, sorted(found.imports))), tuple(found.setup), found.definitions)
 
 
@@ -172,13 +177,18 @@ class Extraction:
 
     def edits(self, nodes: Sequence[ast.AST], source: Source, arguments: Mapping[str, Any]) -> Edits:
         """What of the text changes: `self.x`, and the names of arguments; takes in all that the nodes need."""
+        parts = [part for node in nodes for part in ast.walk(node)]
         local = set[str]().union(*map(bound_names, nodes))
+        # A function shares its name space with what was a method of its own.
+        twice = {name for part in parts if (name := own_attribute(part)) in local and name not in self.stored}
+        if clash := twice & {part.arg for part in parts if isinstance(part, ast.arg)}:
+            raise SourceError(f"{source.name}: {min(clash)} is a method and an argument of one that calls it")
         found: Edits = {}
-        for part in (part for node in nodes for part in ast.walk(node)):
+        for part in parts:
             if isinstance(part, ast.Attribute) and (name := own_attribute(part)):
                 found[part] = self.attribute(name, part, source)
-                if found[part] == name and name in local:
-                    raise SourceError(f"{source.place(part)}: {name} is a method's name and a local one")
+            elif isinstance(part, ast.Name) and part.id in twice:
+                found[part] = f"{part.id}_"
             elif isinstance(part, ast.Name) and part.id not in local | self.known | {"self"}:
                 if part.id in arguments:
                     found[part] = literal(arguments[part.id])

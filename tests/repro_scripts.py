@@ -1,0 +1,102 @@
+"""Runs generated scripts where parity cannot be imported, and reads what they print."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+DRIVER = '''
+import contextlib, io, json, runpy, sys
+
+
+class NoParity:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "parity":
+            raise ImportError("a script must not import parity")
+
+
+def outcome(script):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(script, run_name="__main__")
+            code = 0
+        except SystemExit as error:
+            code = error.code
+        except Exception as error:
+            code = repr(error)
+    return [code, printed.getvalue()]
+
+
+sys.meta_path.insert(0, NoParity())
+found = {script: outcome(script) for script in sys.argv[2:]}
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+'''
+
+HEAD = re.compile(
+    r"(?P<tensor>\S+) (?P<shape>\[.*?\]) against (?P<side>\S+): (?P<n>\d+) of (?P<size>\d+) elements outside "
+    r"rtol=(?P<rtol>\S+) atol=(?P<atol>\S+); largest difference (?P<largest>\S+)"
+)
+WORST = re.compile(r"    worst at (?P<index>\[.*?\]): (?P<values>.*)")
+RATIO = re.compile(r"    its error is (?P<ratio>\S+) times that of careful code; (?P<limit>\S+) is too much")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One comparison as a script printed it."""
+
+    tensor: str
+    side: str
+    head: Mapping[str, Any]
+    index: list[int]
+    values: Mapping[str, float]
+    ratio: float | None
+
+
+def run_together(scripts: Mapping[str, Sequence[Path]], folder: Path) -> dict[Path, tuple[Any, str]]:
+    """Exit code and output of each script; those of one interpreter run in one process, which has no parity."""
+    (folder / "driver.py").write_text(DRIVER)
+    started = []
+    for i, (python, paths) in enumerate(scripts.items()):
+        answers = folder / f"answers-{i}.json"
+        command = [python, "-I", str(folder / "driver.py"), str(answers), *map(str, paths)]
+        with (folder / f"errors-{i}.txt").open("w") as errors:
+            process = subprocess.Popen(command, cwd="/", stdout=errors, stderr=errors)
+        started.append((process, answers))
+    found: dict[Path, tuple[Any, str]] = {}
+    for process, answers in started:
+        assert process.wait(timeout=120) == 0, answers.with_name(answers.stem.replace("answers", "errors")).read_text()
+        found |= {Path(script): tuple(answer) for script, answer in json.loads(answers.read_text()).items()}
+    return found
+
+
+def run_alone(python: str, script: Path) -> subprocess.CompletedProcess[str]:
+    """A script as a user starts it, elsewhere and without parity."""
+    with TemporaryDirectory() as elsewhere:
+        blocked = "import sys; sys.modules['parity'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+        command = [python, "-c", blocked, str(script)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere, timeout=120)
+
+
+def comparisons(printed: str) -> Iterator[Printed]:
+    """What a script printed, in pieces."""
+    lines = printed.splitlines()
+    for i, line in enumerate(lines):
+        head = HEAD.fullmatch(line)
+        if head:
+            worst = WORST.fullmatch(lines[i + 1])
+            assert worst, lines[i + 1]
+            ratio = RATIO.fullmatch(lines[i + 2]) if i + 2 < len(lines) else None
+            pairs = (item.rsplit(" ", 1) for item in worst["values"].split(", "))
+            values = {name: float(value) for name, value in pairs}
+            index = json.loads(worst["index"])
+            yield Printed(
+                head["tensor"], head["side"], head.groupdict(), index, values, float(ratio["ratio"]) if ratio else None
+            )
