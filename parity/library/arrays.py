@@ -158,8 +158,10 @@ def kind_of(value: Any) -> str:
 
 
 def in_dtype_of(weak: Tensor, other: Tensor) -> Tensor:
-    """A Python number in the dtype of the tensor that it is compared with, where that can hold it."""
+    """A Python number in the dtype of the tensor that it is compared with, where that can hold it; none is a bool."""
     dtype, value = other.values.dtype, weak.values
+    if dtype.kind == "b":
+        return weak
     with np.errstate(all="ignore"):
         if dtype.kind == "c" or (dtype.kind == "f" and value.dtype.kind != "c"):
             held = value.astype(dtype)

@@ -20,8 +20,8 @@ from parity.judge.generic import EXACT, lies_on
 from parity.judge.lab import Predicted
 from parity.judge.locality import contents, describe
 from parity.judge.places import arrangements
+from parity.library.distance import excess, widened
 from parity.library.measure import MAX_ELEMENTS, Judge, sides_of
-from parity.library.numbers import excess, widened
 from parity.library.pairs import Pair
 from parity.library.report import Hint
 

@@ -14,8 +14,8 @@ from parity.judge.formats import FORMATS
 from parity.judge.judge import vacuous
 from parity.judge.metrics import Metrics
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
+from parity.library.distance import excess, measure
 from parity.library.limits import Limits
-from parity.library.numbers import excess, measure
 from parity.library.pairs import Pair
 from parity.library.report import Agreement, Errors, Place, Row
 
