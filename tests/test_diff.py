@@ -219,6 +219,25 @@ def test_a_rounding_difference_is_not_fixed_where_the_two_are_not_compared_any_m
     assert kinds(diffed([against_torch, passes()], [passes(), passes(expected="torch")])) == ["fixed"]
 
 
+def test_a_rounding_difference_is_not_fixed_where_the_other_side_is_off_now(diffed):
+    against_torch = fails(verdict="semantic", expected="torch", culprit=["torch"])
+    diff = diffed([rounding(expected="torch"), passes()], [against_torch, passes()])
+    assert [(change.kind, change.backend) for change in diff.changes] == [(Kind.NEW, "torch"), (Kind.BETTER, "paddle")]
+    assert diff.changes[1].after.reason == "it differs still, as the other side is off"
+
+
+def test_what_rounding_leaves_once_the_other_side_is_mended_is_not_new(diffed):
+    against_torch = fails(verdict="semantic", expected="torch", culprit=["torch"])
+    diff = diffed([against_torch, passes()], [rounding(expected="torch"), passes()])
+    assert [(change.kind, change.backend) for change in diff.changes] == [
+        (Kind.FIXED, "torch"),
+        (Kind.BETTER, "paddle"),
+    ]
+    assert (diff.changes[1].after.reason, diff.exit_code) == ("it differed in A too, as the other side was off", 0)
+    accepted = diffed([against_torch | {"known": ACCEPTED}, passes()], [rounding(expected="torch"), passes()])
+    assert kinds(accepted) == ["new", "fixed"]
+
+
 def test_new_is_more_urgent_than_vanished(diffed):
     diff = diffed([passes(), passes(tensor="grad.x")], [fails()])
     assert (kinds(diff), diff.exit_code) == (["new", "vanished"], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from parity import gate
 from parity.judge.envelope import OFF
 from parity.reporting.cells import SEVERITY, Status
 from parity.reporting.diff_notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
-from parity.reporting.diff_sides import Key, Point, Side, sides
+from parity.reporting.diff_sides import Key, Pair, Point, Side, sides
 from parity.reporting.reasons import FAILING, FINDINGS
 from parity.reporting.results import read_results
 
@@ -267,9 +267,10 @@ def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...])
     for tensor in dict.fromkeys([*before, *after]):
         change = TensorChange(tensor, before.get(tensor) or gap(a, key, "A"), after.get(tensor) or gap(b, key, "B"))
         kind = rule.kind(change.before, change.after)
-        lost = lost_pair(key, change, b) if kind is Kind.FIXED else None
-        if lost is not None:
-            kind, change = Kind.VANISHED, TensorChange(tensor, change.before, lost)
+        if kind is Kind.NEW:
+            kind, change = if_new(key, change, a)
+        elif kind is Kind.FIXED:
+            kind, change = if_fixed(key, change, b)
         if kind is not None:
             found.setdefault(kind, []).append(change)
     cell = b.cells.get(key) or a.cells[key]
@@ -279,14 +280,34 @@ def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...])
         yield Change(kind, cell.id, cell.op, cell.dtype, key[2], tuple(tensors), (*notes, *limits))
 
 
-def lost_pair(key: Key, change: TensorChange, b: Side) -> Point | None:
-    """What stands for B where a difference, in which nobody is off, is gone because B does not compare the two."""
-    case, dtype, backend = key
-    lost = [pair for pair in change.before.unowned if (case, dtype, change.tensor, pair) not in b.pairs]
-    if not lost:
-        return None
-    others = ", ".join(sorted(lost[0] - {backend})) or backend
-    return Point(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {others}")
+def if_new(key: Key, change: TensorChange, a: Side) -> tuple[Kind, TensorChange]:
+    """A difference in which nobody is off is not new where the two differed before, since the other side was off."""
+    ranks = [a.pairs.get(pair, 0) for pair in between(key, change, change.after)]
+    if change.after.off or min(ranks, default=0) < rank(change.after):
+        return Kind.NEW, change
+    return Kind.BETTER, because(change, "it differed in A too, as the other side was off")
+
+
+def if_fixed(key: Key, change: TensorChange, b: Side) -> tuple[Kind, TensorChange]:
+    """A difference in which nobody was off is not fixed where the two are not compared any more, or still differ."""
+    pairs = between(key, change, change.before)
+    lost = [", ".join(sorted(pair[3] - {key[2]})) for pair in pairs if pair not in b.pairs]
+    if lost:
+        gone = Point(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {lost[0]}")
+        return Kind.VANISHED, replace(change, after=gone)
+    if any(b.pairs[pair] for pair in pairs):
+        return Kind.BETTER, because(change, "it differs still, as the other side is off")
+    return Kind.FIXED, change
+
+
+def between(key: Key, change: TensorChange, point: Point) -> list[Pair]:
+    """The comparisons of a tensor in which nobody is off."""
+    return [(key[0], key[1], change.tensor, names) for names in point.unowned]
+
+
+def because(change: TensorChange, reason: str) -> TensorChange:
+    """The change with a reason beside it."""
+    return replace(change, after=replace(change.after, reason=reason))
 
 
 def gap(side: Side, key: Key, name: str) -> Point:

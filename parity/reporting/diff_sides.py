@@ -11,12 +11,15 @@ from parity import gate
 from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.judge.verdict import Verdict
-from parity.reporting.cells import NOT_COMPARED, Cell, Status, cells, ratio_of, status_of
+from parity.reporting.cells import NOT_COMPARED, SEVERITY, Cell, Status, cells, ratio_of, status_of
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 
 Key = tuple[str, str, str]
 """Case, dtype and backend."""
+
+Pair = tuple[str, str, str, frozenset[str]]
+"""Case, dtype, tensor and the names of both sides."""
 
 MISSING = frozenset((Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED))
 """What a cell has that was not compared."""
@@ -60,14 +63,15 @@ class Point:
 class Side:
     """A run as it is compared: its cells by case, dtype and backend, the latter as the second run calls it.
 
-    `pairs` are the comparisons that were made: case, dtype, tensor and the names on both sides.
+    `pairs` are the comparisons that were made, by case, dtype, tensor and the names on both sides: how bad they are, 0
+    where they do not fail the run.
     """
 
     run_dir: Path
     results: Results
     names: Mapping[str, str]
     cells: Mapping[Key, Cell]
-    pairs: frozenset[tuple[str, str, str, frozenset[str]]]
+    pairs: Mapping[Pair, int]
     level: str
 
     @property
@@ -139,9 +143,13 @@ def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) 
     """A run under the names of the second one, judged at the level `level` of `--fail-on`."""
     levelled = replace(results, run={**results.run, "fail_on": level})
     found = {(c.id, c.dtype, names[c.backend]): c for c in cells(levelled) if c.backend in names}
-    bare = Side(run_dir, results, names, found, frozenset(), level)
-    made = (row for row in results.comparisons if row["verdict"] != NOT_COMPARED)
-    return replace(bare, pairs=frozenset((r["case"], r["dtype"], r["tensor"], bare.pair(r)) for r in made))
+    bare = Side(run_dir, results, names, found, {}, level)
+    pairs: dict[Pair, int] = {}
+    for row in results.comparisons:
+        if row["verdict"] != NOT_COMPARED:
+            fails = row["known"] is None and row["verdict"] in gate.FAILING[level]
+            pairs[row["case"], row["dtype"], row["tensor"], bare.pair(row)] = SEVERITY[row["verdict"]] if fails else 0
+    return replace(bare, pairs=pairs)
 
 
 def sides(dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str) -> list[Side]:
