@@ -30,6 +30,7 @@ from parity.reporting import record
 from parity.reporting.cells import cells, counts
 from parity.reporting.kept import file_name, side_folders
 from parity.reporting.ledger_rows import ledger_row
+from parity.reporting.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results import (
     FILE_NAME,
     Results,
@@ -106,11 +107,14 @@ def run_and_show(
     run_dir: Path,
     *,
     command: Sequence[str],
-    as_json: bool = False,
+    outputs: Outputs,
     verbosity: int = 0,
     fail_on: str = gate.FAIL_ON[0],
 ) -> Results:
-    """`run` with progress on stderr and the results on stdout; raises OSError where `run_dir` cannot be written."""
+    """`run` with progress on stderr and the results on stdout and in files.
+
+    Raises OSError where `run_dir` or a file cannot be written.
+    """
     from rich.console import Console
 
     from parity.reporting.progress import reporter_for
@@ -118,20 +122,20 @@ def run_and_show(
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
         results = run(plan, options, run_dir, reporter, command, fail_on=fail_on)
-    try:
-        show(results, as_json=as_json, verbosity=verbosity)
-    except OSError as error:
-        print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
+    if not outputs.on_stdout:
+        try:
+            show(results, verbosity=verbosity)
+        except OSError as error:
+            print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
+    written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
     if verbosity >= 0:
-        Console(stderr=True).print(f"written to {run_dir}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        told = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
+        Console(stderr=True).print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
 
 
-def show(results: Results, *, as_json: bool = False, verbosity: int = 0) -> None:
-    """Print results on stdout, as tables or as results.json."""
-    if as_json:
-        print(results.as_json())  # noqa: T201 - the document is the output
-        return
+def show(results: Results, *, verbosity: int = 0) -> None:
+    """Print results as tables on stdout."""
     from parity.reporting.console import render, stdout_console
 
     render(results, stdout_console(), verbosity=verbosity)
@@ -150,9 +154,9 @@ def claim(out: Path | None, plan: Plan) -> Path:
             read_results(out)
         except ResultsError as error:
             raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(out)) from error
-        for name in (FILE_NAME, "log.txt"):
+        for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
             (out / name).unlink(missing_ok=True)
-        for name in ("tensors", "ops"):
+        for name in ("tensors", "ops", "repro"):
             shutil.rmtree(out / name, ignore_errors=True)
     return out
 

@@ -7,12 +7,16 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from parity import __version__
 from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
+
+if TYPE_CHECKING:
+    from parity.reporting.outputs import Outputs
 
 MAX_THREADS = 256
 """More threads or workers than this start a fork storm on any machine that tests run on."""
@@ -54,6 +58,43 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def output_options(command: Any) -> Any:
+    """The options that name what is written besides the tables; `outputs` takes their values."""
+    path = click.Path(allow_dash=True, dir_okay=False)
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables."),
+        click.option("--html", type=path, metavar="PATH", help="Write the report for reviewers as one HTML file."),
+        click.option("--junit-xml", type=path, metavar="PATH", help="Write JUnit XML, a test case for each cell."),
+        click.option("--markdown", type=path, metavar="PATH", help="Write a comment for a pull request (< 60 kB)."),
+        click.option("--github", is_flag=True, help="Print annotations and write the step summary of a GitHub job."),
+        click.option(
+            "--fingerprint",
+            "fingerprints",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="A directory of `parity fingerprint` to show in the HTML report. Repeatable.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files: str | None) -> Outputs:
+    """What the values of `output_options` ask for; a UsageError where two documents want stdout."""
+    from parity.reporting.outputs import STDOUT, Outputs
+
+    asked = {name.replace("_", "-"): path for name, path in files.items() if path is not None}
+    asked |= {"json": STDOUT} if as_json else {}
+    if list(asked.values()).count(STDOUT) > 1:
+        raise click.UsageError("only one document fits on stdout: give the others a file")
+    for folder in fingerprints:
+        if not (folder / "fingerprint.json").is_file():
+            raise click.BadParameter(f"{folder} holds no fingerprint.json", param_hint="--fingerprint")
+    return Outputs(asked, github, fingerprints)
 
 
 def end_once_on_signals() -> None:

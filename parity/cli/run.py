@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, output_options, outputs
 from parity.gate import FAIL_ON, INCOMPLETE
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def plan_options(command: Any) -> Any:
     epilog=example(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
+        "parity run configs/*.yaml --fail-on degraded --out parity-run --junit-xml parity.xml --github",
     )
 )
 @plan_options
@@ -77,7 +78,7 @@ def plan_options(command: Any) -> Any:
     show_default=True,
     help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
+@output_options
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
@@ -88,10 +89,15 @@ def run(
     timeout: float,
     threads: int,
     fail_on: str,
-    as_json: bool,
     no_provision: bool,
     quiet: bool,
     verbose: bool,
+    as_json: bool,
+    html: str | None,
+    junit_xml: str | None,
+    markdown: str | None,
+    github: bool,
+    fingerprints: tuple[Path, ...],
     **selection: Any,
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
@@ -104,8 +110,11 @@ def run(
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
+    wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     plan = load(configs, selection)
     options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
+    if out is not None and (out / "results.json").is_file():
+        click.echo(f"replaces the earlier run in {out}", err=True)
     try:
         run_dir = claim(out, plan)
     except OSError as error:
@@ -117,7 +126,7 @@ def run(
             options,
             run_dir,
             command=["parity", *sys.argv[1:]],
-            as_json=as_json,
+            outputs=wanted,
             verbosity=verbose - quiet,
             fail_on=fail_on,
         )

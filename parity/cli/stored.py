@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from parity.cli.group import example, fail, main
+from parity.cli.group import example, fail, main, output_options, outputs
 
 
-@main.command(epilog=example("parity report reports/layernorm-20261121-101500", "parity report RUN_DIR --json"))
+@main.command(
+    epilog=example(
+        "parity report reports/layernorm-20261121-101500",
+        "parity report RUN_DIR --html report.html --junit-xml junit.xml",
+        "parity report RUN_DIR --markdown - | gh pr comment --body-file -",
+    )
+)
 @click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables.")
+@output_options
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
-def report(run_dir: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Show a stored run again. The exit code is 0 whatever the run found."""
+def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
+    """Show a stored run again, as tables or in the formats that are asked for.
+
+    The exit code is 0 whatever the run found, and 2 where there is no run or a file cannot be written.
+    """
+    from parity.reporting.outputs import write_asked
     from parity.reporting.results import ResultsError, read_results
     from parity.run import show
 
+    wanted = outputs(**asked)
     try:
-        show(read_results(run_dir), as_json=as_json, verbosity=verbose - quiet)
+        results = read_results(run_dir)
+        if not (wanted.files or wanted.github):
+            show(results, verbosity=verbose - quiet)
+        for path in write_asked(results, run_dir, wanted):
+            click.echo(f"written to {path}", err=True)
     except ResultsError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot print the results: {error.strerror}")
+        fail(f"cannot write {error.filename or 'the results'}: {error.strerror or error}")
 
 
 @main.command(
