@@ -569,17 +569,26 @@ def test_mypy_sees_the_names(tmp_path):
     assert "Found 1 error" in done.stdout
 
 
+DOCS = (ROOT / "docs" / "library.md").read_text()
+SHOWN = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<raised>.*?)\n```\n)?", re.DOTALL)
+
+
 def test_the_documentation_s_examples_do_what_they_say():
-    text = (ROOT / "docs" / "library.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    plain = [block for block in blocks if ">>>" not in block]
     shared: dict[str, Any] = {}
-    for block in plain:
-        exec(compile(block, "docs/library.md", "exec"), shared)
-    session = "\n".join(block for block in blocks if ">>>" in block)
+    raised, session = 0, ""
+    for block in SHOWN.finditer(DOCS):
+        if ">>>" in block["code"]:
+            session += block["code"]
+        elif block["raised"]:
+            with pytest.raises(parity.ParityError) as caught:
+                exec(compile(block["code"], "docs/library.md", "exec"), shared)
+            assert block["raised"] == f"parity.ParityError: {caught.value}"
+            raised += 1
+        else:
+            exec(compile(block["code"], "docs/library.md", "exec"), shared)
     test = doctest.DocTestParser().get_doctest(session, shared, "docs/library.md", None, 0)
-    assert len(test.examples) >= 5
-    assert plain
     output: list[str] = []
-    failed = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=output.append)
-    assert failed.failed == 0, "".join(output)
+    done = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=output.append)
+    assert done.failed == 0, "".join(output)
+    assert done.attempted >= 8
+    assert raised == 1

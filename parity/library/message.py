@@ -63,7 +63,7 @@ def remaining(report: Report) -> Iterator[str]:
     if passing:
         n_equal = sum(row.verdict is Agreement.EQUAL for row in passing)
         nearest = max(passing, key=lambda row: row.excess)
-        used = f"; the largest difference is {brief(nearest.excess)} tolerances" if nearest.excess > 0 else ""
+        used = f"; at most {brief(nearest.excess)} of a tolerance is used" if nearest.excess > 0 else ""
         yield ""
         yield f"the other {len(passing)} agree{'s' if len(passing) == 1 else ''} ({n_equal} bit for bit{used})"
 
