@@ -189,3 +189,28 @@ def test_a_run_that_was_stored_before_is_read(tmp_path):
     SCHEMA.assertValid(root)
     assert root.find(".//failure").get("type") == "unstable"
     assert "parity explain RUN_DIR group-norm-offset=10000" in root.find(".//failure").text
+
+
+def test_a_message_tells_verdicts_apart():
+    rows = [
+        comparison("nonfinite", ["paddle"], case="mixed", tensor="y"),
+        unstable(case="mixed", tensor="grad.x"),
+        unstable(case="mixed", tensor="grad.x", expected="oracle"),
+        comparison(case="mixed", tensor="grad.bias", suspect=True, culprit=["paddle"]),
+    ]
+    failure = element(ci_runs.run_of([ci_runs.case("mixed")], rows, []), "mixed [float32]", "parity.group_norm.paddle")[
+        0
+    ]
+    assert failure.get("message").startswith(
+        "paddle float32: nonfinite in y; unstable in grad.x; hidden by the tolerance in grad.bias, error ratio 81234"
+    )
+
+
+def test_what_a_stored_run_may_misspell_is_no_obstacle():
+    results = ci_runs.every_status()
+    results.run.update(host=["x"], command={"a": 1}, seconds="long", seed=[1], parity=None)
+    for row, seconds in zip(results.outcomes, ("x", None, -1, float("nan"), float("inf"), []), strict=False):
+        row["seconds"] = seconds
+    for row, source in zip(results.known, (None, [], {"line": "x"}, {"file": 3, "line": -1}), strict=True):
+        row.update(source=source, until=5)
+    SCHEMA.assertValid(tree(results))

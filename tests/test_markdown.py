@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lxml import html
 from markdown_it import MarkdownIt
 
 from parity.config.nodes import printable
 from parity.reporting.cells import cells, counts
 from parity.reporting.markdown import LEAST, LIMIT, MARKER, markdown
-from parity.reporting.safe import bounded, code, fenced, prose
+from parity.reporting.safe import bounded, code, fenced, html_code, prose
 from tests import ci_runs
 
 COLUMNS = ["op", "case", "dtype", "backend", "verdict", "× tol", "error ratio", "cause"]
@@ -153,3 +155,25 @@ def test_a_text_is_cut_after_a_whole_line_or_character():
     assert bounded(["one", "two", "three" * 10], 40) == "one\ntwo\n... cut after 40 bytes"
     assert bounded(["é" * 40], 50) == "é" * 14 + "... cut after 50 bytes"
     assert bounded(["short"], 50) == "short"
+
+
+MARKS = st.text(st.sampled_from("`|\\<>[]()!*_~#@:/.-+=& \n\tawx1é\u2028\x00\ud800"), max_size=40) | st.text(
+    max_size=40
+)
+
+
+@given(MARKS)
+def test_any_text_in_a_span_or_a_sentence_is_only_text(text):
+    table = f"| a | b |\n| - | - |\n| {code(text)} | {prose(text)} |"
+    cells_ = rendered(table).xpath("//td")
+    assert cells_[0].text_content().strip() == printable(text).strip()
+    assert "".join(cells_[1].text_content().split()) == "".join(printable(text).split())
+    assert {e.tag for cell in cells_ for e in cell.iter()} <= {"td", "code"}
+    assert REFERENCE.findall(outside_code(rendered(table))) == []
+
+
+@given(st.lists(MARKS, max_size=4))
+def test_any_lines_in_a_block_are_only_text(lines):
+    page = rendered(f"<details><summary>{html_code(''.join(lines))}</summary>\n\n{fenced(lines)}\n\n</details>\n\nend")
+    assert [e.tag for e in page.iter()] == ["div", "details", "summary", "code", "pre", "code", "p"]
+    assert page.xpath("//pre")[0].text_content() == "\n".join(map(printable, lines)) + "\n"

@@ -19,6 +19,7 @@ from parity.reporting.reasons import CaseRows, number, reason
 from parity.reporting.results import Results, Row
 
 MAX_NAMES = 4
+HIDDEN = "hidden by the tolerance"
 MAX_PER_TENSOR = 2
 """How many comparisons of one tensor are shown with their values: with the baseline and with the oracle."""
 
@@ -62,7 +63,18 @@ def headline(cell: Cell) -> str:
         return printable(f"{who}: {cell.verdict}, {factor(cell.excess)} tolerances off")
     size = f", {factor(cell.excess)} tolerances off" if math.isfinite(cell.excess) else ""
     ratio = f", error ratio {factor(cell.ratio)}" if cell.ratio is not None and math.isfinite(cell.ratio) else ""
-    return printable(f"{who}: {cell.verdict} in {several(cell.tensors)}{size}{ratio}{cause(cell)}")
+    return printable(f"{who}: {tensors_text(cell)}{size}{ratio}{cause(cell)}")
+
+
+def tensors_text(cell: Cell) -> str:
+    """`nonfinite in y; unstable in grad.x; hidden by the tolerance in grad.bias`."""
+    groups: dict[str, dict[str, None]] = {}
+    told = {row["tensor"] for row in cell.failing}
+    hidden = [(HIDDEN, row["tensor"]) for row in cell.hidden if row["tensor"] not in told]
+    worst = {row["tensor"]: row["verdict"] for row in reversed(cell.failing)}
+    for verdict, tensor in (*((worst[row["tensor"]], row["tensor"]) for row in cell.failing), *hidden):
+        groups.setdefault(verdict, {}).setdefault(tensor)
+    return "; ".join(f"{verdict} in {several(list(tensors))}" for verdict, tensors in groups.items())
 
 
 def no_result(cell: Cell) -> str:

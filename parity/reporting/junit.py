@@ -112,8 +112,9 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
     for cell in cells(results):
         kind, type_, message = KINDS[cell.status](cell, results)
         file, line = place(cell.case)
-        body = (f"{file}:{line}: {cell.id}", headline(cell), "", *details(cell, rows[cell.id]), "")
-        lines = (*map(printable, body), *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
+        more = list(details(cell, rows[cell.id]))
+        body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
+        lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
         yield TestCase(
             suite=printable(file) or "cases",
             classname=f"parity.{printable(cell.op)}.{classes[cell.backend]}",
