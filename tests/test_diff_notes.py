@@ -69,9 +69,19 @@ def test_literal_inputs_are_compared_by_what_was_stored(tmp_path, values, notes)
 
 def test_a_stored_input_outside_the_run_is_not_read(tmp_path):
     given = case_row(dtypes=["float32"], inputs={"x": {"shape": [2], "draw": "values()", "file": "../secret.npy"}})
-    (tmp_path / "secret.npy").write_text("secret")
     a, b = (run(tmp_path / name / "run", [passes()], cases=[given]) for name in "ab")
-    (tmp_path / "a" / "secret.npy").write_text("other")
+    for path in (a, b):
+        (path.parent / "secret.npy").write_text(f"the secret of {path.parent.name}")
+    assert compare(a, b).not_alike == {}
+
+
+@pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "loop.npy", "folder", ""])
+def test_a_stored_input_that_cannot_be_read_is_as_good_as_none(tmp_path, name):
+    given = case_row(dtypes=["float32"], inputs={"x": {"shape": [2], "draw": "values()", "file": name}})
+    a, b = (run(tmp_path / side, [passes()], cases=[given]) for side in "ab")
+    for path in (a, b):
+        (path / "loop.npy").symlink_to("loop.npy")
+        (path / "folder").mkdir()
     assert compare(a, b).not_alike == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def backend_notes(a: Side, b: Side) -> Iterator[str]:
             yield from changed(name, old["version"] or "(version unknown)", new["version"] or "(version unknown)")
         for field in BACKEND_FIELDS:
             yield from changed(f"{name} {field}", old.get(field), new.get(field))
-        if files_differ(stored_file(a, old.get("ops")), stored_file(b, new.get("ops"))):
+        if files_differ(a, old.get("ops"), b, new.get("ops")):
             yield f"{name}: its ops file changed"
     if a.run_dir.resolve() == b.run_dir.resolve():
         return
@@ -120,26 +120,24 @@ def given_notes(old: Row, new: Row, a: Side, b: Side) -> Iterator[str]:
         yield from changed(f"input {name}:", item["draw"], other["draw"])
         if (item["shape"], item["draw"]) == (other["shape"], other["draw"]):
             drawn_again = seeds[0] != seeds[1] and not item["draw"].startswith(CONSTANT)
-            if drawn_again or (item["draw"].startswith(LITERAL) and differ(item, other, a, b)):
+            if drawn_again or (item["draw"].startswith(LITERAL) and files_differ(a, item["file"], b, other["file"])):
                 yield f"input {name} has other values"
 
 
-def differ(item: Mapping[str, Any], other: Mapping[str, Any], a: Side, b: Side) -> bool:
-    """Whether two stored inputs hold other numbers; False where one of them was not kept."""
-    return files_differ(stored_file(a, item["file"]), stored_file(b, other["file"]))
+def files_differ(a: Side, name: Any, b: Side, other: Any) -> bool:
+    """Whether a file of A and one of B hold other bytes; False where one was not kept or lies outside its run."""
+    try:
+        old, new = inside(a.run_dir, name), inside(b.run_dir, other)
+        return old is not None and new is not None and not filecmp.cmp(old, new, shallow=False)
+    except (OSError, RuntimeError, ValueError):
+        # A name that no file can have, a loop of links, a file that may not be read: as good as not kept.
+        return False
 
 
-def stored_file(run: Side, name: Any) -> Path | None:
-    """A file inside a run directory; None where it was not kept or lies elsewhere."""
-    if not isinstance(name, str) or "\0" in name:
-        return None
-    path = (run.run_dir / name).resolve()
-    return path if path.is_relative_to(run.run_dir.resolve()) and path.is_file() else None
-
-
-def files_differ(old: Path | None, new: Path | None) -> bool:
-    """Whether both are there and hold other bytes."""
-    return old is not None and new is not None and not filecmp.cmp(old, new, shallow=False)
+def inside(run_dir: Path, name: Any) -> Path | None:
+    """A file of a run directory; None where it lies elsewhere or there is none."""
+    path = (run_dir / str(name)).resolve()
+    return path if path.is_relative_to(run_dir.resolve()) and path.is_file() else None
 
 
 def tolerance_note(a: Point, b: Point) -> str:
