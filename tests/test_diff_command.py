@@ -158,6 +158,14 @@ def test_an_interrupted_run_is_told(tmp_path):
     assert "the run was interrupted before it: 1 cell on paddle" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_full_disk_behind_stdout_is_told(runs, arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(parity_command("diff", *runs, *arguments), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "cannot print the differences: No space left on device" in done.stderr
+
+
 def test_only_the_results_are_needed(runs, tmp_path):
     for name, source in zip("ab", runs, strict=True):
         (tmp_path / name).mkdir()

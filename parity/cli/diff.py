@@ -81,7 +81,10 @@ def diff(
         write_files(found, markdown, html)
     except OSError as error:
         fail(f"cannot write {error.filename or markdown or html}: {error.strerror or error}")
-    show(found, as_json=as_json, verbosity=verbose - quiet)
+    try:
+        show(found, as_json=as_json, verbosity=verbose - quiet)
+    except OSError as error:
+        fail(f"cannot print the differences: {error.strerror or error}")
     sys.exit(found.exit_code)
 
 
