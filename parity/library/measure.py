@@ -67,6 +67,7 @@ class Judge:
             verdict=verdict,
             tolerance=tolerance,
             metrics=metrics,
+            excess=worst_excess(pair, metrics, tolerance),
             places=() if verdict.passes else self.places(pair, metrics, tolerance),
             errors=errors(pair),
             suspect=suspicion(expected.values, metrics, verdict, tolerance) if verdict.passes else "",
@@ -134,6 +135,16 @@ def verdict_of(metrics: Metrics) -> Agreement:
     return Agreement.EQUAL if metrics.equal else Agreement.CLOSE
 
 
+def worst_excess(pair: Pair, metrics: Metrics, tolerance: Tolerance) -> float:
+    """The worst element's difference in tolerances; 0 where there is no element."""
+    if metrics.worst_index is None:
+        return 0.0
+    if metrics.n_nonfinite_mismatched:
+        return math.inf
+    actual, expected = (np.asarray(side.values[metrics.worst_index]) for side in sides_of(pair))
+    return float(excess(actual, expected, tolerance))
+
+
 def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: Tolerance) -> str:
     """Why a pass says little; empty where it says something.
 
@@ -144,7 +155,8 @@ def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: 
         return "it has no elements"
     if not np.isfinite(expected).any():
         return "no element is finite"
-    if verdict is Agreement.CLOSE and vacuous(np.abs(expected), metrics, tolerance.rtol, tolerance.atol):
+    apart = verdict is Agreement.CLOSE and metrics.max_abs_diff > 0
+    if apart and vacuous(np.abs(expected), metrics, tolerance.rtol, tolerance.atol):
         return "zeros would have passed too"
     return ""
 

@@ -17,8 +17,8 @@ MAX_NAMED = 6
 MANY_ULPS = 10**6
 SAID = {
     Agreement.OUTSIDE: "outside the tolerance",
-    Agreement.NONFINITE: "NaN or Inf",
-    Agreement.STRUCTURE: "another structure",
+    Agreement.NONFINITE: "in NaN or Inf",
+    Agreement.STRUCTURE: "in structure",
 }
 
 
@@ -71,8 +71,11 @@ def remaining(report: Report) -> Iterator[str]:
 def row_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
     """One tensor that differs, below its name."""
     yield ""
-    yield f"{title(row)}: {kind(row)}"
-    yield from detail_lines(row, names)
+    if row.dtype:
+        yield f"{title(row)}: {kind(row)}"
+        yield from detail_lines(row, names)
+    else:
+        yield f"{title(row)}: {row.verdict.value}, {row.message}"
 
 
 def kind(row: Row) -> str:

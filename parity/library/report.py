@@ -73,10 +73,10 @@ class Row:
     """One tensor of both sides.
 
     `path` says where it is (`layers[2].weight`; empty for the two tensors themselves), `shape` and `dtype` are what
-    both have, or `actual's against expected's`. `metrics` and `tolerance` are None where nothing could be measured
-    (`message` says why). `places` are the worst elements that are outside the tolerance, the worst first.
-    `suspect` says why a pass says little: zeros would have passed too, no element is finite, or there is none. `notes`
-    say what was done to get at the values.
+    both have, or what each has. `metrics` and `tolerance` are None where nothing could be measured (`message` says
+    why). `excess` is the worst element's difference in tolerances, 1 being the limit. `places` are the worst elements
+    that are outside the tolerance, the worst first. `suspect` says why a pass says little: zeros would have passed too,
+    no element is finite, or there is none. `notes` say what was done to get at the values.
     """
 
     path: str
@@ -85,24 +85,13 @@ class Row:
     dtype: str = ""
     tolerance: Tolerance | None = None
     metrics: Metrics | None = None
+    excess: float = math.inf
     places: tuple[Place, ...] = ()
     errors: Errors | None = None
     suspect: str = ""
     message: str = ""
     notes: tuple[str, ...] = ()
     hints: tuple[Hint, ...] = ()
-
-    @property
-    def excess(self) -> float:
-        """The worst element's difference in tolerances, 1 being the limit; inf where it cannot be counted."""
-        if self.metrics is None or self.tolerance is None or self.metrics.n_nonfinite_mismatched:
-            return math.inf if not self.verdict.passes else 0.0
-        m, tolerance = self.metrics, self.tolerance
-        difference = abs(m.actual_value - m.expected_value)
-        allowed = tolerance.atol + tolerance.rtol * abs(m.expected_value)
-        if not difference > 0:
-            return 0.0
-        return difference / allowed if allowed else math.inf
 
 
 @dataclass(frozen=True)
