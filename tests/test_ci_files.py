@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from parity.reporting.markdown import MARKER
-from tests.conftest import ROOT, parity_command
+from tests.conftest import FAKES, ROOT, parity_command, three_cases, user_config
 
 EXAMPLES = ROOT / "docs" / "examples"
 ACTION = ROOT / "action.yml"
@@ -126,12 +126,12 @@ def test_bash_finds_a_broken_script():
 def run_step(tmp_path):
     """Runs the script of a step as the runner does; returns the process, the outputs, and what the fakes were told."""
 
-    def run(name, **env):
+    def run(name, parity=FAKE_PARITY, **env):
         fakes = tmp_path / "fakes"
         fakes.mkdir(exist_ok=True)
-        (tmp_path / "parity" / "bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "temp" / "parity" / "bin").mkdir(parents=True, exist_ok=True)
         for path, text in (
-            (tmp_path / "parity/bin/parity", FAKE_PARITY),
+            (tmp_path / "temp/parity/bin/parity", parity),
             (fakes / "gh", FAKE_GH),
             (fakes / "py", FAKE_PYTHON),
         ):
@@ -146,7 +146,7 @@ def run_step(tmp_path):
             capture_output=True, text=True, cwd=tmp_path,
             env={
                 "PATH": f"{fakes}:{os.environ['PATH']}", "RECORD": str(record), "GITHUB_OUTPUT": str(output),
-                "RUNNER_TEMP": str(tmp_path), "GITHUB_ACTION_PATH": str(ROOT), "PYTHON": str(fakes / "py"),
+                "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_ACTION_PATH": str(ROOT), "PYTHON": str(fakes / "py"),
                 "GITHUB_REPOSITORY": "o/r", "NUMBER": "7", "RUN_DIR": "out dir", "PARITY_CODE": "0", **env,
             },
         )  # fmt: skip
@@ -200,6 +200,23 @@ def test_what_cannot_be_read_is_refused(run_step):
     assert outputs == {}
     done, outputs, _ = run_step("Run parity", **RUN | {"RUN_DIR": "a\nexit-code=0"})
     assert (done.returncode, outputs) == (2, {})
+
+
+def test_the_run_step_works_with_parity_itself(run_step, tmp_path):
+    (tmp_path / "config.yaml").write_text(user_config(FAKES / "nan.py", cases=three_cases()))
+    summary = tmp_path / "summary.md"
+    own = f'#!/bin/bash\nexec "{sys.executable}" -m parity "$@"\n'
+    job = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_WORKSPACE": str(tmp_path)}
+    done, outputs, _ = run_step("Run parity", own, **RUN, **job)
+    assert (done.returncode, outputs["exit-code"]) == (0, "1"), done.stderr
+    kept = {path.name for path in (tmp_path / "out dir").iterdir()}
+    uploaded = re.findall(r"run-dir }}/(\S+)", step("Upload the report")["with"]["path"])
+    assert set(uploaded) <= kept
+    assert (tmp_path / "out dir" / "comment.md").read_text().startswith(MARKER)
+    assert MARKER in summary.read_text()
+    assert re.search(
+        "^::error file=config.yaml,line=5,title=parity%3A bad::mine float32: nonfinite in y", done.stdout, re.M
+    )
 
 
 COMMENT = {"FOUND": "", "READ_CODE": "0", "WRITE_CODE": "0"}
