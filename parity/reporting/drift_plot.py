@@ -201,7 +201,8 @@ def legend(lines: Sequence[Line], colours: Mapping[str, str], dashes: Mapping[st
         yield text(LEGEND_X, y + 4, "nothing was measured", "small")
         y += ROW
     y += ROW / 2
-    yield text(LEGEND_X, y + 4, "theory, for each dtype", "small")
+    if dashes:
+        yield text(LEGEND_X, y + 4, "theory, for each dtype", "small")
     for name, dash in dashes.items():
         y += ROW
         dashed = f'class="theory" stroke-dasharray="{dash or "none"}"'

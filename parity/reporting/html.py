@@ -26,8 +26,8 @@ from parity.reporting.results import Results
 FINDINGS_HERE = "<!-- findings -->"
 BUDGET = 980_000
 """Bytes of the whole file; findings that would exceed it are told in a line."""
-LEAST_FOR_FINDINGS = 150_000
-"""What full findings may take, even where the rest of the file is larger than the budget."""
+LEAST_FOR_MORE = 150_000
+"""What findings may take beyond a line each, even where the rest of the file is larger than the budget."""
 N_FIRST = 12
 """So many findings, the most urgent, have their pictures before others are told in more than a line."""
 
@@ -38,8 +38,8 @@ def html_report(results: Results, run_dir: Path, *, fingerprints: Sequence[Path]
     """The whole report; `run_dir` is where the tensors are, `fingerprints` are directories of `parity fingerprint`."""
     found = cells(results)
     page = rendered("report", **context(results, run_dir, found, fingerprints))
-    told = findings(found, Teller(results, run_dir), max(BUDGET - n_bytes(page), LEAST_FOR_FINDINGS))
-    return page.replace(FINDINGS_HERE, told, 1)
+    told = findings(found, Teller(results, run_dir), BUDGET - n_bytes(page))
+    return str(page.replace(FINDINGS_HERE, told, 1))
 
 
 def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints: Sequence[Path]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
     numbers = counts(found)
     script = source("report.js")
     return {
-        "run": results.run,
+        "parity": results.run.get("parity"),
         "name": str(results.run.get("id") or run_dir.name),
         "answer": summary.answer_parts(results),
         "n_cells": len(found),
@@ -82,6 +82,7 @@ def findings(found: Sequence[Cell], teller: Teller, budget: int) -> Markup:
     space = Space(teller, case_anchors(found), budget)
     for cell in shown:
         space.tell(cell, Detail.LINE)
+    space.left = max(space.left, LEAST_FOR_MORE)
     for some, detail in ((shown[:N_FIRST], Detail.PICTURES), *((shown, detail) for detail in MORE)):
         all(space.tell(cell, detail) for cell in some)  # until there is no space
     told = Counter(space.details.values())

@@ -270,7 +270,7 @@ def value(row: Row) -> Value:
         oracle_value=oracle if row["expected"] != ORACLE else "",
         outside=f"{n_outside} of {n}" if n_outside is not None else "",
         allowed=f"{row['rtol']:.2g}, {row['atol']:.2g}",
-        needs=number(row["required_rtol"], 2) if row["required_rtol"] is not None else "",
+        needs=factor(needed) if isinstance(needed := row["required_rtol"], (int, float)) else "",
         message=row["message"],
     )
 

@@ -71,12 +71,11 @@ class Filter:
     """A column that the table is filtered by, with its values and how many cells have each."""
 
     key: str
-    label: str
     options: tuple[tuple[str, int], ...]
 
 
 def filters(found: Sequence[Cell]) -> list[Filter]:
-    """The choices that there are; a column with one value is left out."""
+    """The choices that there are; a column in which all cells are alike is left out."""
     columns: dict[str, Iterable[str]] = {
         "op": (cell.op for cell in found),
         "backend": (cell.backend for cell in found),
@@ -84,8 +83,9 @@ def filters(found: Sequence[Cell]) -> list[Filter]:
         "verdict": (table_row(cell).verdict for cell in found),
         "cause": (cause for cell in found if cell.finding for cause in cell.causes),
     }
-    counted = [(key, Counter(map(printable, values))) for key, values in columns.items()]
-    return [Filter(key, key, tuple(sorted(numbers.items()))) for key, numbers in counted if len(numbers) > 1]
+    counted = {key: Counter(map(printable, values)) for key, values in columns.items()}
+    telling = {key: numbers for key, numbers in counted.items() if numbers and set(numbers.values()) != {len(found)}}
+    return [Filter(key, tuple(sorted(numbers.items()))) for key, numbers in telling.items()]
 
 
 def statuses(numbers: dict[str, int]) -> list[tuple[str, str, int]]:

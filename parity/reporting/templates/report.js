@@ -57,6 +57,8 @@
     selects.forEach((select) => select.classList.toggle("set", Boolean(select.value)));
     shown.textContent = `${visible} of ${rows.length} cells shown` + (folded ? `, ${folded} passed folded away` : "");
     empty.hidden = visible > 0;
+    $("scroll").hidden = visible === 0;
+    $("none").textContent = folded === rows.length ? "All cells passed." : "No such cell.";
     unfold.hidden = !folded;
     unfold.textContent = `Show the ${folded} passed`;
     if (remember) address(state);
