@@ -162,7 +162,7 @@ def test_hostile_text_is_inert_in_html(tmp_path, text):
         "details", "summary", "b", "div", "table", "thead", "tbody", "tr", "th", "td",
     }  # fmt: skip
     attributes = {name for element in page.iter() for name in element.attrib}
-    assert attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "open"}
+    assert attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "open", "tabindex"}
     assert len(page.xpath("//details")) == 2
 
 

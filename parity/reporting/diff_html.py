@@ -10,6 +10,7 @@ from typing import Any
 from parity.config.nodes import printable
 from parity.reporting.diff import Change, Diff, Kind
 from parity.reporting.diff_text import (
+    ARROW,
     COLUMNS,
     GROUPED,
     LEGEND,
@@ -44,8 +45,8 @@ def html(diff: Diff) -> str:
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         word=word,
         said=said,
-        runs=printable(runs_text(diff)),
-        differences=[printable(line) for line in differences(diff)],
+        runs=shown(runs_text(diff)),
+        differences=[shown(line) for line in differences(diff)],
         sections=[section(kind, diff.of(kind)) for kind in Kind if diff.of(kind)],
         legend=LEGEND,
     )
@@ -55,9 +56,9 @@ def section(kind: Kind, changes: Sequence[Change]) -> dict[str, Any]:
     """All changes of one kind, as the template shows them."""
     if kind in GROUPED:
         head: tuple[str, ...] = ("cells", "failed in A", "reason")
-        rows = [(str(g.n_cells), str(g.n_findings), printable(g.text)) for g in groups(changes)]
+        rows = [(str(g.n_cells), str(g.n_findings), shown(g.text)) for g in groups(changes)]
     else:
-        head, rows = COLUMNS, [tuple(map(printable, columns(change))) for change in changes]  # type: ignore[misc]
+        head, rows = COLUMNS, [tuple(map(shown, columns(change))) for change in changes]  # type: ignore[misc]
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return {
         "kind": kind.value,
@@ -68,3 +69,8 @@ def section(kind: Kind, changes: Sequence[Change]) -> dict[str, Any]:
         "rows": [[row[i] for i in used] for row in rows[:MAX_ROWS]],
         "hidden": max(len(rows) - MAX_ROWS, 0),
     }
+
+
+def shown(text: str) -> str:
+    """Text for the page, which has arrows of its own."""
+    return printable(text).replace(f" {ARROW} ", " → ")
