@@ -183,6 +183,8 @@ class Extraction:
         twice = {name for part in parts if (name := own_attribute(part)) in local and name not in self.stored}
         if clash := twice & {part.arg for part in parts if isinstance(part, ast.arg)}:
             raise SourceError(f"{source.name}: {min(clash)} is a method and an argument of one that calls it")
+        if any(isinstance(part, ast.ImportFrom) and of_parity(part) for part in parts):
+            raise SourceError(f"{source.name}: a function imports from {PACKAGE}, which a script has not")
         found: Edits = {}
         for part in parts:
             if isinstance(part, ast.Attribute) and (name := own_attribute(part)):
@@ -215,7 +217,7 @@ class Extraction:
         node = source.definitions.get(name)
         if name in self.definitions or (node is None and hasattr(builtins, name)):
             return
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{PACKAGE}."):
+        if isinstance(node, ast.ImportFrom) and of_parity(node):
             self.need_global(name, source_of(str(node.module)))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             self.imports.setdefault(ast.unparse(node))
@@ -263,6 +265,11 @@ def plain_arguments(node: ast.FunctionDef) -> ast.arguments:
         kwarg=given.kwarg and ast.arg(given.kwarg.arg),
         defaults=given.defaults,
     )
+
+
+def of_parity(node: ast.ImportFrom) -> bool:
+    """Whether an import is from this package."""
+    return str(node.module).partition(".")[0] == PACKAGE
 
 
 def own_attribute(node: ast.AST) -> str:

@@ -133,4 +133,4 @@ def write_bytes(path: Path, data: bytes) -> None:
 def interpreter(item: Recipe) -> str:
     """The interpreter that ran the backend, where it is still there."""
     recorded = str(item.backend.get("executable") or "")
-    return recorded if recorded and os.access(recorded, os.X_OK) and Path(recorded).is_file() else "python"
+    return recorded if recorded and Path(recorded).is_file() and os.access(recorded, os.X_OK) else "python"
