@@ -54,11 +54,11 @@ def html(diff: Diff) -> str:
 
 def section(kind: Kind, changes: Sequence[Change]) -> dict[str, Any]:
     """All changes of one kind, as the template shows them."""
+    head: Sequence[str] = COLUMNS
+    rows: list[Sequence[str]] = [[shown(text) for text in columns(change)] for change in changes]
     if kind in GROUPED:
-        head: tuple[str, ...] = ("cells", "failed in A", "reason")
-        rows = [(str(g.n_cells), str(g.n_findings), shown(g.text)) for g in groups(changes)]
-    else:
-        head, rows = COLUMNS, [tuple(map(shown, columns(change))) for change in changes]  # type: ignore[misc]
+        head = ("cells", "failed in A", "reason")
+        rows = [[str(group.n_cells), str(group.n_findings), shown(group.text)] for group in groups(changes)]
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return {
         "kind": kind.value,
