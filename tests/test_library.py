@@ -360,7 +360,7 @@ def test_exact_says_whose_error_is_larger():
     assert "expected is off" in text
     text = str(parity.compare(W - 1, W + 1, exact=exact))
     assert "both are about as far off" in text
-    assert re.search(r"worst at +actual +expected +exact\n", text)
+    assert re.search(r"worst at +actual +expected +exact +× tol\n", text)
 
 
 def test_exact_may_be_left_out_for_a_part():
@@ -523,6 +523,31 @@ def test_a_large_tensor_is_measured_and_shows_its_worst_element(monkeypatch):
     monkeypatch.setattr("parity.library.measure.MAX_ELEMENTS", 10)
     row = only(parity.compare(W * 2, W))
     assert len(row.places) == 1
+
+
+def test_the_message_of_one_tensor_is_whole():
+    actual = W.copy()
+    actual[1, 3] += np.float32(1e-3)
+    actual[2, 0] = np.nan
+    assert str(parity.compare(actual, W)).splitlines() == [
+        "actual differs from expected: nonfinite, float32, [8, 6]",
+        "  2 of 48 elements (4.17%) are outside rtol=1.3e-06, atol=1e-05, 1 of them by a NaN or Inf",
+        "  largest difference where both are finite: abs 0.001, rel 0.00079, 8389 ulp; no tolerance lets it pass",
+        "  worst at  actual      expected    × tol",
+        "  [2, 0]    nan         -2.3250308  inf",
+        "  [1, 3]    -1.2654215  -1.2644215  85.9",
+    ]
+
+
+def test_entries_of_one_side_take_a_line_each():
+    text = str(parity.compare({"module.weight": W, "b": W.T}, {"weight": W, "b": W}))
+    assert text.splitlines()[:5] == [
+        "3 of 3 tensors differ: 3 in structure",
+        "",
+        "weight: structure, actual does not have it; it has module.weight",
+        "module.weight: structure, expected does not have it; it has weight",
+        "",
+    ]
 
 
 # What is imported

@@ -208,12 +208,12 @@ def localized(scene: Scene) -> Iterator[Hint]:
 
 
 def compact(wrong: NDArray[np.bool_]) -> bool:
-    """Whether several wrong elements fill at least half of a block, of a row, or of two."""
+    """Whether several wrong elements fill most of a block, of a row, or of two."""
     axes = range(wrong.ndim)
     hit = [np.flatnonzero(wrong.any(axis=tuple(other for other in axes if other != axis))) for axis in axes]
     whole = all(places.size <= 2 or places[-1] - places[0] == places.size - 1 for places in hit)
     n_wrong = int(np.count_nonzero(wrong))
-    return whole and n_wrong > 1 and 2 * n_wrong >= math.prod(places.size for places in hit)
+    return whole and n_wrong > 1 and 2 * n_wrong > math.prod(places.size for places in hit)
 
 
 EXPERIMENTS = (zeros, scaled, taken, rearranged, coarse, localized)

@@ -89,11 +89,12 @@ class Judge:
             worst = np.argsort(-apart, kind="stable")[: min(MAX_PLACES, metrics.n_mismatched)]
             found = [tuple(map(int, np.unravel_index(place, expected.values.shape))) for place in worst]
             indices += [index for index in found if index != metrics.worst_index]
-        exact = None if pair.exact is None else pair.exact.values
-        return tuple(
-            Place(i, actual.values[i], expected.values[i], None if exact is None else exact[i])
-            for i in indices[:MAX_PLACES]
-        )
+        return tuple(self._place(pair, index, tolerance) for index in indices[:MAX_PLACES])
+
+    def _place(self, pair: Pair, index: tuple[int, ...], tolerance: Tolerance) -> Place:
+        actual, expected = (side.values[index] for side in sides_of(pair))
+        apart = excess(np.asarray(actual), np.asarray(expected), tolerance, equal_nan=self.equal_nan)
+        return Place(index, actual, expected, float(apart), None if pair.exact is None else pair.exact.values[index])
 
 
 def ulps(counted: int | None, actual: str, expected: str) -> int | None:

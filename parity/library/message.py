@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity.judge.envelope import OFF
+from parity.judge.metrics import Metrics
 from parity.library.report import Agreement, Errors, Report, Row
 
 MAX_SHOWN = 20
@@ -26,6 +27,7 @@ def message(report: Report) -> str:
     """What differs, or that all agree."""
     failing = report.failing
     lines = [headline(report)]
+    lines += [""] if failing and not failing[0].dtype and not lone(report) else []
     if lone(report):
         lines += [line for row in failing for line in detail_lines(row, report.names)]
     else:
@@ -70,8 +72,8 @@ def remaining(report: Report) -> Iterator[str]:
 
 def row_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
     """One tensor that differs, below its name."""
-    yield ""
     if row.dtype:
+        yield ""
         yield f"{title(row)}: {kind(row)}"
         yield from detail_lines(row, names)
     else:
@@ -106,17 +108,24 @@ def measured(row: Row) -> list[str]:
     """How many elements are outside which tolerance, by how much at most, and what would let them pass."""
     m, tolerance = row.metrics, row.tolerance
     assert m is not None and tolerance is not None  # noqa: S101 - the caller looked
+    share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)})"
+    verb = "is" if m.n_mismatched == 1 else "are"
     limits = f"outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"
-    share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)}) are {limits}"
-    strange = f", {m.n_nonfinite_mismatched} of them for a NaN or Inf" if m.n_nonfinite_mismatched else ""
-    first = (share if m.n_elements > 1 else limits) + strange
-    if row.dtype == "bool":
-        return [first]
-    largest = [f"abs {brief(m.max_abs_diff)}", f"rel {brief(m.max_rel_diff)}"]
+    first = f"{share} {verb} {limits}" if m.n_elements > 1 else limits
+    if m.n_nonfinite_mismatched == m.n_mismatched:
+        return [f"{share} {'differs' if verb == 'is' else 'differ'} by a NaN or Inf; no tolerance lets it pass"]
+    if m.n_nonfinite_mismatched:
+        first += f", {m.n_nonfinite_mismatched} of them by a NaN or Inf"
+    return [first] if row.dtype == "bool" else [first, f"{largest(m)}; {needed(row)}"]
+
+
+def largest(m: Metrics) -> str:
+    """The largest differences: absolute, relative to the expected value, and in representable numbers."""
+    parts = [f"abs {brief(m.max_abs_diff)}", f"rel {brief(m.max_rel_diff)}"]
     if m.max_ulp_diff:
-        largest.append(f"{m.max_ulp_diff if m.max_ulp_diff < MANY_ULPS else brief(m.max_ulp_diff)} ulp")
+        parts.append(f"{m.max_ulp_diff if m.max_ulp_diff < MANY_ULPS else brief(m.max_ulp_diff)} ulp")
     finite = " where both are finite" if m.n_nonfinite_mismatched else ""
-    return [first, f"largest difference{finite}: {', '.join(largest)}; {needed(row)}"]
+    return f"largest difference{finite}: {', '.join(parts)}"
 
 
 def needed(row: Row) -> str:
@@ -143,16 +152,12 @@ def place_lines(row: Row, names: tuple[str, str]) -> list[str]:
     if not row.places:
         return []
     exact = row.errors is not None
-    head = ["worst at" if row.places[0].index else "", *names, *(["exact"] if exact else [])]
-    body = [
-        [
-            str(list(p.index)) if p.index else "value",
-            *map(spelled, (p.actual, p.expected, *((p.exact,) if exact else ()))),
-        ]
-        for p in row.places
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (head, *body)]
+    lines = [["worst at" if row.places[0].index else "", *names, *(["exact"] if exact else []), "× tol"]]
+    for place in row.places:
+        values = (place.actual, place.expected, *((place.exact,) if exact else ()))
+        lines.append([str(list(place.index)) if place.index else "value", *map(spelled, values), brief(place.excess)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def spelled(value: Any) -> str:

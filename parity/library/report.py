@@ -45,11 +45,15 @@ class Hint:
 
 @dataclass(frozen=True)
 class Place:
-    """One element: its index, and its value on each side (NumPy scalars); `exact` is None where it is not known."""
+    """One element: its index, its value on each side (NumPy scalars), and their difference in tolerances.
+
+    `exact` is None where it is not known.
+    """
 
     index: Index
     actual: Any
     expected: Any
+    excess: float
     exact: Any = None
 
 
@@ -108,9 +112,9 @@ class Report:
 
     @property
     def failing(self) -> tuple[Row, ...]:
-        """The tensors that do not agree, the worst first."""
+        """The tensors that do not agree, the worst first: entries that only one side has, then the other structures."""
         failing = [row for row in self.rows if not row.verdict.passes]
-        return tuple(sorted(failing, key=lambda row: (-SEVERITY.index(row.verdict), -row.excess)))
+        return tuple(sorted(failing, key=lambda row: (-SEVERITY.index(row.verdict), row.dtype != "", -row.excess)))
 
     @property
     def suspects(self) -> tuple[Row, ...]:
