@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -245,7 +246,7 @@ def test_an_op_that_the_user_s_file_lacks_is_the_framework_s_own(parity_run, tmp
     assert list(comparisons(done.stdout))
 
 
-HOSTILE = 'a"""\nimport os\nos.system("touch owned")\n# \\"""\r\u2028\x00{{ 1 }} %}'
+HOSTILE = 'a"""````<img src=x>\nimport os\nos.system("touch owned")\n# \\"""\r\u2028\x00{{ 1 }} %}'
 
 
 def test_hostile_texts_stay_data(finding, tmp_path):
@@ -277,7 +278,12 @@ def test_hostile_texts_stay_data(finding, tmp_path):
     assert shown.returncode == 1, shown.stderr
     assert not list(tmp_path.rglob("owned"))
     text = script.with_suffix(".md").read_text()
-    assert not any(line.startswith(("import os\r", 'os.system("')) for line in text.splitlines())
+    fence = re.search("(`{3,})python\n", text)[1]
+    assert fence not in script.read_text()
+    before, _, behind = text.partition(f"\n{fence}python\n{script.read_text().rstrip()}\n{fence}\n")
+    assert "<img" in before
+    assert behind
+    assert not re.search(r"^(import os|os\.system)", before + behind.replace(WRONG.strip(), ""), re.MULTILINE)
 
 
 def shape_of(script: Path) -> list[str]:
@@ -305,7 +311,7 @@ def test_hostile_tensor_names_stay_data(finding):
         (lambda d: d["backends"][1].update(ops="/etc/passwd"), "not in the run directory"),
         (lambda d: d["cases"][0]["params"].update(out_features={"a": 1}), "its params do not fit"),
         (lambda d: d["cases"][0]["params"].update(x=1), "its params do not fit"),
-        (lambda d: d["cases"][0]["inputs"]["x"].update(file="../config.yaml"), "not inside the run directory"),
+        (lambda d: d["cases"][0]["inputs"]["x"].update(file="/etc/passwd"), "not inside the run directory"),
         (lambda d: d["cases"][0]["inputs"].update({"q": d["cases"][0]["inputs"]["x"]}), "linear has no input q"),
         (lambda d: d["cases"][0]["inputs"]["x"].update(file=None), "its inputs were not stored"),
     ],

@@ -29,7 +29,7 @@ def issue(recipe: Recipe, results: Results, script: str, name: str, archive: str
     if user_ops and recipe.ops:
         text = recipe.ops.read_text(encoding="utf-8", errors="backslashreplace")
         parts += [f"{code(user_file(recipe))}, beside it as {code(user_ops)}:", block(text, "python")]
-    parts += ["## What it prints", fenced(recorded(recipe))]
+    parts += ["## What it prints" if recipe.checks else "## What was seen", fenced(recorded(recipe))]
     told = list(diagnosed(recipe))
     parts += ["## Diagnosis", RATIO, *told] if told else []
     return "\n\n".join(parts) + "\n"

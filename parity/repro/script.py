@@ -34,7 +34,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
     return template().render(
         doc=block(header),
         imports=imports(recipe, found),
-        thread_variables=listing(THREAD_VARIABLES),
+        thread_variables=literal(" ".join(THREAD_VARIABLES)),
         threads=literal(str(recipe.threads)),
         setup=set_apart(found.setup),
         definitions=spaced(found.definitions.values()),
@@ -95,11 +95,6 @@ def imports(recipe: Recipe, found: Calls) -> list[Code]:
     names = {"os", "sys"} if recipe.checks else {"os", "faulthandler"}
     names |= {"importlib.util", "inspect", "sys"} if recipe.ops else set()
     return [Code(line) for line in sorted({*found.imports, *(f"import {name}" for name in names)})]
-
-
-def listing(names: Sequence[str]) -> Code:
-    """A tuple of names, one a line."""
-    return Code("(\n" + "".join(f"    {literal(name)},\n" for name in names) + ")")
 
 
 def set_apart(setup: Sequence[Code]) -> list[Code]:
