@@ -42,15 +42,17 @@ def complex_metrics(actual: Array, expected: Array, tolerance: Tolerance) -> Met
     """
     a, e = (widened(values) for values in (actual, expected))
     with np.errstate(all="ignore"):
-        same = a == e
-        distance, magnitude = np.where(same, 0, np.abs(a - e)), np.abs(e)
+        same, missing = a == e, np.isnan(a)
+        distance = np.where(same, 0, np.abs(a - e))
+        # The modulus of NaN + infinity i is infinite.
+        magnitude = np.where(np.isnan(e), np.nan, np.abs(e))
         # Next to an infinite or missing expected value a sum says nothing; 0 differs from both.
-        elsewhere = ~np.isfinite(e) & ~same & ~np.isnan(a)
-        moved = np.where(elsewhere, 0, magnitude + distance)
+        moved = np.where(~np.isfinite(e) & ~same, 0, magnitude + distance)
+        moved[missing] = np.nan
     found = compare(moved, magnitude, tolerance.rtol, tolerance.atol)
     at = found.worst_index
     values = (float("nan"),) * 2 if at is None else (float(np.abs(a[at])), float(magnitude[at]))
-    equal = bool((same | (np.isnan(a) & np.isnan(e))).all())
+    equal = bool((same | (missing & np.isnan(e))).all())
     return replace(found, actual_value=values[0], expected_value=values[1], max_ulp_diff=None, equal=equal)
 
 
