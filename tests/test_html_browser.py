@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from parity.reporting.cells import Status, cells, counts
 from parity.reporting.html import html_report
@@ -172,6 +172,7 @@ def test_a_filter_is_in_the_address(browser, mixed):
         seen.page.fill("#q", "offset=7")
         seen.page.select_option("[data-key=backend]", "torch")
         seen.page.click("th button >> text=ratio")
+        seen.page.wait_for_url(lambda url: "sort" in url)
         address = seen.page.url.partition("#")[2]
         expected = seen.cases
     with opened(browser, path, f"#{address}") as again:
@@ -221,15 +222,14 @@ def test_the_keyboard_moves_and_opens(browser, mixed):
         link = page.evaluate("document.activeElement.querySelector('a').getAttribute('href')")
         page.keyboard.press("Enter")
         assert page.evaluate("location.hash") == link
-        assert page.evaluate("id => document.getElementById(id).querySelector('details').open", link[1:])
+        expect(page.locator(f'[id="{link[1:]}"] details')).to_have_attribute("open", "")
 
 
 def test_an_entry_of_the_matrix_filters(browser, mixed):
     with opened(browser, mixed[0]) as seen:
         seen.page.click(".matrix td:nth-of-type(2) a")
-        seen.page.wait_for_function("document.querySelector('[data-key=dtype]').value")
-        assert seen.page.input_value("[data-key=dtype]") == "float64"
-        assert seen.page.input_value("[data-key=backend]") == "torch"
+        expect(seen.page.locator("[data-key=dtype]")).to_have_value("float64")
+        expect(seen.page.locator("[data-key=backend]")).to_have_value("torch")
         assert len(seen.cases) == 3
         assert "3 of 40 cells shown, 7 passed folded away" in seen.said
 
@@ -240,7 +240,7 @@ def test_an_entry_of_which_all_passed_shows_them(browser, tmp_path):
         assert seen.cases == []
         assert seen.page.inner_text("#empty") == "All cells passed. Show the 12 passed"
         seen.page.click(".matrix td a >> nth=0")
-        seen.page.wait_for_function("document.getElementById('passing').checked")
+        expect(seen.page.locator("#passing")).to_be_checked()
         assert len(seen.cases) == 3
 
 
@@ -266,7 +266,7 @@ def test_a_link_can_be_copied(browser, mixed):
         anchor = link.get_attribute("href")
         link.click()
         assert seen.page.evaluate("location.hash") == anchor
-        seen.page.wait_for_function("document.getElementById('said').textContent !== ''")
+        expect(seen.page.locator("#said")).to_have_text("Link copied")
         assert seen.page.evaluate("navigator.clipboard.readText()").endswith(anchor)
 
 

@@ -20,6 +20,7 @@
   });
   let order = rows;
   let sorted = { key: "", down: false };
+  let remembering = 0;
 
   // Filtering
 
@@ -61,7 +62,8 @@
     $("none").textContent = folded === rows.length ? "All cells passed." : "No such cell.";
     unfold.hidden = !folded;
     unfold.textContent = `Show the ${folded} passed`;
-    if (remember) address(state);
+    clearTimeout(remembering);
+    if (remember) remembering = setTimeout(address, 200, state);
   };
 
   const address = (state) => {
@@ -137,6 +139,7 @@
   };
 
   const follow = () => {
+    clearTimeout(remembering);
     const hash = location.hash.slice(1);
     if (hash.startsWith("?")) {
       restore(new URLSearchParams(hash.slice(1)));
