@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parity.config.nodes import printable
 
 WIDTH = 100
+INDENT = "    "
 
 
 class Code(str):
@@ -53,17 +54,28 @@ def paragraph(label: str, text: str, width: int = 10) -> list[Code]:
     return [prose(f"{head:<{width}}{line}".rstrip()) for head, line in zip([label, *[""] * len(lines)], lines)]  # noqa: B905
 
 
-def array(values: NDArray[Any]) -> Code:
-    """A call of np.array that makes `values` again, bit for bit but for the payload of a NaN."""
+def array(values: NDArray[Any], margin: str = "") -> Code:
+    """A call of np.array that makes `values` again, bit for bit but for the payload of a NaN.
+
+    `margin` stands before the lines that follow the first.
+    """
     dtype = literal(str(values.dtype))
     if not values.size:
         return Code(f"np.zeros({literal(values.shape)}, {dtype})")
     nested = f"np.array({nested_list(values)}, {dtype})"
     if len(nested) <= WIDTH:
         return Code(nested)
-    numbers = textwrap.fill(", ".join(map(number, values.ravel())), WIDTH, break_long_words=False)
-    shape = "" if values.ndim == 1 else f".reshape({literal(values.shape)})"
-    return Code(f"np.array(\n    [\n{textwrap.indent(numbers, ' ' * 8)}\n    ], {dtype}\n){shape}")
+    numbers = textwrap.wrap(", ".join(map(number, values.ravel())), WIDTH - 2 * len(INDENT))
+    lines = [
+        "np.array(",
+        f"{INDENT}[",
+        *(2 * INDENT + line for line in numbers),
+        f"{INDENT}],",
+        f"{INDENT}{dtype},",
+        ")",
+    ]
+    lines[-1] += "" if values.ndim == 1 else f".reshape({', '.join(map(str, values.shape))})"
+    return Code(f"\n{margin}".join(lines))
 
 
 def nested_list(values: NDArray[Any]) -> str:

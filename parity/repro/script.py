@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.envelope import WORK
-from parity.repro.literals import WIDTH, Code, array, block, literal
+from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, Recipe
 from parity.repro.source import Calls, adapter_class, calls, has_method
 
@@ -29,7 +29,7 @@ def is_small(recipe: Recipe) -> bool:
 def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
     constructed = {"device": recipe.backend["device"], "threads": recipe.threads}
-    found = calls(recipe.framework, methods(recipe), constructed, ["named_outputs"] if recipe.ops else [])
+    found = calls(recipe.framework, methods(recipe), constructed, ["named_outputs"] if is_checked(recipe) else [])
     checks = recipe.checks
     return template().render(
         doc=block(header),
@@ -39,7 +39,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
         setup=set_apart(found.setup),
         definitions=spaced(found.definitions.values()),
         archive=archive and literal(archive),
-        data=[(literal(key), array(values)) for key, values in recipe.data.items()] if not archive else [],
+        data=[(literal(key), array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=bool(user_ops),
         general=is_general(recipe),
         dtype=literal(recipe.cell.dtype),
@@ -94,7 +94,9 @@ def imports(recipe: Recipe, found: Calls) -> list[Code]:
     """The imports from the standard library."""
     names = {"os", "sys"} if recipe.checks else {"os", "faulthandler"}
     names |= {"importlib.util", "inspect", "sys"} if recipe.ops else set()
-    return [Code(line) for line in sorted({*found.imports, *(f"import {name}" for name in names)})]
+    lines = {*found.imports, *(f"import {name}" for name in names)}
+    lines |= {"from collections.abc import Mapping"} if recipe.ops else set()
+    return [Code(line) for line in sorted(lines, key=lambda line: (line.startswith("from "), line))]
 
 
 def set_apart(setup: Sequence[Code]) -> list[Code]:
@@ -113,6 +115,11 @@ def spaced(definitions: Iterable[Code]) -> Iterator[Code]:
         constant = not text.startswith(("def ", "class "))
         yield Code(f"\n{text}" if constant and after_constant else f"\n\n{text}")
         after_constant = constant
+
+
+def is_checked(recipe: Recipe) -> bool:
+    """Whether what the user's op returns may be no tensor at all."""
+    return recipe.ops is not None and not recipe.checks
 
 
 def is_general(recipe: Recipe) -> bool:
@@ -171,7 +178,8 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
     yield from call("offered = dict", recipe, absent=True)
     yield Code(f"result = function(**taken(function, offered, {droppable}))")
-    yield Code("outputs = named_outputs(result)")
+    plain = 'dict(result) if isinstance(result, Mapping) else {"y": result}'
+    yield Code(f"outputs = {'named_outputs(result)' if is_checked(recipe) else plain}")
 
 
 def gradient_lines(recipe: Recipe) -> Iterator[Code]:

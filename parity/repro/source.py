@@ -220,7 +220,9 @@ class Extraction:
         if isinstance(node, ast.ImportFrom) and of_parity(node):
             self.need_global(name, source_of(str(node.module)))
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            self.imports.setdefault(ast.unparse(node))
+            used = [alias for alias in node.names if name in bindings(alias)]
+            origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
+            self.imports.setdefault(f"{origin}import {', '.join(map(ast.unparse, used))}")
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             self.define(node, source)
         elif node is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
 
 from parity.config.nodes import printable
 from parity.reporting.cells import Cell
@@ -61,6 +63,12 @@ def versions(recipe: Recipe, results: Results) -> str:
     return ", ".join([*parts, *(str(host[name]) for name in ("os", "cpu") if host.get(name))])
 
 
+def place(source: Mapping[str, Any]) -> str:
+    """File and line of the case; of a file elsewhere only the name, for a script may be published."""
+    path = PurePath(source["file"])
+    return f"{path.name if path.is_absolute() else path}:{source['line']}"
+
+
 def plural(n: int, noun: str) -> str:
     """`1 thread`, `2 threads`."""
     return f"{n} {noun if n == 1 else f'{noun}s'}"
@@ -103,7 +111,7 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
         else "0 once it runs through, else another"
     )
     parts = [
-        ("case", f"{recipe.cell.id} ({source['file']}:{source['line']})"),
+        ("case", f"{recipe.cell.id} ({place(source)})"),
         ("seen with", versions(recipe, results)),
     ]
     parts += [*reasons(recipe, results), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
