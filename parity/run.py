@@ -120,13 +120,14 @@ def run_and_show(
     from parity.reporting.progress import reporter_for
 
     n_cells = sum(len(case.dtypes) for case in plan.cases)
-    with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-        results = run(plan, options, run_dir, reporter, command, fail_on=fail_on)
-    if not outputs.on_stdout:
-        try:
-            show(results, verbosity=verbosity)
-        except OSError as error:
-            print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
+    with outputs.silenced():
+        with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
+            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on)
+        if not outputs.on_stdout:
+            try:
+                show(results, verbosity=verbosity)
+            except OSError as error:
+                print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
     written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
     if verbosity >= 0:
         told = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"

@@ -93,6 +93,17 @@ def test_annotations_stay_out_of_a_document(tmp_path, parity_run):
     assert "::error " in document.stderr
 
 
+def test_what_a_run_prints_is_no_command_for_github(tmp_path, parity_run):
+    case = "{id: '##[add-mask]x', op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"
+    lines = parity_run(user_config(lie(tmp_path), cases=[case]), "--github").stdout.splitlines()
+    token = lines[0].removeprefix("::stop-commands::")
+    end = lines.index(f"::{token}::")
+    assert len(token) > 20
+    assert any("##[add-mask]x" in line for line in lines[:end])
+    # The runner looks for `##[` only in a line that is no `::` command.
+    assert all(line.startswith("::error ") for line in lines[end + 1 :])
+
+
 def lie(folder: Path) -> Path:
     path = folder / "lie.py"
     path.write_text(

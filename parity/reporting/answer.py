@@ -9,6 +9,7 @@ from rich.text import Text
 
 from parity import gate
 from parity.config.nodes import printable
+from parity.reporting.cells import failing_level
 from parity.reporting.results import Results, ResultsError, Row
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
@@ -19,7 +20,7 @@ HARMLESS = frozenset(("rounding", "degenerate-gradient"))
 def answer(results: Results) -> Text:
     """The verdict line: what differs and who is off."""
     code, verdicts = results.summary["exit_code"], results.summary["verdicts"]
-    level = gate.FAILING.get(results.run.get("fail_on", gate.FAIL_ON[0]), FAILING)
+    level = failing_level(results)
     failing = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
     n_cells = count_tensors(results.comparisons)
     if code == gate.INTERRUPTED:

@@ -129,13 +129,19 @@ def cells(results: Results) -> list[Cell]:
     told: dict[tuple[str, str, str], list[Row]] = {}
     for row in results.diagnoses:
         told.setdefault((row["case"], row["dtype"], row["backend"]), []).append(row)
-    level = gate.FAILING.get(results.run.get("fail_on", gate.FAIL_ON[0]), gate.FAILING[gate.FAIL_ON[0]])
+    level = failing_level(results)
     found = []
     for (key, case), anchor in zip(asked(results).items(), anchors(asked(results)), strict=True):
         rows = sorted(owned.get(key, ()), key=severity, reverse=True)
         outcome = outcomes.get(key)
         found.append(cell(key, case, rows, outcome, told.get(key, ()), anchor, level))
     return sorted(found, key=urgency)
+
+
+def failing_level(results: Results) -> frozenset[str]:
+    """The verdicts that fail the run; those of the strictest level where it does not say."""
+    asked = results.run.get("fail_on")
+    return gate.FAILING[asked if asked in gate.FAIL_ON else gate.FAIL_ON[0]]
 
 
 def asked(results: Results) -> dict[tuple[str, str, str], Row]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from parity.reporting.results import Results, write_atomically
 
@@ -25,6 +27,17 @@ class Outputs:
     def on_stdout(self) -> bool:
         """Whether a format takes the place of the tables."""
         return STDOUT in self.files.values()
+
+    @property
+    def commands(self) -> TextIO:
+        """Where GitHub is spoken to: both streams are read for commands, and stdout may be a document."""
+        return sys.stderr if self.on_stdout else sys.stdout
+
+    def silenced(self) -> AbstractContextManager[None]:
+        """While this lasts, GitHub takes nothing that a run prints for a command."""
+        from parity.reporting.github import silenced
+
+        return silenced(self.commands) if self.github else nullcontext()
 
 
 def as_html(results: Results, run_dir: Path, wanted: Outputs) -> str:
@@ -88,8 +101,7 @@ def write_asked(
     if wanted.github:
         from parity.reporting.github import publish
 
-        # Both streams are read for annotations; stdout may be a document.
-        publish(results, sys.stderr if wanted.on_stdout else sys.stdout, os.environ)
+        publish(results, wanted.commands, os.environ)
 
 
 def print_document(text: str) -> None:

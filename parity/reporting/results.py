@@ -94,6 +94,7 @@ NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "known", "message"))
 
 
+MEASURED = ("actual_value", "expected_value", "max_abs_diff", "required_rtol", "oracle_value")
 RESIDUALS = ("residual_before", "residual_after")
 MISSING = object()
 NUMBER = (int, float, str, type(None))
@@ -109,7 +110,8 @@ PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
         dict.fromkeys(("case", "dtype", "tensor", "actual", "expected", "verdict", "message"), str)
         | dict.fromkeys(("rtol", "atol"), (int, float))
         | dict.fromkeys(("max_abs_diff", "required_rtol", "actual_value", "expected_value", "oracle_value"), NUMBER)
-        | {"culprit": list, "suspect": bool, "error_ratio": dict, "worst_index": (list, type(None))},
+        | {"culprit": list, "suspect": bool, "known": (str, type(None)), "error_ratio": dict}
+        | {"worst_index": (list, type(None))},
     ),
     (
         "diagnoses",
@@ -150,6 +152,8 @@ def read_results(run_dir: Path) -> Results:
             f"{path}: a comparison of an unknown case or with an unknown verdict: {str(strange[0])[:200]}"
         )
     comparisons = [parsed(row) for row in document["comparisons"]]
+    for row in comparisons:
+        check_measured(path, row)
     diagnoses = [{**row, **as_number({k: row[k] for k in RESIDUALS})} for row in document["diagnoses"]]
     others = {key: document[key] for key, *_ in PARTS if key not in ("comparisons", "diagnoses")}
     return Results(comparisons=comparisons, diagnoses=diagnoses, **others)
@@ -164,6 +168,14 @@ def check_part(path: Path, part: Any, key: str, kind: type, fields: Mapping[str,
         for field_name, types in fields.items():
             if not isinstance(row.get(field_name, MISSING), types):
                 raise ResultsError(f"{path}: {key}: {field_name} is missing or wrong in {str(row)[:200]}")
+
+
+def check_measured(path: Path, row: Row) -> None:
+    """Raise ResultsError where a comparison lacks the numbers that its worst element has."""
+    measured = [row[name] for name in MEASURED]
+    lacking = row["worst_index"] is not None and None in measured[:2]
+    if lacking or any(isinstance(value, str) for value in measured):
+        raise ResultsError(f"{path}: a comparison without the numbers that it needs: {str(row)[:200]}")
 
 
 def parsed(row: Row) -> Row:
