@@ -366,6 +366,10 @@ def test_tensors_that_are_gone_are_asked_for(finding):
     done = repro(run_dir, "one", "--dtype", "float64")
     assert done.returncode == 2
     assert "run it again" in done.stderr
+    done = repro(run_dir, "one")
+    assert done.returncode == 0
+    assert "one float64 on mine" in done.stderr
+    assert "float32.mine.py" in done.stdout
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

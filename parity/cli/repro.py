@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from parity.cli.group import example, fail, main
+from parity.gate import USAGE
 
 
 @main.command(
@@ -31,17 +33,18 @@ def repro(
     """
     from parity.reporting.explain import ExplainError
     from parity.reporting.results import ResultsError
-    from parity.repro.recipe import ReproError
+    from parity.repro import ReproError
     from parity.repro.write import write_scripts
 
     if every and case is not None:
         raise click.UsageError("give a case or --all, not both")
     try:
-        for written in write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues):
-            click.echo(f"{written.title}\n  {written.command}")
-            if written.issue is not None:
-                click.echo(f"  {written.issue}")
+        made = list(write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues))
     except (ExplainError, ReproError, ResultsError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out or run_dir}: {error.strerror or error}; name another --out")
+    for item in made:
+        click.echo(item, err=isinstance(item, ReproError))
+    if all(isinstance(item, ReproError) for item in made):
+        sys.exit(USAGE)

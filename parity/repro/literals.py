@@ -65,7 +65,7 @@ def array(values: NDArray[Any], margin: str = "") -> Code:
     nested = f"np.array({nested_list(values)}, {dtype})"
     if len(nested) <= WIDTH:
         return Code(nested)
-    numbers = textwrap.wrap(", ".join(map(number, values.ravel())), WIDTH - 2 * len(INDENT))
+    numbers = textwrap.wrap(", ".join(map(number, values.ravel())), WIDTH - 2 * len(INDENT), break_on_hyphens=False)
     lines = [
         "np.array(",
         f"{INDENT}[",

@@ -21,6 +21,7 @@ from parity.judge.verdict import Verdict
 from parity.reporting.cells import Cell, ratio_of
 from parity.reporting.kept import KeptError, kept_path, load, side_folders
 from parity.reporting.results import Results, Row, as_number
+from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
 
 EXACT = "exact"
@@ -32,10 +33,6 @@ SHOWN_OUTCOMES = frozenset(("error", "crash", "timeout"))
 MAX_THREADS = 256
 
 Array = NDArray[Any]
-
-
-class ReproError(Exception):
-    """There is nothing that a script could show, or not all that it needs; the message says what, and the remedy."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.adapters import ADAPTERS
+from parity.repro import ReproError
 from parity.repro.literals import Code, literal
 
 PACKAGE = "parity"
@@ -28,7 +29,7 @@ SIMPLE = (ast.Name, ast.Attribute, ast.Constant)
 Edits = dict[ast.expr, str]
 
 
-class SourceError(Exception):
+class SourceError(ReproError):
     """An adapter that is written in a way that cannot be turned into functions; the message says where and why."""
 
 

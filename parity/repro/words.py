@@ -11,7 +11,7 @@ from parity.reporting.cells import Cell
 from parity.reporting.explain import rows_of
 from parity.reporting.reasons import listed, reason
 from parity.reporting.results import Results
-from parity.repro.literals import Code, paragraph, prose
+from parity.repro.literals import Code, paragraph
 from parity.repro.recipe import Check, Recipe, lacks
 
 MAX_TENSORS = 6
@@ -19,11 +19,11 @@ MAX_TENSORS = 6
 
 SUSPECT = "suspect"
 TITLES: Mapping[str, str] = {
-    "rounding": "differs by rounding, more than the tolerance allows,",
+    "rounding": "differs by rounding",
     "degraded": "carries float32 accuracy",
     "unstable": "loses digits that careful code keeps",
     "semantic": "computes something else",
-    "nonfinite": "is not finite where it should be, or the reverse,",
+    "nonfinite": "gives NaN or infinity, or fails to",
     "structure": "returns another shape, dtype or set of outputs",
     SUSPECT: "is further off than careful code",
     "error": "raises an error",
@@ -118,7 +118,7 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
     parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
     width = 2 + max(len(printable(label)) for label, _ in parts)
     lines = [line for label, text in parts for line in paragraph(printable(label), text, width)]
-    return [prose(title(recipe)), Code(""), *lines]
+    return [*paragraph("", title(recipe), 0), Code(""), *lines]
 
 
 def recorded(recipe: Recipe) -> list[str]:

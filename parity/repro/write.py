@@ -6,6 +6,7 @@ import io
 import os
 import shlex
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from parity.config.nodes import printable
 from parity.reporting.cells import Cell, cells
 from parity.reporting.explain import case_called, choices, hint
 from parity.reporting.results import Results, read_results, write_atomically
+from parity.repro import ReproError
 from parity.repro.issue import issue
-from parity.repro.recipe import Recipe, ReproError, recipe, shown
+from parity.repro.recipe import Recipe, recipe, shown
 from parity.repro.script import is_small, render
 from parity.repro.words import header, title
 
@@ -31,10 +33,11 @@ class Written:
     issue: Path | None
     python: str
 
-    @property
-    def command(self) -> str:
-        """What to type."""
-        return printable(f"{shlex.quote(self.python)} {shlex.quote(str(self.script))}")
+    def __str__(self) -> str:
+        """What it is, and below it what to type, and the issue."""
+        command = f"{shlex.quote(self.python)} {shlex.quote(str(self.script))}"
+        lines = [self.title, f"  {command}", *([f"  {self.issue}"] if self.issue else [])]
+        return "\n".join(map(printable, lines))
 
 
 def write_scripts(
@@ -46,15 +49,20 @@ def write_scripts(
     dtype: str | None = None,
     out: Path | None = None,
     issues: bool = False,
-) -> Iterator[Written]:
-    """A script for each finding of a case, or of the whole run; raises ReproError, ExplainError and ResultsError."""
+) -> Iterator[Written | ReproError]:
+    """A script for each finding of a case, or of the whole run, or the reason why there is none.
+
+    Raises ExplainError and ResultsError, and ReproError where there is no such finding.
+    """
     results = read_results(run_dir)
     wanted = None if every else str(case_called(case, results)["id"])
     found = chosen(cells(results), results, wanted, backend, dtype)
-    recipes = [recipe(cell, results, run_dir) for cell in found]
     folder = folder_for(run_dir, out)
-    for item in recipes:
-        yield write(item, results, folder, issues=issues)
+    for cell in found:
+        try:
+            yield write(recipe(cell, results, run_dir), results, folder, issues=issues)
+        except ReproError as error:
+            yield error
 
 
 def chosen(
@@ -81,11 +89,10 @@ def nothing(cell: Cell) -> str:
 
 
 def folder_for(run_dir: Path, out: Path | None) -> Path:
-    """Where the scripts go; made where it is not there."""
+    """Where the scripts go."""
     folder = run_dir / "repro" if out is None else out
     if out is None and not folder.resolve().is_relative_to(run_dir.resolve()):
         raise ReproError(f"{printable(str(folder))} leads out of the run directory; name another --out")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -99,6 +106,7 @@ def write(item: Recipe, results: Results, folder: Path, *, issues: bool) -> Writ
     text = render(
         item, header(item, results, script.name, [name for name in (archive, user_ops) if name]), archive, user_ops
     )
+    folder.mkdir(parents=True, exist_ok=True)
     if archive:
         write_bytes(folder / archive, packed(item))
     if item.ops:
@@ -113,7 +121,10 @@ def write(item: Recipe, results: Results, folder: Path, *, issues: bool) -> Writ
 def packed(item: Recipe) -> bytes:
     """The arrays as an `.npz`, which holds no pickle."""
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **item.data)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, values in item.data.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, values, allow_pickle=False)
     return file.getvalue()
 
 
