@@ -21,8 +21,10 @@ from parity.reporting.html_fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html_space import Detail, Space
 from parity.reporting.html_table import filters, statuses, table_row
 from parity.reporting.html_templates import n_bytes, rendered, source
+from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.results import Results
 
+MINUTES = len("2026-01-31T10:00")
 FINDINGS_HERE = "<!-- findings -->"
 BUDGET = 980_000
 """Bytes of the whole file; findings that would exceed it are told in a line."""
@@ -49,6 +51,7 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
     return {
         "parity": results.run.get("parity"),
         "name": str(results.run.get("id") or run_dir.name),
+        "started": str(results.run.get("started", ""))[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
         "n_cells": len(found),
         "statuses": statuses(numbers),
@@ -56,7 +59,7 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
         "causes": list(map(summary.marked_up, causes(results))),
-        "suspects": list(map(summary.marked_up, suspects(results))),
+        "suspects": list(map(summary.marked_up, [*suspects(results), *ledger_lines(results.known)])),
         "gate": summary.gate_facts(results),
         "matrix": summary.matrix(found, results),
         "rows": map(table_row, found),

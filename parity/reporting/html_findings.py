@@ -157,7 +157,7 @@ class Teller:
 
     def finding(self, cell: Cell, n_pictures: int) -> Finding:
         """All that is told of a cell, with pictures of so many tensors."""
-        rows = [*cell.failing, *(row for row in cell.hidden if row not in cell.failing)]
+        rows = [*cell.failing, *cell.hidden]
         shown = cell.tensors[:n_pictures]
         pictures = [self.gallery.picture(cell, name, self.ratios(cell, name), unit_of(rows, name)) for name in shown]
         return Finding(

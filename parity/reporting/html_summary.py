@@ -17,7 +17,7 @@ from parity.reporting.answer import answer
 from parity.reporting.cells import LABELS, Cell, Status
 from parity.reporting.results import Results, Row
 
-STYLES = {"bold": "b", "red": "code", "yellow": "b", "dim": "small"}
+STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
 """The elements for the styles in which the console prints its lines."""
 
 EXIT_CODES = {
@@ -33,7 +33,7 @@ GATES = {
     "semantic": "only semantic differences, NaN on one side and another structure fail the run",
 }
 MISSING = "—"
-MAX_LISTED = 24
+MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,14 @@ class NoResult:
     def listed(self) -> tuple[Cell, ...]:
         """The cells that are named."""
         return self.cells[:MAX_LISTED]
+
+    @property
+    def link(self) -> str:
+        """The filter that shows these cells and others of the same backend and outcome."""
+        wanted = (
+            {"backend": self.backend} if self.outcome == "note" else {"backend": self.backend, "verdict": self.outcome}
+        )
+        return filter_link(**wanted)
 
 
 @dataclass(frozen=True)
