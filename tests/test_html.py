@@ -198,10 +198,22 @@ def test_a_finding_shows_values_reasons_pictures_and_what_to_do(tmp_path):
     assert "down: axes 0 to 1 (2 × 8), across: axes 2 to 3 (6 × 6)" in text
 
 
-def test_the_digits_that_differ_from_the_oracle_stand_out(tmp_path):
-    row = unstable(expected="oracle", actual_value=0.53000917, expected_value=0.53, oracle_value=0.53000123)
+@pytest.mark.parametrize(
+    ("actual", "exact", "shown"),
+    [
+        (0.53000917, 0.53000123, " 0.53000<b>917</b>"),
+        (-1.25, -1.5, "-1.<b>25</b>"),
+        (-152.5, -1.5, "<b>-152.5</b>"),
+        (1.5e-20, 1.5e-10, "<b> 1.5e-20</b>"),
+        (1.5e-20, 1.25e-20, " 1.<b>5e-20</b>"),
+        (2.0, 2.0, " 2<b></b>"),
+        (math.nan, 1.0, "<b> nan</b>"),
+    ],
+)
+def test_the_digits_that_differ_from_the_oracle_stand_out(tmp_path, actual, exact, shown):
+    row = unstable(expected="oracle", actual_value=actual, expected_value=exact, oracle_value=exact)
     page = html_report(replace(found(tmp_path), comparisons=[row]), tmp_path)
-    assert "> 0.53000<b>917</b><td> 0.53" in page
+    assert f"<td>{shown}<td>" in page
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def value(row: Row) -> Value:
     compared = row["worst_index"] is not None
     sides = ("actual", "expected", "oracle")
     actual, expected, oracle = (signed(row[f"{side}_value"], digits) if compared else "" for side in sides)
-    n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(actual, oracle, strict=False)))
+    n_shared = common(actual, oracle)
     n_outside, n = row.get("n_mismatched"), row.get("n_elements")
     return Value(
         expected=row["expected"],
@@ -273,6 +273,19 @@ def value(row: Row) -> Value:
         needs=factor(needed) if isinstance(needed := row["required_rtol"], (int, float)) else "",
         message=row["message"],
     )
+
+
+def common(one: str, other: str) -> int:
+    """How many leading digits two numbers share; none where one of them is ten times larger."""
+    if magnitude(one) != magnitude(other):
+        return 0
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def magnitude(text: str) -> tuple[int, str]:
+    """Where a number has its point, and its exponent."""
+    mantissa, _, exponent = text.partition("e")
+    return len(mantissa.partition(".")[0]), exponent
 
 
 def signed(found: Any, digits: int) -> str:
