@@ -75,14 +75,14 @@ def same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def test_all_scripts_are_python_3_8_and_no_longer_than_a_screen_or_four(shipped):
+def test_all_scripts_are_python_3_8_and_not_long(shipped):
     scripts = list((shipped / "repro").glob("*.py"))
     assert scripts
     for script in scripts:
         text = script.read_text()
         ast.parse(text, feature_version=(3, 8))
         assert "import parity" not in text
-        assert text.count("\n") < 200
+        assert text.count("\n") < 250
         assert max(map(len, text.splitlines())) <= 120
 
 

@@ -38,7 +38,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
         threads=literal(str(recipe.threads)),
         setup=set_apart(found.setup),
         definitions=spaced(found.definitions.values()),
-        archive=archive and literal(archive),
+        archive=bool(archive),
         data=[(literal(key), array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=bool(user_ops),
         general=is_general(recipe),
@@ -174,7 +174,7 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     """The user's op, with what it takes; the framework's own where the user's file turns out to have none."""
     name = recipe.op.name
     droppable = literal([*recipe.absent, *recipe.droppable])
-    yield Code(f"ops = load(os.path.join(FOLDER, {literal(user_ops)}))")
+    yield Code(f"ops = load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {literal(user_ops)}))")
     yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
     yield from call("offered = dict", recipe, absent=True)
     yield Code(f"result = function(**taken(function, offered, {droppable}))")

@@ -19,7 +19,7 @@ from typing import Any
 
 from parity.adapters import ADAPTERS
 from parity.repro import ReproError
-from parity.repro.literals import Code, literal
+from parity.repro.literals import WIDTH, Code, literal
 
 PACKAGE = "parity"
 BASE = "parity.adapters.base"
@@ -245,10 +245,12 @@ class Extraction:
 
 
 def header(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """The first line of a definition, without annotations and without `self`."""
+    """The first lines of a definition, without annotations and without `self`."""
     if isinstance(node, ast.ClassDef):
         return f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
-    return f"def {node.name}({ast.unparse(plain_arguments(node))}):"
+    given = ast.unparse(plain_arguments(node))
+    line = f"def {node.name}({given}):"
+    return line if len(line) <= WIDTH else f"def {node.name}(\n    {given}\n):"
 
 
 def arguments_of(node: ast.FunctionDef | ast.ClassDef) -> list[ast.AST]:

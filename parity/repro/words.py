@@ -23,7 +23,7 @@ TITLES: Mapping[str, str] = {
     "degraded": "carries float32 accuracy",
     "unstable": "loses digits that careful code keeps",
     "semantic": "computes something else",
-    "nonfinite": "gives NaN or infinity, or fails to",
+    "nonfinite": "does not agree on NaN or infinity",
     "structure": "returns another shape, dtype or set of outputs",
     SUSPECT: "is further off than careful code",
     "error": "raises an error",
