@@ -269,6 +269,11 @@ def test_integers_are_exact_beyond_float64_and_shown_as_they_are():
     assert verdict(np.array([5]), np.array([6]), atol=1) == "close"
 
 
+def test_differences_of_64_bit_integers_are_exact():
+    assert excess(np.array([2**53 + 1]), np.array([2**53]), Tolerance(0.0, 0.5)) == 2.0
+    assert excess(np.array([2**63 + 1], np.uint64), np.array([2**63], np.uint64), Tolerance(0.0, 0.5)) == 2.0
+
+
 def test_complex_numbers_are_compared_by_modulus():
     expected = np.array([1000 + 0j], np.complex64)
     assert verdict(expected + 1e-4j, expected) == "close"
@@ -482,6 +487,21 @@ def test_no_hint_where_a_hypothesis_leaves_an_element_outside_or_says_nothing(ac
     assert hint(actual, expected) == ""
 
 
+def test_no_hint_where_one_element_of_a_larger_tensor_is_left():
+    large = np.random.default_rng(6).normal(size=(40, 40))
+    moved = large.T.copy()
+    for place in range(1, 1600, 7):
+        moved.flat[place] += 1e-3
+        assert hint(moved, large) == ""
+        moved.flat[place] = large.T.flat[place]
+    assert hint(moved, large) == "actual is expected transposed"
+
+
+def test_no_hint_where_only_the_dtype_differs():
+    report = parity.compare({"a": W.astype(np.float64), "b": W}, {"a": W, "b": W})
+    assert [row.hints for row in report.failing] == [()]
+
+
 def test_no_exchange_where_one_element_is_left():
     expected = {"a": B, "b": B[::-1] ** 2}
     moved = B.copy()
@@ -506,6 +526,8 @@ def test_a_hint_does_not_raise_at_the_ends_of_the_range():
 
 def test_a_report_has_no_truth_value():
     report = parity.compare(W, W)
+    assert report.passes
+    assert not parity.Report(()).passes
     with pytest.raises(TypeError, match=r"ask for its \.passes"):
         bool(report)
     with pytest.raises(TypeError, match="has no truth value"):

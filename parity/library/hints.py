@@ -106,7 +106,7 @@ def scaled(scene: Scene) -> Iterator[Hint]:
     if factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
         return
     for value, text in (*plain_factors(factor), (factor, f"{factor:.6g} times")):
-        if value != 1 and scene.explains(exact * value):
+        if scene.explains(exact * value):
             same, other = scene.names
             if value == -1:
                 yield Hint(f"{same} is {other} with the opposite sign", "sign-flipped")
