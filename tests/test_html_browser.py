@@ -387,9 +387,13 @@ def test_five_thousand_cells_open_and_filter(browser, tmp_path):
         assert len(seen.cases) == 4
         seen.page.fill("#q", "")
         seen.page.check("#passing")
-        assert len(seen.cases) == 5000
+        assert len(seen.cases) == 1000
+        assert seen.said == "1000 of 5000 cells shown, 4000 more fit"
         seen.page.click("th button >> text=ratio")
+        assert len(seen.cases) == 1000
+        seen.page.click("#more")
         assert len(seen.cases) == 5000
+        assert not seen.page.is_visible("#more")
 
 
 def test_a_run_in_which_all_passed_and_one_that_was_interrupted(browser, tmp_path):

@@ -4,6 +4,7 @@
   const $ = (id) => document.getElementById(id);
   const COLUMNS = ["status", "verdict", "case", "op", "dtype", "backend", "tensors", "excess", "ratio", "cause"];
   const NUMBERS = new Set(["excess", "ratio"]);
+  const MOST = 1000; // rows that a browser lays out at once without a pause
   const table = $("table");
   const body = table.tBodies[0];
   const [controls, query, passing, shown, empty, unfold] = ["controls", "q", "passing", "shown", "empty", "unfold"].map($);
@@ -21,6 +22,7 @@
   let order = rows;
   let sorted = { key: "", down: false };
   let remembering = 0;
+  let limit = MOST;
 
   // Filtering
 
@@ -46,20 +48,24 @@
     const state = wanted();
     const fits = matcher(state);
     const open = !passing || passing.checked;
-    let visible = 0;
+    let matching = 0;
     let folded = 0;
-    for (const row of rows) {
-      const hidden = !fits(row);
+    for (const row of order) {
+      const out = !fits(row);
+      const closed = row.status === "passed" && !open;
+      if (!out && closed) folded += 1;
+      if (!out && !closed) matching += 1;
+      const hidden = out || (!closed && matching > limit);
       if (row.row.hidden !== hidden) row.row.hidden = hidden;
-      if (hidden) continue;
-      if (row.status === "passed" && !open) folded += 1;
-      else visible += 1;
     }
+    const visible = Math.min(matching, limit);
+    const more = matching > visible ? `, ${matching - visible} more fit` : "";
     selects.forEach((select) => select.classList.toggle("set", Boolean(select.value)));
-    shown.textContent = `${visible} of ${rows.length} cells shown` + (folded ? `, ${folded} passed folded away` : "");
+    shown.textContent = `${visible} of ${rows.length} cells shown${more}` + (folded ? `, ${folded} passed folded away` : "");
     empty.hidden = visible > 0;
     $("scroll").hidden = visible === 0;
     $("none").textContent = folded === rows.length ? "All cells passed." : "No such cell.";
+    $("more").hidden = !more;
     unfold.hidden = !folded;
     unfold.textContent = `Show the ${folded} passed`;
     clearTimeout(remembering);
@@ -228,6 +234,7 @@
   }));
   if (passing) passing.addEventListener("change", () => apply());
   $("clear").addEventListener("click", () => { clear(); apply(); });
+  $("more").addEventListener("click", () => { limit = Infinity; apply(); });
   unfold.addEventListener("click", () => { passing.checked = true; apply(); });
 
   const folds = [...document.querySelectorAll(".cell details")];
@@ -253,5 +260,6 @@
   controls.hidden = false;
   document.querySelectorAll(".keys").forEach((keys) => (keys.hidden = false));
   folds.forEach((fold) => (fold.open = fold.classList.contains("first")));
-  if (!follow()) apply(false);
+  apply(false);
+  follow();
 })();
