@@ -51,7 +51,8 @@ def prose(text: str) -> Code:
 def paragraph(label: str, text: str, width: int = 10) -> list[Code]:
     """Lines of a docstring: `text` wrapped beside its label."""
     lines = textwrap.wrap(printable(text), WIDTH - width, break_on_hyphens=False) or [""]
-    return [prose(f"{head:<{width}}{line}".rstrip()) for head, line in zip([label, *[""] * len(lines)], lines)]  # noqa: B905
+    heads = [label, *[""] * (len(lines) - 1)]
+    return [prose(f"{head:<{width}}{line}".rstrip()) for head, line in zip(heads, lines, strict=True)]
 
 
 def array(values: NDArray[Any], margin: str = "") -> Code:
@@ -63,7 +64,7 @@ def array(values: NDArray[Any], margin: str = "") -> Code:
     if not values.size:
         return Code(f"np.zeros({literal(values.shape)}, {dtype})")
     nested = f"np.array({nested_list(values)}, {dtype})"
-    if len(nested) <= WIDTH:
+    if len(nested) <= WIDTH - 3 * len(INDENT):
         return Code(nested)
     numbers = textwrap.wrap(", ".join(map(number, values.ravel())), WIDTH - 2 * len(INDENT), break_on_hyphens=False)
     lines = [
