@@ -6,14 +6,17 @@ import io
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import lxml.html
 import pytest
 from junitparser import JUnitXml
 from rich.console import Console
 
 from parity import gate
-from parity.reporting.cells import LABELS, cells
+from parity.reporting.cells import LABELS, Status, cells
 from parity.reporting.console import render
+from parity.reporting.html import html_report
 from parity.reporting.junit import junit_xml
 from parity.reporting.markdown import markdown
 from parity.reporting.results import FILE_NAME, read_results, write_atomically
@@ -95,7 +98,20 @@ def from_markdown(results):
     return View(frozenset(failing), grouped(counted(re.search("^cells: .*$", text, re.MULTILINE)[0])))
 
 
-FORMATS = {"json": from_json, "junit": from_junit, "markdown": from_markdown, "console": from_console}
+def from_html(results):
+    page = lxml.html.fromstring(html_report(results, Path("nowhere")))
+    rows = [[cell.text_content() for cell in row] for row in page.get_element_by_id("table").xpath(".//tr[td]")]
+    failing = {(row[2], row[4], row[5]) for row in rows if row[0] == LABELS[Status.FAILED]}
+    return View(frozenset(failing), grouped(Counter(BY_LABEL[row[0]] for row in rows)))
+
+
+FORMATS = {
+    "html": from_html,
+    "json": from_json,
+    "junit": from_junit,
+    "markdown": from_markdown,
+    "console": from_console,
+}
 """How each format is read back; a format that tells cells apart is compared with JSON by backend as well."""
 
 BY_TENSOR = ("console",)
@@ -127,7 +143,7 @@ def test_a_real_run_is_the_same_in_every_format(parity_run, fake):
 def test_a_format_that_says_something_else_is_found(monkeypatch):
     results = ci_runs.every_status()
     dishonest = replace(results, comparisons=[{**row, "verdict": "close"} for row in results.comparisons])
-    for name in ("junit", "markdown", "console"):
+    for name in ("html", "junit", "markdown", "console"):
         read = FORMATS[name]
         monkeypatch.setitem(FORMATS, name, lambda _, read=read: read(dishonest))
         assert name in agree(results)
