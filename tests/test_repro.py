@@ -24,7 +24,7 @@ from parity.cases import OPS
 from parity.repro.literals import array, literal, paragraph, prose
 from parity.repro.source import SourceError, adapter_class, calls, has_method
 from tests.conftest import ROOT, parity_command, user_config
-from tests.repro_scripts import comparisons, run_alone
+from tests.repro_scripts import comparisons, run_alone, run_together
 
 WRONG = """
 def linear(x, weight, bias):
@@ -437,6 +437,15 @@ def test_what_is_not_data_gets_no_literal():
         from parity.repro.script import template
 
         template().environment.from_string("{{ x }}").render(x="import os")
+
+
+def test_a_script_that_imports_parity_fails(tmp_path):
+    (tmp_path / "script.py").write_text("import parity.gate\n")
+    done = run_alone(sys.executable, tmp_path / "script.py")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+    [[code, _]] = run_together({sys.executable: [tmp_path / "script.py"]}, tmp_path).values()
+    assert "a script must not import parity" in code
 
 
 def test_help_ends_with_an_example():

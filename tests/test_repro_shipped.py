@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import subprocess
 
 import pytest
@@ -63,6 +64,18 @@ def check_numbers(cell, printed: str) -> None:
         if item.ratio is not None:
             # The exact values are stored in float64: a float64 error is known up to a unit roundoff.
             assert item.ratio == pytest.approx(row["error_ratio"][live], rel=6e-3, abs=1.0)
+
+
+def test_another_number_than_the_run_s_is_seen(shipped):
+    results = read_results(shipped)
+    cell = next(cell for cell in cells(results) if cell.finding and cell.failing)
+    script = shipped / "repro" / f"{cell.anchor}.py"
+    printed = run_alone(executables(results)[cell.backend], script).stdout
+    check_numbers(cell, printed)
+    with pytest.raises(AssertionError):
+        check_numbers(cell, re.sub("largest difference [0-9]", "largest difference 77", printed))
+    with pytest.raises(AssertionError):
+        check_numbers(cell, "")
 
 
 def sides(row, backend: str) -> set[str]:

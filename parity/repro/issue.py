@@ -56,7 +56,7 @@ def drawn(recipe: Recipe) -> str:
 
 def expected(recipe: Recipe, results: Results) -> Iterator[str]:
     """What was found, and what should have been."""
-    yield "\n".join(f"- {code(tensor)}: {said(text)}" for tensor, text in reasons(recipe, results))
+    yield "\n".join(f"- {code(tensor)}: {said(text)}" for tensor, text in reasons(recipe))
     if recipe.checks:
         meant = "; ".join(f"{code(side)} is {said(text)}" for side, text in sides(recipe, results))
         yield f"Expected: values as near to the exact ones as this dtype allows. {meant}."

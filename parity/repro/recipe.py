@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.verdict import Verdict
 from parity.reporting.cells import Cell, ratio_of
 from parity.reporting.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.reasons import CaseRows
 from parity.reporting.results import Results, Row, as_number
 from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
@@ -78,10 +79,11 @@ class Recipe:
 
     `params` are those that are passed, `droppable` what a user's op need not take. `data` has arrays as `inputs/x`,
     `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, where there is one, and
-    `own` whether that defines the op for sure.
+    `own` whether that has to have the op.
     """
 
     cell: Cell
+    rows: CaseRows
     backend: Row
     op: Op
     params: Mapping[str, Any]
@@ -134,13 +136,13 @@ def shown(cell: Cell) -> bool:
     return cell.finding or cell.outcome in SHOWN_OUTCOMES
 
 
-def recipe(cell: Cell, results: Results, run_dir: Path) -> Recipe:
-    """What the script for a cell is made of; raises ReproError."""
-    [backend] = [row for row in results.backends if row["name"] == cell.backend][:1]
+def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Recipe:
+    """What the script for a cell is made of, with what the run says about its case; raises ReproError."""
+    backend = next(row for row in results.backends if row["name"] == cell.backend)
     op = known_op(cell, backend)
     params = known_params(op, cell.case["params"])
     ops = ops_file(backend, run_dir)
-    own = ops is not None and (defines(ops, op.name) or not any(defines(ops, case["op"]) for case in results.cases))
+    own = ops is not None and takes_from(ops, op.name, {case["op"] for case in results.cases})
     if not own and not has_method(str(backend["framework"]), op.name):
         raise ReproError(
             f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own lines; "
@@ -154,9 +156,19 @@ def recipe(cell: Cell, results: Results, run_dir: Path) -> Recipe:
         raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to have its tensors") from error
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
         raise ReproError(f"{name_of(cell)}: nothing of it can be compared again")
-    passed, droppable = call_params(params), sorted(default_params(params))
     return Recipe(
-        cell, backend, op, passed, droppable, data, checks, threads_of(results), sides[cell.backend], ops, own
+        cell=cell,
+        rows=rows,
+        backend=backend,
+        op=op,
+        params=call_params(params),
+        droppable=sorted(default_params(params)),
+        data=data,
+        checks=checks,
+        threads=threads_of(results),
+        label=sides[cell.backend],
+        ops=ops,
+        own=own,
     )
 
 
@@ -197,13 +209,13 @@ def ops_file(backend: Row, run_dir: Path) -> Path | None:
     return path
 
 
-def defines(path: Path, name: str) -> bool:
-    """Whether a Python file defines `name` at its top; a file that cannot be read as Python is taken to."""
+def takes_from(path: Path, op: str, ops: Set[str]) -> bool:
+    """Whether a user's file has to have the op: it is defined at the top, or none of the run's ops is seen there."""
     try:
-        tree = ast.parse(path.read_bytes())
+        names = {name for node in ast.parse(path.read_bytes()).body for name in bound_names(node)}
     except (SyntaxError, ValueError):
         return True
-    return any(name in bound_names(node) for node in tree.body)
+    return op in names or not names & ops
 
 
 def threads_of(results: Results) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 from parity.config.nodes import printable
 from parity.reporting.cells import Cell
-from parity.reporting.explain import rows_of
 from parity.reporting.reasons import listed, reason
 from parity.reporting.results import Results
 from parity.repro.literals import Code, paragraph
@@ -84,15 +83,14 @@ def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
         yield side, f"what {versions.get(backend, backend)} gave in the same run"
 
 
-def reasons(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
+def reasons(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Each tensor with its verdict and the reason for it."""
     if not recipe.checks:
         yield recipe.cell.outcome, recipe.cell.message
-    rows = rows_of(recipe.cell.case, results)
     told = {check.row["tensor"]: check.row for check in reversed(recipe.checks)}
     for tensor in recipe.cell.tensors[:MAX_TENSORS]:
         if tensor in told:
-            yield tensor, f"{told[tensor]['verdict']}: {reason(told[tensor], rows)}"
+            yield tensor, f"{told[tensor]['verdict']}: {reason(told[tensor], recipe.rows)}"
 
 
 def causes(cell: Cell) -> Iterator[str]:
@@ -114,7 +112,7 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
         ("case", f"{recipe.cell.id} ({place(source)})"),
         ("seen with", versions(recipe, results)),
     ]
-    parts += [*reasons(recipe, results), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
+    parts += [*reasons(recipe), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
     parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
     width = 2 + max(len(printable(label)) for label, _ in parts)
     lines = [line for label, text in parts for line in paragraph(printable(label), text, width)]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.config.nodes import printable
+from parity.reporting.cell_text import case_rows
 from parity.reporting.cells import Cell, cells
 from parity.reporting.explain import case_called, choices, hint
 from parity.reporting.results import Results, read_results, write_atomically
@@ -57,10 +58,10 @@ def write_scripts(
     results = read_results(run_dir)
     wanted = None if every else str(case_called(case, results)["id"])
     found = chosen(cells(results), results, wanted, backend, dtype)
-    folder = folder_for(run_dir, out)
+    folder, rows = folder_for(run_dir, out), case_rows(results)
     for cell in found:
         try:
-            yield write(recipe(cell, results, run_dir), results, folder, issues=issues)
+            yield write(recipe(cell, rows[cell.id], results, run_dir), results, folder, issues=issues)
         except ReproError as error:
             yield error
 
