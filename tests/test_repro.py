@@ -11,7 +11,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -38,19 +37,24 @@ LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [
 PLAIN = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}, gradients: false}"
 
 
-@cache
-def stored_run(text: str, case: str, adapter: str, backends: tuple[str, ...], arguments: tuple[str, ...]) -> Path:
-    """The run directory of a user's file beside other backends; made once for all tests."""
-    folder = Path(mkdtemp(prefix="parity-test-"))
-    (folder / "ops.py").write_text(text)
-    (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
-    command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
-    subprocess.run(command, capture_output=True, check=False)
-    return folder / "run"
+@pytest.fixture(scope="module")
+def stored_run(tmp_path_factory):
+    """Gives the run directory of a user's file beside other backends; made once for all tests."""
+
+    @cache
+    def run(text: str, case: str, adapter: str, backends: tuple[str, ...], arguments: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("stored")
+        (folder / "ops.py").write_text(text)
+        (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
+        command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
+        subprocess.run(command, capture_output=True, check=False)
+        return folder / "run"
+
+    return run
 
 
 @pytest.fixture
-def finding(tmp_path):
+def finding(stored_run, tmp_path):
     """Gives a copy of the run directory of a user's file."""
 
     def copy(text: str, case: str = LINEAR, *, adapter="numpy", backends=("numpy",), arguments=()) -> Path:
