@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-DRIVER = '''
+DRIVER = """
 import contextlib, io, json, runpy, sys
 
 
@@ -38,7 +38,7 @@ sys.meta_path.insert(0, NoParity())
 found = {script: outcome(script) for script in sys.argv[2:]}
 with open(sys.argv[1], "w") as file:
     json.dump(found, file)
-'''
+"""
 
 HEAD = re.compile(
     r"(?P<tensor>\S+) (?P<shape>\[.*?\]) against (?P<side>\S+): (?P<n>\d+) of (?P<size>\d+) elements outside "
@@ -80,7 +80,9 @@ def run_together(scripts: Mapping[str, Sequence[Path]], folder: Path) -> dict[Pa
 def run_alone(python: str, script: Path) -> subprocess.CompletedProcess[str]:
     """A script as a user starts it, elsewhere and without parity."""
     with TemporaryDirectory() as elsewhere:
-        blocked = "import sys; sys.modules['parity'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+        blocked = (
+            "import sys; sys.modules['parity'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+        )
         command = [python, "-c", blocked, str(script)]
         return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere, timeout=120)
 
