@@ -7,7 +7,7 @@ first step's exceptions show.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,14 +45,10 @@ class AdamParams:
 
 
 @dataclass(frozen=True)
-class AdamWParams:
+class AdamWParams(AdamParams):
     """torch.optim.AdamW: `weight_decay` shrinks the parameter (Loshchilov and Hutter, 2019)."""
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     weight_decay: float = 1e-2
-    step: int = 2
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ Placement = Literal["after", "hat", "inside"]
 
 def adam(
     tensors: Mapping[str, Any],
-    params: AdamParams | AdamWParams,
+    params: AdamParams,
     *,
     decoupled: bool | None = None,
     eps_placement: Placement = "after",
@@ -274,7 +270,7 @@ NARROW = (
 """What kernels were seen to keep in float32, alone and together."""
 
 
-def adam_knobs(params: AdamParams | AdamWParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def adam_knobs(params: AdamParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about Adam and AdamW."""
     return (
         *coupling(params, decoupled=isinstance(params, AdamWParams)),
@@ -334,17 +330,7 @@ ADAM = Op(
     fits=(EPS,),
     upstream=(),
 )
-ADAMW = Op(
-    name="adamw",
-    summary="one step of AdamW",
-    params=AdamWParams,
-    inputs=(PARAM, GRAD, *MOMENTS),
-    layout=layout_with(lambda _: ("exp_avg", "exp_avg_sq")),
-    forward=adam,
-    knobs=adam_knobs,
-    fits=(EPS,),
-    upstream=(),
-)
+ADAMW = replace(ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams)
 RMSPROP = Op(
     name="rmsprop",
     summary="one step of RMSprop",
