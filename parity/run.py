@@ -61,7 +61,7 @@ class Ledger:
     plan: Plan
     run_dir: Path
     command: Sequence[str]
-    threads: int
+    options: EngineOptions
     fail_on: str = gate.FAIL_ON[0]
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
@@ -80,7 +80,7 @@ class Ledger:
         )
         rows = [record.comparison_row(c) for c in held.comparisons]
         code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
-        run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.threads)
+        run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         found = Results(
             run={**run, "fail_on": self.fail_on, **{name: round(value, 3) for name, value in seconds.items()}},
@@ -174,7 +174,7 @@ def run(
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130."""
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    ledger = Ledger(plan, run_dir, command, options.threads, fail_on)
+    ledger = Ledger(plan, run_dir, command, options, fail_on)
     ledger.write(interrupted=True)
     judges: dict[str, CaseJudge] = {}
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from parity import __version__
 from parity.cases.draw import TensorPlan
 from parity.config.plan import BackendSpec, CasePlan, Plan
-from parity.engine.backend import BackendInfo
+from parity.engine.backend import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.metrics import Metrics
@@ -21,7 +21,7 @@ from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import Row
 
 
-def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], threads: int) -> Row:
+def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> Row:
     """The `run` object, but for what is measured."""
     return {
         "id": run_id,
@@ -31,7 +31,8 @@ def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], threa
         "configs": [asdict(config) for config in plan.configs],
         "seed": plan.seed,
         "baseline": plan.baseline,
-        "host": {"cpu": cpu_model(), "os": platform.platform(), "threads": threads, "cores": os.cpu_count()},
+        "timeout_s": options.timeout_s,
+        "host": {"cpu": cpu_model(), "os": platform.platform(), "threads": options.threads, "cores": os.cpu_count()},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ class Recipe:
 
     `params` are those that are passed, `droppable` what a user's op need not take. `data` has arrays as `inputs/x`,
     `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, where there is one, and
-    `own` whether that has to have the op.
+    `own` whether that has to have the op. `patience_s` is how long the run waited for an answer.
     """
 
     cell: Cell
@@ -91,6 +92,7 @@ class Recipe:
     data: Mapping[str, Array]
     checks: Sequence[Check]
     threads: int
+    patience_s: float
     label: str
     ops: Path | None
     own: bool
@@ -166,6 +168,7 @@ def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Recip
         data=data,
         checks=checks,
         threads=threads_of(results),
+        patience_s=patience_of(results),
         label=sides[cell.backend],
         ops=ops,
         own=own,
@@ -216,6 +219,12 @@ def takes_from(path: Path, op: str, ops: Set[str]) -> bool:
     except (SyntaxError, ValueError):
         return True
     return op in names or not names & ops
+
+
+def patience_of(results: Results) -> float:
+    """How many seconds the run waited for a cell, 60 where it does not say."""
+    waited = results.run.get("timeout_s")
+    return float(waited) if isinstance(waited, (int, float)) and 0 < waited < threading.TIMEOUT_MAX else 60.0
 
 
 def threads_of(results: Results) -> int:

@@ -46,7 +46,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
         gradients=bool(recipe.upstream),
         compute=list(compute(recipe, user_ops)),
         checks=[call for check in checks for call in check_calls(check)],
-        hangs=recipe.cell.outcome == "timeout",
+        patience=literal(recipe.patience_s if recipe.cell.outcome == "timeout" else None),
         structural=any(check.structural for check in checks),
         swapped=any(check.live == "expected" for check in checks),
         accuracy=any(check.accuracy for check in checks),
