@@ -124,3 +124,18 @@ def test_two_releases_of_one_framework_side_by_side(parity_run):
     assert rows["paddle==3.3.1"]["version"] == "3.3.1"
     assert rows["paddle==2.6.2"]["numpy"].startswith("1.")
     assert finished.select(actual="paddle==3.3.1", expected="paddle==2.6.2", tensor="grad.x")
+
+
+@pytest.mark.parametrize(
+    ("message", "lacking"),
+    [
+        ("module 'paddle.nn.functional' has no attribute 'group_norm'", True),
+        ("module 'torch' has no attribute 'compile'", True),
+        ("'Tensor' object has no attribute 'contiguous'", False),
+        ("'NoneType' object has no attribute 'shape'", False),
+    ],
+)
+def test_a_function_that_a_release_lacks_is_unsupported_and_no_other_attribute(message, lacking):
+    from parity.adapters.base import Adapter
+
+    assert Adapter("cpu", 1).lacks_kernel(AttributeError(message)) is lacking

@@ -103,7 +103,9 @@ class Adapter:
         return self.leaf(value, requires_grad)
 
     def lacks_kernel(self, error: BaseException) -> bool:
-        """Whether the framework says by `error` that it has no kernel for this."""
+        """Whether the framework says by `error` that it has no kernel for this, or a release lacks the function."""
+        if isinstance(error, AttributeError) and re.match(r"module '[\w.]+' has no attribute ", str(error)):
+            return True
         return any(re.search(pattern, str(error)) for pattern in self.no_kernel)
 
     def describe(self, error: BaseException) -> str:

@@ -30,6 +30,9 @@ NAMING = 4
 """The first columns say what changed, the others how."""
 MIN_WIDTHS = {"case": 26, "note": 20, "cause": 14}
 """Columns that would be squeezed first."""
+NOTE = COLUMNS.index("note")
+MAX_NOTE = 40
+"""A longer note would make a column of many short lines."""
 STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
 ROW_STYLES = {Kind.NEW: "red", Kind.WORSE: "red", Kind.VANISHED: "yellow", Kind.FIXED: "green", Kind.BETTER: "green"}
 
@@ -64,7 +67,7 @@ def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int 
             console.print(Text(f"  {printable(group.text)}"), soft_wrap=True)
         more(len(found), limit, console)
         return
-    if console.width < TABLE_WIDTH:
+    if console.width < TABLE_WIDTH or any(len(columns(change)[NOTE]) > MAX_NOTE for change in changes[:limit]):
         for change in changes[:limit]:
             console.print(Text(stacked(change)), soft_wrap=True)
     else:
@@ -73,7 +76,7 @@ def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int 
 
 
 def stacked(change: Change) -> str:
-    """A change on two lines, for a console that is too narrow for a table."""
+    """A change on two lines, where a table would be too narrow."""
     texts = [printable(text) for text in columns(change)]
     named = dict(zip(COLUMNS[NAMING:], texts[NAMING:], strict=True))
     said = [text if name in ("verdict", "cause", "note") else f"{name} {text}" for name, text in named.items() if text]
