@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from parity.reporting.answer import causes_found
 from parity.reporting.cells import Status, cells, counts
 from parity.reporting.html import html_report
 from parity.reporting.results import Results, read_results, write_atomically
@@ -232,6 +233,16 @@ def test_an_entry_of_the_matrix_filters(browser, mixed):
         expect(seen.page.locator("[data-key=backend]")).to_have_value("torch")
         assert len(seen.cases) == 3
         assert "3 of 40 cells shown, 7 passed folded away" in seen.said
+
+
+def test_a_cause_filters(browser, mixed):
+    path, results = mixed
+    cause = causes_found(results)[0]
+    with opened(browser, path) as seen:
+        seen.page.click(".causes a >> nth=0")
+        expect(seen.page.locator("[data-key=backend]")).to_have_value(cause.backend)
+        expect(seen.page.locator("[data-key=cause]")).to_have_value(cause.id)
+        assert len(seen.cases) == cause.n_cells > 0
 
 
 def test_an_entry_of_which_all_passed_shows_them(browser, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -96,8 +97,27 @@ def left_out(verdicts: Row) -> str:
     return f"; {plural(n, 'comparison')} could not be made" if n else ""
 
 
-def causes(results: Results) -> Iterator[Text]:
-    """A line for each backend and cause, by how often it is one: `paddle: variance-naive in 4 cells of group_norm`."""
+@dataclass(frozen=True)
+class CauseFound:
+    """A cause of one backend in the cells of an op: how many of them, and in which dtypes."""
+
+    backend: str
+    id: str
+    op: str
+    n_cells: int
+    dtypes: tuple[str, ...]
+    title: str
+
+    def line(self) -> Text:
+        """`paddle: variance-naive in 4 cells of group_norm (float32, float64): the variance is E[x^2] - E[x]^2`."""
+        where = f" in {plural(self.n_cells, 'cell')} of {self.op} ({', '.join(self.dtypes)})"
+        said = f": {self.title}" if self.id != "not-identifiable" else ""
+        who = (printable(f"{self.backend}: "), "bold")
+        return Text.assemble(who, (printable(self.id), "red"), printable(where), (printable(said), "dim"))
+
+
+def causes_found(results: Results) -> list[CauseFound]:
+    """The causes that call somebody off, by backend, those of most cells first."""
     ops = {case["id"]: case["op"] for case in results.cases}
     found: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
     titles: dict[str, str] = {}
@@ -106,15 +126,19 @@ def causes(results: Results) -> Iterator[Text]:
             key = (row["backend"], row["id"], ops.get(row["case"], ""))
             found.setdefault(key, set()).add((row["case"], row["dtype"]))
             titles[row["id"]] = row["title"]
-    ranked = sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
-    for (backend, cause, op), cells in ranked[:MAX_CAUSES]:
-        dtypes = ", ".join(sorted({dtype for _, dtype in cells}))
-        where = f" in {plural(len(cells), 'cell')} of {op} ({dtypes})"
-        said = f": {titles[cause]}" if cause != "not-identifiable" else ""
-        who = (printable(f"{backend}: "), "bold")
-        yield Text.assemble(who, (printable(cause), "red"), printable(where), (printable(said), "dim"))
-    if len(ranked) > MAX_CAUSES:
-        yield Text(f"and {plural(len(ranked) - MAX_CAUSES, 'more cause')}", style="dim")
+    told = (
+        CauseFound(*key, len(cells), tuple(sorted({dtype for _, dtype in cells})), titles[key[1]])
+        for key, cells in found.items()
+    )
+    return sorted(told, key=lambda item: (item.backend, -item.n_cells))
+
+
+def causes(results: Results) -> Iterator[Text]:
+    """A line for each backend and cause, and how many are left out."""
+    found = causes_found(results)
+    yield from (cause.line() for cause in found[:MAX_CAUSES])
+    if len(found) > MAX_CAUSES:
+        yield Text(f"and {plural(len(found) - MAX_CAUSES, 'more cause')}", style="dim")
 
 
 def suspects(results: Results) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from parity.reporting import html_summary as summary
-from parity.reporting.answer import causes, suspects
+from parity.reporting.answer import suspects
 from parity.reporting.cells import Cell, Status, cells, counts
 from parity.reporting.console import lineup
 from parity.reporting.html_figures import status_bar
@@ -58,7 +58,7 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
         "n_passed": numbers.get(Status.PASSED.value, 0),
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
-        "causes": list(map(summary.marked_up, causes(results))),
+        "causes": summary.causes(results),
         "suspects": list(map(summary.marked_up, [*suspects(results), *ledger_lines(results.known)])),
         "gate": summary.gate_facts(results),
         "matrix": summary.matrix(found, results),

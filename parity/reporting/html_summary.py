@@ -13,7 +13,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.gate import FAIL_ON
-from parity.reporting.answer import answer
+from parity.reporting.answer import answer, causes_found
 from parity.reporting.cells import LABELS, Cell, Status
 from parity.reporting.results import Results, Row
 
@@ -119,6 +119,14 @@ def marked_up(line: Text) -> Markup:
         tag = STYLES.get(styles[-1]) if styles else None
         parts.append(f"<{tag}>{piece}</{tag}>" if tag else piece)
     return Markup("".join(parts))  # noqa: S704 - every piece is escaped above
+
+
+def causes(results: Results) -> list[tuple[Markup, str]]:
+    """The lines about causes, all of them, each with the filter that shows its cells."""
+    return [
+        (marked_up(cause.line()), filter_link(backend=cause.backend, cause=cause.id, op=cause.op))
+        for cause in causes_found(results)
+    ]
 
 
 def matrix(found: Sequence[Cell], results: Results) -> Matrix:
