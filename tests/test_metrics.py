@@ -49,8 +49,7 @@ def reference(a: NDArray[Any], e: NDArray[Any], wide: Any, rtol: float, atol: fl
     outside = set(range(len(pairs))) - set(inside)
     differ = [i for i in sorted(outside) if not (pairs[i][0] == pairs[i][1] or np.isnan(pairs[i]).all())]
     each = {i: judged(*pairs[i], wide, rtol, atol) for i in inside}
-    measure = 4 if any(each[i][3] > 0 for i in inside) else 3
-    worst = differ[0] if differ else max(inside, key=lambda i: each[i][measure], default=0)
+    worst = differ[0] if differ else max(inside, key=lambda i: each[i][4], default=0)
     x, y = LD(a.ravel()[inside]), LD(e.ravel()[inside])
     norms = np.sqrt((x * x).sum()), np.sqrt((y * y).sum())
     return {
@@ -163,7 +162,7 @@ def test_every_element_of_every_block_counts_once(n: int, dtype: Any) -> None:
     got = compare(actual, expected, RTOL, ATOL)
     a, e = actual.astype(np.float64), expected.astype(np.float64)
     diff = np.abs(a - e)
-    excess = diff - (ATOL + RTOL * np.abs(e))
+    excess = diff / (ATOL + RTOL * np.abs(e))
     assert (got.n_elements, got.n_mismatched, got.equal) == (n, 0, False)
     assert got.max_abs_diff == diff.max()
     assert got.max_rel_diff == (diff / np.abs(e)).max()
@@ -192,6 +191,8 @@ def test_the_worst_place_is_that_of_the_most_tolerances() -> None:
     found = compare(np.array([1e6 + 15, 1.0]), np.array([1e6, 0.0]), 1e-5, 1e-5)
     assert (found.n_mismatched, found.worst_index, found.actual_value) == (2, (1,), 1.0)
     assert compare(np.array([2.0, 1.0]), np.array([1.0, 0.0]), 1e-5, 0.0).worst_index == (1,)
+    # Where all pass too: not the element that allows least.
+    assert compare(np.array([1e6 + 9, 1e-6]), np.array([1e6, 0.0]), 1e-5, 1e-5).worst_index == (0,)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, LD])

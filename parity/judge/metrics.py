@@ -43,7 +43,7 @@ class Metrics:
     `actual`; None unless both sides have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
     `cosine` is nan where exactly one side is all zero. `required_rtol` is the smallest rtol that would pass with the
     given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the place where |a-e| is the
-    most tolerances (where none is exceeded: stays the least below its own); None for an empty tensor. `equal` is bit
+    most tolerances; None for an empty tensor. `equal` is bit
     for bit, NaN counting as equal to NaN; across dtypes it means same value and same sign.
     """
 
@@ -233,24 +233,20 @@ def _largest_ratio(numerator: Array, denominator: Array, out: Array) -> Any:
 
 
 def _excess(diff: Array, magnitude: Array, out: Array, tol: _Tolerance, ignored: Array | None) -> tuple[Any, int, int]:
-    """How bad the worst place is, where it is, and how many places exceed their tolerance.
+    """By how many tolerances the worst place is off, where it is, and how many places exceed their tolerance.
 
-    Where some do, how bad is counted in tolerances (inf for any difference where none is allowed); where none does,
-    it is by how much the worst one stays below, and not positive.
+    Any difference where none is allowed counts as inf.
     """
-    np.subtract(diff, _allowed(magnitude, out, tol), out=out)
-    if ignored is not None:
-        out[ignored] = -math.inf
-    worst = int(out.argmax())
-    if not out[worst] > 0:
-        return out[worst], worst, 0
-    n_mismatched = int(np.count_nonzero(out > 0))
     np.divide(diff, _allowed(magnitude, out, tol), out=out)
-    np.copyto(out, 0, where=np.isnan(out))
+    if not tol.atol:
+        np.copyto(out, 0, where=np.isnan(out))
     if ignored is not None:
         out[ignored] = -math.inf
     worst = int(out.argmax())
-    return out[worst], worst, n_mismatched
+    excess = out[worst]
+    # A quotient may round to 1 where the difference is larger than what is allowed.
+    n_mismatched = 0 if excess < 1 else int(np.count_nonzero(diff > _allowed(magnitude, out, tol)))
+    return excess, worst, n_mismatched
 
 
 def _allowed(magnitude: Array, out: Array, tol: _Tolerance) -> Array:
