@@ -93,6 +93,37 @@ def test_a_wrong_op_is_shown_and_a_mended_one_is_not(finding):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no difference any more"), done.stderr
 
 
+NAIVE = """
+import numpy as np
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    mean = x.mean(-1, keepdims=True, dtype=x.dtype)
+    var = (x * x).mean(-1, keepdims=True, dtype=x.dtype) - mean * mean
+    return (x - mean) / np.sqrt(var + x.dtype.type(eps)) * weight + bias
+"""
+OFFSET = (
+    "{id: one, op: layer_norm, params: {normalized_shape: [64], eps: 0.1}, gradients: false, "
+    "inputs: {x: {shape: [8, 64], offset: 1000}}}"
+)
+
+
+def test_careful_code_ends_with_0_where_no_code_keeps_the_tolerance(finding):
+    """At this offset the tolerance is out of reach in float32, so that only the size of the error can tell."""
+    run_dir = finding(NAIVE, OFFSET)
+    [script] = scripts(run_dir, "one", "-b", "mine", "--dtype", "float32")
+    assert run_alone(sys.executable, script).returncode == 1
+    copy = next(script.parent.glob("*.ops.py"))
+    fixed = NAIVE.replace(
+        "(x * x).mean(-1, keepdims=True, dtype=x.dtype) - mean * mean", "((x - mean) ** 2).mean(-1, keepdims=True)"
+    )
+    copy.write_text(fixed)
+    done = run_alone(sys.executable, script)
+    assert re.search(r"against exact: [1-9]\d* of \d+ elements outside", done.stdout)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no difference any more"), done.stderr
+    copy.write_text(fixed.replace("return (x", "return np.nan + (x"))
+    assert run_alone(sys.executable, script).returncode == 1
+
+
 def test_the_command_that_is_printed_works(finding):
     run_dir = finding(WRONG)
     done = repro(run_dir, "one", "--dtype", "float32", "--issue")

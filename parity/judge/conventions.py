@@ -120,7 +120,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="eps-placement",
-        title="epsilon is added outside the root",
+        title="epsilon is added at another place: to the root, or under it",
         what=(
             "The denominator is sqrt(v) + eps in one place and sqrt(v + eps) in another. For a large v they agree to "
             "many digits; where v is near eps or eps^2 they are far apart."

@@ -117,7 +117,7 @@ class CauseFound:
 
 
 def causes_found(results: Results) -> list[CauseFound]:
-    """The causes that call somebody off, by backend, those of most cells first."""
+    """The causes that call somebody off: first the most frequent one of each backend, then the others by cells."""
     ops = {case["id"]: case["op"] for case in results.cases}
     found: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
     titles: dict[str, str] = {}
@@ -126,19 +126,23 @@ def causes_found(results: Results) -> list[CauseFound]:
             key = (row["backend"], row["id"], ops.get(row["case"], ""))
             found.setdefault(key, set()).add((row["case"], row["dtype"]))
             titles[row["id"]] = row["title"]
-    told = (
-        CauseFound(*key, len(cells), tuple(sorted({dtype for _, dtype in cells})), titles[key[1]])
-        for key, cells in found.items()
+    told = sorted(
+        (
+            CauseFound(*key, len(cells), tuple(sorted({dtype for _, dtype in cells})), titles[key[1]])
+            for key, cells in found.items()
+        ),
+        key=lambda item: -item.n_cells,
     )
-    return sorted(told, key=lambda item: (item.backend, -item.n_cells))
+    firsts = list({item.backend: item for item in reversed(told)}.values())[::-1]
+    return [*firsts, *(item for item in told if item not in firsts)]
 
 
-def causes(results: Results) -> Iterator[Text]:
-    """A line for each backend and cause, and how many are left out."""
+def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
+    """A line for each of the first causes, and how many are left out."""
     found = causes_found(results)
-    yield from (cause.line() for cause in found[:MAX_CAUSES])
-    if len(found) > MAX_CAUSES:
-        yield Text(f"and {plural(len(found) - MAX_CAUSES, 'more cause')}", style="dim")
+    yield from (cause.line() for cause in found[:limit])
+    if len(found) > limit:
+        yield Text(f"and {plural(len(found) - limit, 'more cause')}", style="dim")
 
 
 def suspects(results: Results) -> Iterator[Text]:

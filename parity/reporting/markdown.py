@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from parity.config.nodes import printable
 from parity.reporting.answer import answer, causes, plural, suspects
@@ -40,6 +39,7 @@ ROOM_FOR_NOTE = 200
 
 URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
 QUIET = (Status.BELOW, Status.SUSPECT)
+MAX_CAUSES = 8
 MAX_ROWS = 15
 """Rows of the table that is in view; the others are in a fold."""
 TABLE_HEAD = """
@@ -103,7 +103,7 @@ def head(results: Results, found: Sequence[Cell]) -> Iterator[str]:
     yield line(rest)
     yield ""
     yield line(f"cells: {counts_text(counts(found))}" if found else "no cells")
-    remarks = [text.plain for text in (*islice(causes(results), 4), *suspects(results))]
+    remarks = [text.plain for text in (*causes(results, MAX_CAUSES), *suspects(results))]
     if remarks:
         yield ""
     yield from (f"- {line(remark)}" for remark in remarks)
