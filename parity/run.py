@@ -179,7 +179,8 @@ def run(
     judges: dict[str, CaseJudge] = {}
     try:
         for _ in follow(ledger, execute(plan, options, run_dir), observer, judges):
-            ledger.write()
+            # Whoever is killed writes no more: until the end, what is written is that of an interrupted run.
+            ledger.write(interrupted=True)
         return ledger.write()
     except KeyboardInterrupt:
         judge_rest(ledger, judges)

@@ -152,6 +152,35 @@ def test_what_is_no_run_is_refused(tmp_path, content):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("text", ["", "[" * 200_000, '{"format": 1, "x": ' + "[" * 200_000, '{"format": 1}'])
+def test_a_result_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    done = call("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "results.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_result_that_is_no_regular_file_is_refused(tmp_path):
+    for name, make in (
+        ("pipe", os.mkfifo),
+        ("zeros", lambda path: path.symlink_to("/dev/zero")),
+        ("folder", os.mkdir),
+    ):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "results.json")
+        done = subprocess.run(parity_command("report", tmp_path / name), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2
+        assert "no regular file" in done.stderr
+
+
+def test_a_number_too_long_for_a_float_is_infinite(parity_run):
+    finished = parity_run(NUMPY)
+    text = (finished.run_dir / "results.json").read_text()
+    (finished.run_dir / "results.json").write_text(text.replace('"max_abs_diff": 0.0', f'"max_abs_diff": 1{"0" * 400}'))
+    assert call("report", finished.run_dir, "-v").returncode == 0
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -167,6 +196,9 @@ def test_what_is_no_run_is_refused(tmp_path, content):
         lambda d: d["comparisons"][0].update(verdict="fine"),
         lambda d: d["comparisons"][0].update(rtol="x"),
         lambda d: d["comparisons"][0].update(culprit=None),
+        lambda d: d["comparisons"][0].update(culprit=[["numpy"]]),
+        lambda d: d["comparisons"][0].update(error_ratio={"actual": 1}),
+        lambda d: d["comparisons"][0].update(error_ratio={"actual": "x", "expected": None}),
         lambda d: (d.update(comparisons=[]), d["summary"].update(exit_code=1)),
     ],
 )

@@ -188,6 +188,10 @@ def test_finished_cells_survive_a_kill(tmp_path):
         ("before", "numpy", "ok"),
         ("before", "mine", "ok"),
     }
+    shown = subprocess.run(parity_command("report", run_dir), capture_output=True, text=True).stdout
+    assert shown.startswith("INTERRUPTED")
+    assert json.loads((run_dir / "results.json").read_text())["summary"]["exit_code"] == 130
+    assert subprocess.run(parity_command("diff", run_dir, run_dir), capture_output=True).returncode == 0
 
 
 def test_workers_die_with_a_killed_host(tmp_path):

@@ -67,6 +67,15 @@ def test_only_one_document_fits_on_stdout(run_dir):
     assert "only one document fits on stdout" in done.stderr
 
 
+def test_the_results_are_not_overwritten_by_a_report(run_dir, tmp_path):
+    done = report(run_dir, "--html", run_dir / "results.json")
+    assert done.returncode == 2
+    assert "the results themselves" in done.stderr
+    for files in (("--html", "x", "--markdown", "./x"), ("--html", "")):
+        assert report(run_dir, *files, cwd=tmp_path).returncode == 2
+    assert report(run_dir).stdout.startswith("PASS")
+
+
 def test_a_file_that_cannot_be_written_is_named(run_dir, parity_run):
     done = report(run_dir, "--html", "/proc/no/such.html")
     assert done.returncode == 2

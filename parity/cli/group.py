@@ -89,8 +89,13 @@ def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files
 
     asked = {name.replace("_", "-"): path for name, path in files.items() if path is not None}
     asked |= {"json": STDOUT} if as_json else {}
-    if list(asked.values()).count(STDOUT) > 1:
+    paths = [path if path == STDOUT else str(Path(path).absolute()) for path in asked.values()]
+    if paths.count(STDOUT) > 1:
         raise click.UsageError("only one document fits on stdout: give the others a file")
+    if len(set(paths)) < len(paths):
+        raise click.UsageError("two documents have the same file")
+    if "" in asked.values():
+        raise click.UsageError("a file's name is empty")
     for folder in fingerprints:
         if not (folder / "fingerprint.json").is_file():
             raise click.BadParameter(f"{folder} holds no fingerprint.json", param_hint="--fingerprint")

@@ -269,6 +269,9 @@ def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...])
         kind = rule.kind(change.before, change.after)
         if kind is Kind.NEW:
             kind, change = if_new(key, change, a)
+        elif kind is Kind.FIXED and notes:
+            gone = replace(change.after, reason="it was given something else, which may not show it")
+            kind, change = Kind.VANISHED, replace(change, after=gone)
         elif kind is Kind.FIXED:
             kind, change = if_fixed(key, change, b)
         if kind is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from parity.reporting.drift_plot import Line, drawing
-from parity.reporting.results import Row
+from parity.reporting.results import Row, read_json
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
@@ -79,9 +78,7 @@ def fingerprint(folder: Path, name: str) -> Fingerprint:
 def read(path: Path) -> Row:
     """The document; raises FingerprintError."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise FingerprintError(f"{path} is too large to be a fingerprint")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path, MAX_BYTES)
     except OSError as error:
         raise FingerprintError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

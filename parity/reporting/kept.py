@@ -45,11 +45,11 @@ def case_folder(case: Row) -> str | None:
 def kept_path(case: Row, dtype: str, side: str, tensor: str, folders: dict[str, str]) -> str:
     """Where a case's tensor of one side (a backend, or the oracle) is kept, relative to the run directory.
 
-    Raises KeptError where the run stored nothing of the case.
+    Raises KeptError where the run stored nothing of the case, or has no such side.
     """
     folder = case_folder(case)
-    if folder is None:
-        raise KeptError(f"nothing of {case['id']} was stored")
+    if folder is None or side not in folders:
+        raise KeptError(f"nothing of {case['id']} was stored" if side in folders else f"the run has no {side}")
     return f"{folder}/{dtype}/{folders[side]}/{file_name(tensor)}"
 
 
@@ -59,6 +59,11 @@ def load(run_dir: Path, name: str) -> Array:
     try:
         if not path.resolve(strict=True).is_relative_to(run_dir.resolve()):
             raise KeptError(f"{name} is not inside the run directory")
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError) as error:
+        if not path.is_file():
+            raise KeptError(f"{path} is no file")
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, OverflowError, EOFError) as error:
         raise KeptError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(found, np.ndarray):
+        raise KeptError(f"{path} holds no tensor")
+    return found

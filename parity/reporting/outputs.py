@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from parity.reporting.results import Results, write_atomically
+from parity.reporting.results import FILE_NAME, Results, write_atomically
 
 STDOUT = "-"
 
@@ -95,6 +96,8 @@ def write_asked(
         if path == STDOUT:
             print_document(text)
         else:
+            if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
+                raise FileExistsError(errno.EEXIST, "these are the results themselves", path)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(Path(path), text)
             yield path

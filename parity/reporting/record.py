@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
+import numpy as np
+
 from parity import __version__
-from parity.cases.draw import TensorPlan
+from parity.cases.draw import Draw, TensorPlan, Values
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.backend import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
@@ -19,6 +21,8 @@ from parity.judge.metrics import Metrics
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import Row
+
+MAX_LITERAL = 8
 
 
 def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> Row:
@@ -89,12 +93,18 @@ def input_row(tensor: TensorPlan, folder: Path | None) -> Row:
 
 def describe_draw(tensor: TensorPlan) -> str:
     """`normal(mean=0.0, std=1.0) * 10 + 100`, as a person would write it."""
-    draw = tensor.draw
-    given = {f.name: getattr(draw, f.name) for f in fields(draw) if f.name != "values"}  # type: ignore[arg-type]
-    text = f"{type(draw).__name__.lower()}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    text = f"{type(tensor.draw).__name__.lower()}({', '.join(arguments(tensor.draw))})"
     text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
     text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
     return text + (f" with {tensor.special.count} special values" if tensor.special else "")
+
+
+def arguments(draw: Draw) -> list[str]:
+    """What a distribution is given; of literal values the first ones."""
+    if isinstance(draw, Values):
+        numbers = np.ravel(draw.values)
+        return [f"{number:.9g}" for number in numbers[:MAX_LITERAL]] + ["..."] * (numbers.size > MAX_LITERAL)
+    return [f"{f.name}={getattr(draw, f.name)}" for f in fields(draw)]  # type: ignore[arg-type]
 
 
 def outcome_row(outcome: CellOutcome) -> Row:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,9 +97,13 @@ TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "
 
 
 MEASURED = ("actual_value", "expected_value", "max_abs_diff", "required_rtol", "oracle_value")
+SIDES = ("actual", "expected")
+MAX_BYTES = 1 << 30
+MAX_DIGITS = 300
 RESIDUALS = ("residual_before", "residual_after")
 MISSING = object()
 NUMBER = (int, float, str, type(None))
+NUMBERS = (int, float, type(None))
 VERDICTS = frozenset(verdict.value for verdict in Verdict)
 PARTS: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
     ("run", dict, {"baseline": str}),
@@ -133,10 +139,10 @@ def read_results(run_dir: Path) -> Results:
     """The stored results of a run; raises ResultsError where there are none or they are not ours."""
     path = run_dir / FILE_NAME
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path, MAX_BYTES)
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror or error}; is {run_dir} the directory of a run?") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ResultsError(f"{path}: not a parity result of format {FORMAT}")
@@ -154,9 +160,30 @@ def read_results(run_dir: Path) -> Results:
     comparisons = [parsed(row) for row in document["comparisons"]]
     for row in comparisons:
         check_measured(path, row)
+    for row in document["diagnoses"]:
+        check_texts(path, row, "tensors")
     diagnoses = [{**row, **as_number({k: row[k] for k in RESIDUALS})} for row in document["diagnoses"]]
     others = {key: document[key] for key, *_ in PARTS if key not in ("comparisons", "diagnoses")}
     return Results(comparisons=comparisons, diagnoses=diagnoses, **others)
+
+
+def read_json(path: Path, max_bytes: int) -> Any:
+    """A JSON file that may come from anywhere; numbers too long for a float become infinite.
+
+    Raises OSError where it is no regular file, ValueError where it is larger than `max_bytes` or not JSON, and
+    RecursionError where it is nested too deeply.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if found.st_size > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes >> 20} MiB")
+    return json.loads(path.read_text(encoding="utf-8"), parse_int=whole)
+
+
+def whole(digits: str) -> float:
+    """A whole number; a float where no float could hold it otherwise."""
+    return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 def check_part(path: Path, part: Any, key: str, kind: type, fields: Mapping[str, Any]) -> None:
@@ -171,11 +198,19 @@ def check_part(path: Path, part: Any, key: str, kind: type, fields: Mapping[str,
 
 
 def check_measured(path: Path, row: Row) -> None:
-    """Raise ResultsError where a comparison lacks the numbers that its worst element has."""
+    """Raise ResultsError where a comparison lacks the numbers that its worst element has, or names no side."""
+    check_texts(path, row, "culprit")
+    ratios = [row["error_ratio"].get(side, "") for side in SIDES]
     measured = [row[name] for name in MEASURED]
     lacking = row["worst_index"] is not None and None in measured[:2]
-    if lacking or any(isinstance(value, str) for value in measured):
+    if lacking or any(not isinstance(value, NUMBERS) for value in (*measured, *ratios)):
         raise ResultsError(f"{path}: a comparison without the numbers that it needs: {str(row)[:200]}")
+
+
+def check_texts(path: Path, row: Row, name: str) -> None:
+    """Raise ResultsError where a field is not a list of texts."""
+    if not all(isinstance(item, str) for item in row[name]):
+        raise ResultsError(f"{path}: {name} is not a list of names in {str(row)[:200]}")
 
 
 def parsed(row: Row) -> Row:
