@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS_PER_OP = 16
-PIPED_WIDTH = 140
+PIPED_WIDTH = 200
 FIXED_WIDTH = 84
 """What a table takes without its columns per backend."""
 COLUMN_WIDTH = 11
@@ -68,7 +68,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     console.print(answer(results), soft_wrap=True)
     if verbosity < 0:
         return
-    narrow = console.width < FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
+    narrow = console.width < width_of(results)
     console.print(lineup(results), soft_wrap=True)
     console.print(Text(f"cells: {counts_text(counts(cells(results)))}", style="dim"), soft_wrap=True)
     for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
@@ -82,6 +82,11 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
                 console.print(line, soft_wrap=True)
         console.print()
         console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
+
+
+def width_of(results: Results) -> int:
+    """What a table with a column for each backend takes."""
+    return FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
 
 
 def lineup(results: Results) -> Text:
@@ -145,7 +150,7 @@ def title(op: str, rows: Sequence[Row]) -> str:
     n_failing = sum(row["verdict"] in FAILING for row in rows)
     n_partial = sum(row["partial"] for row in rows)
     n_made = sum(row["verdict"] != "not-compared" for row in rows)
-    parts = [f"{n_failing} of {plural(len(rows), 'tensor')} differ"] if n_failing else []
+    parts = [f"{n_failing} of {len(rows)} tensors differ"] if n_failing else []
     parts += [f"{plural(n_made, 'tensor')} agree"] if n_made and not n_failing else []
     parts += [f"{n_partial} not compared with everyone"] if n_partial else []
     return f"{printable(op)}: {', '.join(parts)}"
@@ -258,6 +263,7 @@ def factor(value: float) -> str:
 def legend(results: Results, *, narrow: bool) -> str:
     """What the columns mean, where there is something to explain."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
+    text += f"A wider console (COLUMNS={width_of(results)}) shows each backend's error. " if narrow else ""
     failing = any(row["verdict"] in FAILING for row in results.comparisons)
     if not narrow:
         mark = ", ✗ where that is outside the tolerance" if failing else ""
