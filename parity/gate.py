@@ -15,6 +15,7 @@ INCOMPLETE = 3
 INTERRUPTED = 130
 
 # Verdicts by their values: the enum comes with NumPy, which --help has no time for.
+NOT_COMPARED = "not-compared"
 FAILING: Mapping[str, frozenset[str]] = {
     "mismatch": frozenset(("rounding", "degraded", "unstable", "semantic", "nonfinite", "structure")),
     "degraded": frozenset(("degraded", "unstable", "semantic", "nonfinite", "structure")),
@@ -30,11 +31,12 @@ FAIL_ON = tuple(FAILING)
 def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = "mismatch", ledger_fails: bool = False) -> int:
     """1 for any mismatch at the level `fail_on` or a failing ledger, else 3 where something or all is missing, else 0.
 
-    A comparison that the ledger accepts (`known` is set) is no mismatch.
+    A comparison that the ledger accepts (`known` is set) is no mismatch, and is not missing; where nothing at all was
+    compared, everything is.
     """
     seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
     if ledger_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
-    if not seen or any(verdict == "not-compared" for verdict, _ in seen):
+    if (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):
         return INCOMPLETE
     return PASSED

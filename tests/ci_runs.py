@@ -73,8 +73,9 @@ def code_of(results: Results) -> int:
     failing = any(row["verdict"] in level and row["known"] is None for row in results.comparisons)
     if failing or any(row["state"] in ("stale", "expired", "worse") for row in results.known):
         return gate.MISMATCH
-    missing = not results.comparisons or any(row["verdict"] == "not-compared" for row in results.comparisons)
-    return gate.INCOMPLETE if missing else gate.PASSED
+    wanted = {(row["verdict"] == "not-compared", row["known"] is not None) for row in results.comparisons}
+    made = any(not missing for missing, _ in wanted)
+    return gate.PASSED if made and (True, False) not in wanted else gate.INCOMPLETE
 
 
 def case(name: str, line: int = 3, file: str = "configs/a.yaml", **changed: Any) -> Row:
@@ -131,6 +132,23 @@ def only_unsupported() -> Results:
     """A run that misses nothing but what a backend cannot do."""
     outcomes = [outcome("fine", "torch"), outcome("fine", "paddle", "unsupported", "no such op")]
     return run_of([case("fine")], missing("fine", "unsupported"), outcomes)
+
+
+def accepted_unsupported() -> Results:
+    """A run in which a backend cannot compute one case, which is accepted; with the baseline in another one."""
+    cases = [case("fine"), case("cannot", 9), case("no-baseline", 12)]
+    comparisons = [*compared("fine"), *missing("cannot", "unsupported")]
+    blank = {"worst_index": None, "message": "unsupported", "case": "no-baseline"}
+    lost = [("paddle", "torch"), ("torch", "oracle")]
+    comparisons += compared(
+        "no-baseline", *(comparison("not-compared", actual=a, expected=e, **blank) for a, e in lost)
+    )
+    accepted = [{**row, "known": "no kernel"} if row["verdict"] == "not-compared" else row for row in comparisons]
+    outcomes = [outcome(c["id"], b) for c in cases for b in ("torch", "paddle")]
+    absent = (("cannot", "paddle"), ("no-baseline", "torch"))
+    outcomes = [o for o in outcomes if (o["case"], o["backend"]) not in absent]
+    outcomes += [outcome(*cell, "unsupported", "no such op") for cell in absent]
+    return run_of(cases, accepted, outcomes, known=[entry("cannot", reason="no kernel"), entry("no-baseline")])
 
 
 def only_ledger() -> Results:

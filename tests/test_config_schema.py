@@ -53,7 +53,7 @@ def test_good_configs_fit(path: Path) -> None:
         "sweep-not-a-mapping", "sweep-not-a-list", "sweep-empty", "sweep-path", "sweep-path-typo", "tolerance-half",
         "tolerance-number", "tolerance-dtype", "tolerance-key", "tolerance-tensor-flat", "defaults-key",
         "defaults-op", "defaults-param", "include-not-a-list", "known-key", "known-without-reason",
-        "known-not-a-list", "known-diagnosis", "known-dtype", "known-error-ratio", "gradients-text", "upstream-unknown",
+        "known-not-a-list", "known-diagnosis", "known-dtype", "known-error-ratio", "known-outcome", "gradients-text", "upstream-unknown",
     ],
 )  # fmt: skip
 def test_broken_configs_do_not_fit(name: str) -> None:
@@ -64,3 +64,21 @@ def test_broken_configs_do_not_fit(name: str) -> None:
 def test_every_op_has_its_params(op: str) -> None:
     assert set(SCHEMA["$defs"][f"{op}.params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
     assert SCHEMA["$defs"][f"{op}.params"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("keys", "fits"),
+    [
+        ({"outcome": "unsupported"}, True),
+        ({"outcome": "unsupported", "backend": "torch", "until": "2027-06-30"}, True),
+        ({"outcome": None, "tensor": "y"}, True),
+        ({"tensor": "y"}, True),
+        ({"outcome": "unsuported"}, False),
+        ({"outcome": "crash"}, False),
+        ({"outcome": "unsupported", "tensor": "y"}, False),
+        ({"outcome": "unsupported", "error_ratio": 2}, False),
+    ],
+)
+def test_entries_for_unsupported(keys: dict[str, Any], fits: bool) -> None:
+    config = {"version": 1, "known": [{"case": "*", "reason": "because", **keys}]}
+    assert Draft202012Validator(SCHEMA).is_valid(config) is fits

@@ -183,6 +183,10 @@ VANISHED = {
         "comparisons": [NOT_COMPARED],
         "outcomes": [outcome("torch"), outcome(outcome="unsupported", message="no kernel")],
     },
+    "unsupported: and accepted": {
+        "comparisons": [{**NOT_COMPARED, "known": "no kernel"}],
+        "outcomes": [outcome("torch"), outcome(outcome="unsupported", message="and accepted")],
+    },
     "unavailable": {"comparisons": [], "outcomes": [outcome("torch"), outcome(outcome="unavailable")]},
     "the run was interrupted before it": {
         "comparisons": [],

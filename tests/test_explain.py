@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from parity.config.plan import Asked, KnownDeviation, Plan
+from parity.config.plan import REASON_WANTED, Asked, KnownDeviation, Plan
 from parity.judge.catalogue import CATALOGUE
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.ledger import apply
@@ -138,7 +138,8 @@ def test_what_to_do(run_dir):
 def pasted(text, tmp_path):
     lines = [line for line in text.splitlines() if line.strip().startswith("- {case")]
     cases = f'cases:\n  - {{id: "{CASE}", op: linear, params: {{out_features: 2}}, inputs: {{x: {{shape: [2, 4]}}}}}}\n'
-    return load(tmp_path, f"{cases}known:\n" + "\n".join(lines) + "\n").known
+    text = "\n".join(lines).replace(REASON_WANTED, "as agreed")
+    return load(tmp_path, f"{cases}known:\n{text}\n").known
 
 
 def test_the_entry_to_paste_is_one_that_accepts_it(run_dir, tmp_path):

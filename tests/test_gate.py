@@ -65,6 +65,15 @@ def test_accepted_deviations_do_not_count():
     assert gate.exit_code([*compared(Verdict.SEMANTIC, known="x"), *compared(Verdict.NOT_COMPARED)]) == 3
 
 
+def test_what_is_accepted_as_unsupported_is_not_missing_unless_nothing_was_compared():
+    accepted = compared(Verdict.NOT_COMPARED, known="no such kernel")
+    assert gate.exit_code([*accepted, *compared(Verdict.CLOSE)]) == 0
+    assert gate.exit_code([*accepted, *compared(Verdict.SEMANTIC, known="x")]) == 0
+    assert gate.exit_code([*accepted, *compared(Verdict.CLOSE, Verdict.NOT_COMPARED)]) == 3
+    assert gate.exit_code([*accepted, *compared(Verdict.SEMANTIC)]) == 1
+    assert gate.exit_code(accepted) == 3
+
+
 @pytest.mark.parametrize("level", gate.FAIL_ON)
 def test_a_failing_ledger_fails_at_every_level(level):
     assert gate.exit_code(compared(Verdict.EQUAL), fail_on=level, ledger_fails=True) == 1

@@ -13,9 +13,13 @@ from parity.judge.catalogue import CATALOGUE
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.ledger import State, apply
 from parity.judge.verdict import Comparison, Verdict
+from parity.reporting.explain import rows_of
 from parity.reporting.ledger_rows import ledger_lines, ledger_row
+from parity.reporting.reasons import known_entries
+from parity.reporting.results import read_results
 from tests.configs.loading import load, refused
 from tests.conftest import FAKES, user_config
+from tests.stored_runs import CASE, diagnosis, finding, stored
 
 TODAY = datetime.date(2027, 1, 31)
 YESTERDAY, TOMORROW = TODAY - datetime.timedelta(1), TODAY + datetime.timedelta(1)
@@ -291,6 +295,7 @@ def test_rows_and_lines():
     rows = [ledger_row(e) for e in result.entries]
     assert rows[0] == {
         "case": "bn-0", "backend": None, "dtype": None, "tensor": None, "diagnosis": "scaled", "error_ratio": 3.0,
+        "outcome": None,
         "until": "2027-02-01", "reason": "because", "source": {"file": "x.yaml", "line": 7}, "state": "stale",
         "n_matched": 0, "worst_ratio": None, "message": result.entries[0].message,
     }  # fmt: skip
@@ -299,7 +304,149 @@ def test_rows_and_lines():
     assert lines[1].endswith("1 comparison, error ratio up to 100: [red]x")
 
 
+# What a backend cannot compute
+
+
+def without(*absent, case="bn-0", dtype="float32"):
+    """Every comparison; those of a cell in which these backends gave no result could not be made."""
+    here = (case, dtype)
+    return [
+        replace(c, verdict=Verdict.NOT_COMPARED)
+        if (c.case, c.dtype) == here and not {c.actual, c.expected}.isdisjoint(absent)
+        else c
+        for c in compared()
+    ]
+
+
+def unsupported(*backends, case="bn-0", dtype="float32"):
+    return frozenset((case, dtype, name) for name in backends)
+
+
+def cannot(**keys):
+    return entry(unsupported=True, **keys)
+
+
+def held(known, absent=("paddle",), cannot_compute=None, asked=None, found=None):
+    known = known if isinstance(known, tuple) else (known,)
+    missing = unsupported(*(absent if cannot_compute is None else cannot_compute))
+    return apply(plan(*known, asked=asked), found or without(*absent), (), TODAY, missing)
+
+
+def accepted_pairs(result):
+    """The sides of the comparisons of y that are accepted, and of those that could not be made and are not."""
+    rows = [c for c in result.comparisons if c.tensor == "y"]
+    left = {(c.actual, c.expected) for c in rows if c.verdict is Verdict.NOT_COMPARED and c.known is None}
+    return {(c.actual, c.expected) for c in rows if c.known is not None}, left
+
+
+@pytest.mark.parametrize("keys", [{}, {"backend": "paddle"}, {"dtype": "float32"}, {"case": "b*"}, {"until": TODAY}])
+def test_what_is_unsupported_can_be_accepted(keys):
+    result = held(cannot(**keys))
+    assert accepted_pairs(result) == ({("paddle", "oracle"), ("paddle", "torch")}, set())
+    assert {c.known for c in result.comparisons} == {None, "because"}
+    (found,) = result.entries
+    assert (found.state, found.n_matched, found.worst_ratio) == (State.MATCHED, 4, None)
+    assert found.message == "x.yaml:7: matched: 4 comparisons that cannot be made: because"
+    assert ledger_row(found)["outcome"] == "unsupported"
+
+
+def test_a_baseline_that_cannot_compute_a_cell_is_accepted_for_all_that_wanted_it():
+    result = held(cannot(backend="torch"), absent=("torch",))
+    assert accepted_pairs(result) == ({("torch", "oracle"), ("paddle", "torch"), ("oneflow", "torch")}, set())
+
+
+def test_both_sides_that_are_absent_have_to_be_accepted():
+    absent = ("torch", "paddle")
+    one = held(cannot(backend="paddle"), absent)
+    assert accepted_pairs(one) == (
+        {("paddle", "oracle")}, {("torch", "oracle"), ("paddle", "torch"), ("oneflow", "torch")}
+    )  # fmt: skip
+    both = held((cannot(backend="paddle"), cannot(backend="torch", reason="too")), absent)
+    assert accepted_pairs(both)[1] == set()
+    assert {c.known for c in both.comparisons if (c.actual, c.expected) == ("paddle", "torch")} >= {"because; too"}
+    assert not both.fails
+
+
+def test_no_other_outcome_is_accepted():
+    crashed = held(cannot(backend="paddle"), cannot_compute=())
+    assert accepted_pairs(crashed) == (set(), {("paddle", "oracle"), ("paddle", "torch")})
+    assert crashed.entries[0].state is State.NOT_CHECKED
+    beside = held(cannot(), absent=("torch", "paddle"), cannot_compute=("paddle",))
+    assert accepted_pairs(beside)[0] == {("paddle", "oracle")}
+
+
+def test_an_entry_for_unsupported_accepts_no_difference_and_the_reverse():
+    found = [c for c in without("paddle") if key(c) != key(off("oneflow"))] + [off("oneflow")]
+    result = held(cannot(), found=found)
+    assert [c.known for c in result.comparisons if c.verdict is Verdict.UNSTABLE] == [None]
+    result = held(entry(backend="paddle", dtype="float32"))
+    assert accepted_pairs(result)[0] == set()
+    assert result.entries[0].state is State.STALE
+    assert "say `outcome: unsupported`" in result.entries[0].message
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_an_entry_is_stale_once_the_backend_can_compute_it(altered):
+    result = held(cannot(backend="paddle"), absent=(), asked=Asked(CASES, SIDES, altered=altered))
+    assert result.entries[0].state is State.STALE
+    assert "nothing of it is unsupported; remove the entry" in result.entries[0].message
+
+
+def test_an_expired_entry_for_unsupported_fails():
+    result = held(cannot(backend="paddle", until=YESTERDAY))
+    assert accepted_pairs(result)[0] == set()
+    assert result.entries[0].state is State.EXPIRED
+    assert "with 4 comparisons that still cannot be made" in result.entries[0].message
+    result = held(cannot(backend="paddle", until=YESTERDAY), absent=())
+    assert "nothing is unsupported any more" in result.entries[0].message
+
+
+def test_an_entry_for_unsupported_that_a_filter_leaves_out_is_not_checked():
+    assert held(cannot(backend="paddle"), found=compared(backends=("torch",))).entries[0].state is State.NOT_CHECKED
+    assert held(cannot(case="bn-1"), absent=(), found=compared(cases=CASES[:1])).entries[0].state is State.NOT_CHECKED
+
+
 # From the config to the exit code
+
+LACKS = """from parity.adapters.base import Unsupported
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    if x.shape[-1] == 6:
+        raise Unsupported("no such kernel")
+    d = x - x.mean(-1, keepdims=True)
+    return d / ((d * d).mean(-1, keepdims=True) + eps) ** 0.5 * weight + bias
+"""
+ACCEPTED = "known:\n  - {case: o*, backend: mine, outcome: unsupported, reason: no such kernel}\n"
+
+
+@pytest.fixture
+def lacking(tmp_path):
+    """The backend `mine` has no kernel for the case `one`."""
+    (tmp_path / "ops.py").write_text(LACKS)
+    return user_config(tmp_path / "ops.py", cases=[ONE, ONE.replace("one", "two").replace("6", "7")])
+
+
+def test_a_run_passes_whose_unsupported_cells_are_accepted(parity_run, lacking):
+    assert parity_run(lacking).code == 3
+    finished = parity_run(lacking + ACCEPTED)
+    assert finished.code == 0
+    assert finished.results["known"][0]["state"] == "matched"
+    assert finished.results["summary"]["cells"] == {"known": 2, "passed": 6}
+    assert "6 tensors of 2 cases" not in finished.stdout
+    assert "4 tensors of 2 cases agree; 4 comparisons cannot be made, as known" in finished.stdout
+    baseline = parity_run(lacking + ACCEPTED, "--baseline", "mine")
+    assert (baseline.code, baseline.results["summary"]["cells"]) == (0, {"known": 2, "passed": 6})
+
+
+def test_a_run_that_compares_nothing_does_not_pass_whatever_is_accepted(parity_run, lacking):
+    finished = parity_run(lacking + ACCEPTED, "-k", "one", "-b", "mine")
+    assert {row["known"] for row in finished.results["comparisons"]} == {"no such kernel"}
+    assert finished.code == 3
+
+
+def test_an_entry_for_what_is_supported_fails_the_run(parity_run, lacking):
+    finished = parity_run(lacking + ACCEPTED.replace("o*", "two"))
+    assert (finished.code, finished.results["known"][0]["state"]) == (1, "stale")
 
 
 OPS = "def layer_norm(x, weight, bias, normalized_shape, eps):\n    d = x - x.mean(-1, keepdims=True)\n    return 1.5 * (d / ((d * d).mean(-1, keepdims=True) + eps) ** 0.5 * weight + bias)\n"
@@ -357,6 +504,21 @@ def test_keys(tmp_path):
     )
     (known,) = load(tmp_path, text).known
     assert (known.dtype, known.error_ratio, known.backend, known.diagnosis) == ("float32", 20.0, "paddle", "scaled")
+
+
+def test_an_entry_for_unsupported(tmp_path):
+    (known,) = load(tmp_path, TEXT + "known:\n  - {case: a, reason: r, outcome: unsupported}\n").known
+    assert known.unsupported
+    assert not load(tmp_path, TEXT + "known:\n  - {case: a, reason: r}\n").known[0].unsupported
+
+
+def test_the_entries_that_are_offered_want_a_reason(tmp_path):
+    stored(tmp_path / "run", finding(), [diagnosis()])
+    results = read_results(tmp_path / "run")
+    (offered,) = known_entries(rows_of(results.cases[0], results))
+    text = TEXT + "known:\n  " + offered.replace(CASE, "a")
+    assert "a known deviation needs a reason; say why it is accepted" in refused(tmp_path, text)
+    assert load(tmp_path, text.replace("WHY IS IT ACCEPTED?", "as agreed")).known[0].reason == "as agreed"
 
 
 def test_the_plan_remembers_what_was_asked_for(tmp_path):

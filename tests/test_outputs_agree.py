@@ -125,10 +125,28 @@ def agree(results):
     return [name for name, read in FORMATS.items() if read(results) != wanted[name]]
 
 
-@pytest.mark.parametrize("name", ["every_status", "healthy", "only_unsupported", "only_ledger"])
+@pytest.mark.parametrize("name", ["every_status", "healthy", "only_unsupported", "only_ledger", "accepted_unsupported"])
 def test_a_stored_run_is_the_same_in_every_format(name, tmp_path):
     write_atomically(tmp_path / FILE_NAME, getattr(ci_runs, name)().as_json())
     assert agree(read_results(tmp_path)) == []
+
+
+def test_what_is_accepted_as_unsupported_is_known_in_every_format(tmp_path):
+    results = ci_runs.accepted_unsupported()
+    assert results.summary["exit_code"] == gate.PASSED
+    status = {(cell.id, cell.backend): cell.status for cell in cells(results)}
+    known = {("cannot", "paddle"), ("no-baseline", "torch")}
+    assert {cell for cell, found in status.items() if found is Status.KNOWN} == known
+    assert set(status.values()) == {Status.KNOWN, Status.PASSED}
+    document = JUnitXml.fromstring(junit_xml(results).encode())
+    skipped = {(c.classname, c.result[0].message) for suite in document for c in suite if c.is_skipped}
+    assert skipped == {
+        (f"parity.group_norm.{backend}", "known: no kernel (until 2027-06-30)") for backend in ("paddle", "torch")
+    }
+    assert "unsupported: no such op; known: no kernel" in markdown(results).replace("\\", "")
+    out = io.StringIO()
+    render(results, Console(file=out, width=250))
+    assert out.getvalue().startswith("PASS  3 tensors of 3 cases agree; 4 comparisons cannot be made, as known")
 
 
 @pytest.mark.parametrize("fake", ["nan", "raises", "wrong_shape"])

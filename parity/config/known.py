@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from parity.cases.draw import COARSENESS
 from parity.config.fields import fill
 from parity.config.nodes import Node, Report
-from parity.config.plan import KnownDeviation, Source
+from parity.config.plan import REASON_WANTED, KnownDeviation, Source
 from parity.diagnoses import DIAGNOSES
+
+UNSUPPORTED = "unsupported"
+"""The only outcome that can be accepted; an error, a crash or a timeout has to be mended."""
+
+MEASURED = ("tensor", "diagnosis", "error_ratio")
+"""The keys that speak of a difference, of which there is none where nothing was computed."""
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -29,6 +35,7 @@ class KnownEntry:
     diagnosis: str | None = None
     error_ratio: float | None = None
     until: str | None = None
+    outcome: str | None = None
 
 
 def parse_known(node: Node, report: Report, backends: Iterable[str] = ()) -> KnownDeviation | None:
@@ -36,11 +43,12 @@ def parse_known(node: Node, report: Report, backends: Iterable[str] = ()) -> Kno
     entry: KnownEntry | None = fill(KnownEntry, node, report, "a known deviation")
     if entry is None:
         return None
-    if not entry.reason.strip():
-        report.add(node.mapping["reason"], "a known deviation needs a reason")
+    if entry.reason.strip() in ("", REASON_WANTED):
+        report.add(node.mapping["reason"], "a known deviation needs a reason; say why it is accepted")
     _check_word(node.get("backend"), entry.backend, "no backend is called", backends, report)
     _check_word(node.get("dtype"), entry.dtype, "there is no dtype", COARSENESS, report)
     _check_word(node.get("diagnosis"), entry.diagnosis, "there is no diagnosis", DIAGNOSES, report)
+    _check_outcome(node, entry, report)
     if entry.error_ratio is not None and not 0 < entry.error_ratio < math.inf:
         report.add(node.mapping["error_ratio"], "error_ratio must be a finite number above 0")
     return KnownDeviation(
@@ -53,7 +61,16 @@ def parse_known(node: Node, report: Report, backends: Iterable[str] = ()) -> Kno
         source=Source(node.file, node.line),
         dtype=entry.dtype,
         error_ratio=entry.error_ratio,
+        unsupported=entry.outcome == UNSUPPORTED,
     )
+
+
+def _check_outcome(node: Node, entry: KnownEntry, report: Report) -> None:
+    _check_word(node.get("outcome"), entry.outcome, "nothing accepts the outcome", (UNSUPPORTED,), report)
+    if entry.outcome is not None:
+        for key in MEASURED:
+            if getattr(entry, key) is not None:
+                report.add(node.mapping[key], f"{key} speaks of a difference; leave it out beside outcome")
 
 
 def _check_word(node: Node | None, word: str | None, message: str, allowed: Iterable[str], report: Report) -> None:

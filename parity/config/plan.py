@@ -113,11 +113,16 @@ class CasePlan:
     gradients: bool = True
 
 
+REASON_WANTED = "WHY IS IT ACCEPTED?"
+"""Stands for the reason in the entries of `known` that are offered for copying; somebody has to give one."""
+
+
 @dataclass(frozen=True)
 class KnownDeviation:
     """An accepted deviation: parsed and carried here, judged by the ledger. None stands for any.
 
     `case` and `tensor` are globs; `error_ratio` is the recorded size, beyond which the deviation is accepted no more.
+    `unsupported`: what is accepted is that the backend cannot compute it, and no difference.
     """
 
     case: str
@@ -129,6 +134,7 @@ class KnownDeviation:
     source: Source = field(default=Source("", 0))
     dtype: str | None = None
     error_ratio: float | None = None
+    unsupported: bool = False
 
 
 @dataclass(frozen=True)

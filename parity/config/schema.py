@@ -17,7 +17,7 @@ from parity.cases.op import Input, Op
 from parity.config.backends import ADAPTERS
 from parity.config.backends import KEYS as BACKEND_KEYS
 from parity.config.documents import VERSION
-from parity.config.known import KnownEntry
+from parity.config.known import MEASURED, UNSUPPORTED, KnownEntry
 from parity.config.loader import MAX_SEED
 from parity.config.plan import Tolerance
 from parity.config.tensors import MAX_AXES
@@ -115,8 +115,10 @@ def _known() -> Schema:
         "dtype": {"enum": [*COARSENESS, None]},
         "diagnosis": {"enum": [*DIAGNOSES, None]},
         "error_ratio": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
+        "outcome": {"enum": [UNSUPPORTED, None]},
     }
-    return schema
+    said = {"required": ["outcome"], "properties": {"outcome": {"const": UNSUPPORTED}}}
+    return {**schema, "if": said, "then": {"properties": {key: {"type": "null"} for key in MEASURED}}}
 
 
 def _short_backend() -> Schema:

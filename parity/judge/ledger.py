@@ -4,6 +4,9 @@ An entry speaks of a failing comparison, or of a pass that hides a culprit, wher
 covers the sides that are off and that it names by backend or diagnosis (any side, where nobody is off). A comparison is
 accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches
 nothing is stale; one that speaks of what was not compared in this run is not checked, and fails nothing.
+
+An entry for `unsupported` speaks of the comparisons that could not be made, and covers the sides that cannot compute
+the cell at all. One is accepted once every side that gave no result is covered.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from parity.config.plan import Asked, KnownDeviation, Plan
+from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import Judgement
@@ -91,6 +94,11 @@ class Reach:
         cases = [(case, dtypes) for case, dtypes in self.asked.cases if matches(case, known.case)]
         return [(case, dtype) for case, dtypes in cases for dtype in dtypes if known.dtype in (None, dtype)]
 
+    def absent(self, c: Comparison) -> list[str]:
+        """The sides for which a comparison could not be made; none where it was."""
+        sides = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
+        return [side for side in sides if side != ORACLE and (c.case, c.dtype, side) not in self.answered]
+
 
 def apply(
     plan: Plan,
@@ -101,17 +109,22 @@ def apply(
 ) -> LedgerResult:
     """The comparisons with the accepted ones marked, and what became of every entry of `plan.known`.
 
-    `unsupported`: the answers that a backend cannot give at all; to miss them does not leave an entry unchecked.
+    `unsupported`: the answers that a backend cannot give at all. Only these can be accepted as missing, and to miss
+    them does not leave an entry unchecked.
     """
     if not plan.known:
         return LedgerResult(tuple(comparisons), ())
     deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect}
     causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
     reach = Reach(plan.everything, frozenset(answers_in(comparisons)), frozenset(unsupported))
-    claims = [claim(known, deviating, causes) for known in plan.known]
+    missing = {i: c for i, c in enumerate(comparisons) if c.verdict is Verdict.NOT_COMPARED}
+    claims = [
+        claim_of_missing(known, missing, reach) if known.unsupported else claim(known, deviating, causes)
+        for known in plan.known
+    ]
     entries = tuple(assess(c, reach, today) for c in claims)
     valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is State.MATCHED]
-    return LedgerResult(tuple(accepted(comparisons, valid, causes)), entries)
+    return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
 
 
 def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
@@ -133,6 +146,16 @@ def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Co
     covered = {i: parts for i, parts in found.items() if parts}
     ratios = [ratio for i, parts in covered.items() for ratio in ratios_of(deviating[i], {side for side, _ in parts})]
     return Claim(known, covered, max(ratios, default=None))
+
+
+def claim_of_missing(known: KnownDeviation, missing: Mapping[int, Comparison], reach: Reach) -> Claim:
+    """What an entry for `unsupported` speaks of among the comparisons that could not be made."""
+    covered = {}
+    for i, c in missing.items():
+        sides = [side for side in reach.absent(c) if (c.case, c.dtype, side) in reach.unsupported]
+        if speaks_of(known, c) and (parts := frozenset((s, None) for s in sides if known.backend in (None, s))):
+            covered[i] = parts
+    return Claim(known, covered, None)
 
 
 def speaks_of(known: KnownDeviation, c: Comparison) -> bool:
@@ -183,25 +206,27 @@ def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> State:
     """Expired before all else, where any of it was run at all."""
     known = claimed.deviation
     answers = reach.answers(known)
-    if known.until is not None and known.until < today and (not answers or not reach.answered.isdisjoint(answers)):
+    ran = reach.answered | reach.unsupported
+    if known.until is not None and known.until < today and (not answers or not ran.isdisjoint(answers)):
         return State.EXPIRED
     if not claimed.covered:
-        return State.STALE if settled(answers, reach) else State.NOT_CHECKED
+        return State.STALE if settled(known, answers, reach) else State.NOT_CHECKED
     limit, ratio = known.error_ratio, claimed.worst_ratio
     return State.WORSE if limit is not None and ratio is not None and ratio > limit else State.MATCHED
 
 
-def settled(answers: Sequence[Answer], reach: Reach) -> bool:
+def settled(known: KnownDeviation, answers: Sequence[Answer], reach: Reach) -> bool:
     """Whether nothing that these answers could have shown is missing; no answer at all can come from a wrong glob."""
     if not answers:
         return True
-    return not reach.asked.altered and set(answers) <= reach.answered | reach.unsupported
+    return (known.unsupported or not reach.asked.altered) and set(answers) <= reach.answered | reach.unsupported
 
 
 def matched_text(claimed: Claim, _: Reach) -> str:
     """What is accepted, and why."""
     size = "" if claimed.worst_ratio is None else f", error ratio up to {claimed.worst_ratio:.3g}"
-    return f"{comparisons_text(claimed)}{size}: {claimed.deviation.reason}"
+    what = " that cannot be made" if claimed.deviation.unsupported else ""
+    return f"{comparisons_text(claimed)}{what}{size}: {claimed.deviation.reason}"
 
 
 def stale_text(claimed: Claim, reach: Reach) -> str:
@@ -211,15 +236,21 @@ def stale_text(claimed: Claim, reach: Reach) -> str:
         return f"no case is called {known.case}; mend the glob or remove the entry"
     if not reach.cells(known):
         return f"no case {known.case} is run in {known.dtype}; mend the dtype or remove the entry"
+    if known.unsupported:
+        return "all that it speaks of was compared, and nothing of it is unsupported; remove the entry"
+    if not reach.unsupported.isdisjoint(reach.answers(known)):
+        remedy = "to accept that it is unsupported, say `outcome: unsupported`"
+        return f"nothing that it speaks of deviates, as far as it was compared; remove the entry, or {remedy}"
     return "all that it speaks of was compared, and nothing of it deviates; remove the entry"
 
 
 def expired_text(claimed: Claim, _: Reach) -> str:
     """What an expired entry would still be needed for."""
-    until = f"on {claimed.deviation.until}"
+    until, unsupported = f"on {claimed.deviation.until}", claimed.deviation.unsupported
     if not claimed.covered:
-        return f"{until}, and nothing deviates any more; remove the entry"
-    return f"{until}, with {comparisons_text(claimed)} still deviating; have it mended, or set another `until`"
+        return f"{until}, and nothing {'is unsupported' if unsupported else 'deviates'} any more; remove the entry"
+    still = "that still cannot be made" if unsupported else "still deviating"
+    return f"{until}, with {comparisons_text(claimed)} {still}; have it mended, or set another `until`"
 
 
 def worse_text(claimed: Claim, _: Reach) -> str:
@@ -247,9 +278,9 @@ def comparisons_text(claimed: Claim) -> str:
 
 
 def accepted(
-    comparisons: Sequence[Comparison], claims: Sequence[Claim], causes: Collection[tuple[str, ...]]
+    comparisons: Sequence[Comparison], claims: Sequence[Claim], causes: Collection[tuple[str, ...]], reach: Reach
 ) -> Iterator[Comparison]:
-    """The comparisons, with the reasons in those of which every culprit is covered, for all of its causes."""
+    """The comparisons, with the reasons in those of which every side that is off, or absent, is covered."""
     parts: dict[int, set[Part]] = {}
     reasons: dict[int, dict[str, None]] = {}
     for c in claims:
@@ -257,7 +288,8 @@ def accepted(
             parts.setdefault(i, set()).update(covered)
             reasons.setdefault(i, {}).setdefault(c.deviation.reason)
     for i, comparison in enumerate(comparisons):
-        if i in parts and all(is_covered(side, comparison, parts[i], causes) for side in comparison.culprit):
+        blamed = (*comparison.culprit, *reach.absent(comparison))
+        if i in parts and all(is_covered(side, comparison, parts[i], causes) for side in blamed):
             yield replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison

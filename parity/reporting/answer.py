@@ -10,7 +10,7 @@ from rich.text import Text
 
 from parity import gate
 from parity.config.nodes import printable
-from parity.reporting.cells import failing_level
+from parity.reporting.cells import NOT_COMPARED, failing_level
 from parity.reporting.results import Results, ResultsError, Row
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
@@ -39,7 +39,7 @@ def answer(results: Results) -> Text:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
     if code != gate.PASSED:
         raise ResultsError(f"its exit code is {code}, but nothing in it differs")
-    return Text.assemble(("PASS", "bold green"), f"  {passed(results, n_cells)}")
+    return Text.assemble(("PASS", "bold green"), f"  {passed(results)}")
 
 
 def hidden_text(results: Results) -> str:
@@ -50,13 +50,15 @@ def hidden_text(results: Results) -> str:
     return f"; {n} more pass though somebody is off" if n else ""
 
 
-def passed(results: Results, n_cells: int) -> str:
+def passed(results: Results) -> str:
     """`96 tensors of 8 cases agree`, and what is let pass beside them."""
-    accepted = [row for row in results.comparisons if row["known"] is not None]
-    below = [row for row in results.comparisons if row["verdict"] in FAILING and row["known"] is None]
-    n_agree = n_cells - count_tensors([*accepted, *below])
-    parts = [f"{plural(n_agree, 'tensor')} of {plural(n_cases(results.comparisons), 'case')} agree"]
+    made = [row for row in results.comparisons if row["verdict"] != NOT_COMPARED]
+    accepted = [row for row in made if row["known"] is not None]
+    below = [row for row in made if row["verdict"] in FAILING and row["known"] is None]
+    n_agree, n_missing = count_tensors(made) - count_tensors([*accepted, *below]), len(results.comparisons) - len(made)
+    parts = [f"{plural(n_agree, 'tensor')} of {plural(n_cases(made), 'case')} agree"]
     parts += [f"{count_tensors(accepted)} deviate as known"] if accepted else []
+    parts += [f"{plural(n_missing, 'comparison')} cannot be made, as known"] if n_missing else []
     if below:
         kinds = ", ".join(sorted({row["verdict"] for row in below}))
         parts.append(f"{count_tensors(below)} are outside the tolerance below the level that fails ({kinds})")

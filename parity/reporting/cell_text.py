@@ -11,7 +11,7 @@ from typing import Any
 from parity.config.nodes import printable
 from parity.judge.ledger import State
 from parity.reporting.answer import plural
-from parity.reporting.cells import Cell, Status
+from parity.reporting.cells import NOT_COMPARED, Cell, Status
 from parity.reporting.console import factor
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.explain import rows_of, values_text
@@ -57,7 +57,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 def headline(cell: Cell) -> str:
     """One line: who, in which tensors, by how much and why; or why there is no result."""
     who = f"{cell.backend} {cell.dtype}"
-    if cell.status in NO_RESULT:
+    if cell.verdict == NOT_COMPARED:
         return printable(f"{who}: {no_result(cell)}")
     if not cell.finding:
         return printable(f"{who}: {cell.verdict}, {factor(cell.excess)} tolerances off")
@@ -100,7 +100,7 @@ def several(names: Sequence[str]) -> str:
 
 def details(cell: Cell, rows: CaseRows) -> Iterator[str]:
     """The lines below the headline: every tensor with its values and its verdict's reason, then the causes."""
-    if cell.status in NO_RESULT:
+    if cell.verdict == NOT_COMPARED:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
         return

@@ -37,7 +37,7 @@ class Status(StrEnum):
     UNSUPPORTED = "unsupported"
     """The framework cannot do it."""
     KNOWN = "known"
-    """It differs, and the ledger accepts that."""
+    """It differs, or the framework cannot do it, and the ledger accepts that."""
     BELOW = "below"
     """It differs, below the level that fails the run."""
     SUSPECT = "suspect"
@@ -189,11 +189,14 @@ def status_of(rows: Sequence[Row], outcome: Row | None, level: frozenset[str]) -
         return Status.FAILED
     if outcome is None:
         return Status.NOT_RUN
+    if outcome["outcome"] == Outcome.UNSUPPORTED.value:
+        return Status.KNOWN if rows and all(row["known"] is not None for row in rows) else Status.UNSUPPORTED
     if outcome["outcome"] != Outcome.OK.value:
-        return Status.UNSUPPORTED if outcome["outcome"] == Outcome.UNSUPPORTED.value else Status.ERROR
-    if all(row["verdict"] == NOT_COMPARED for row in rows):
+        return Status.ERROR
+    made = [row for row in rows if row["verdict"] != NOT_COMPARED]
+    if not made:
         return Status.NOT_RUN
-    if any(row["known"] is not None for row in rows):
+    if any(row["known"] is not None for row in made):
         return Status.KNOWN
     if failing:
         return Status.BELOW

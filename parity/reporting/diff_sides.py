@@ -103,9 +103,10 @@ class Side:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""
         outcome = {"outcome": cell.outcome} if cell.outcome else None
         status = status_of(rows, outcome, gate.FAILING[self.level])
-        if status in MISSING:
-            return self.absent(cell, status)
         made = [row for row in rows if row["verdict"] != NOT_COMPARED]
+        if status in MISSING or not made:
+            # To accept that something is unsupported brings no result.
+            return self.absent(cell, status if status in MISSING else Status.UNSUPPORTED)
         ratios = [ratio for row in made if (ratio := ratio_of(row, cell.backend)) is not None]
         alone = [row for row in made if Verdict(row["verdict"]).fails and not row["culprit"]]
         return Point(

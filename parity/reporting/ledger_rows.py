@@ -8,6 +8,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.judge.ledger import LedgerEntry, State
+from parity.outcome import Outcome
 from parity.reporting.results import Row
 
 STYLES = {
@@ -17,6 +18,9 @@ STYLES = {
     State.EXPIRED.value: "bold red",
     State.WORSE.value: "bold red",
 }
+
+
+UNSUPPORTED = Outcome.UNSUPPORTED.value
 
 
 def ledger_row(entry: LedgerEntry) -> Row:
@@ -29,6 +33,7 @@ def ledger_row(entry: LedgerEntry) -> Row:
         "tensor": known.tensor,
         "diagnosis": known.diagnosis,
         "error_ratio": known.error_ratio,
+        "outcome": UNSUPPORTED if known.unsupported else None,
         "until": None if known.until is None else known.until.isoformat(),
         "reason": known.reason,
         "source": {"file": known.source.file, "line": known.source.line},

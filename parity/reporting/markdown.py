@@ -175,7 +175,7 @@ def known(results: Results, found: Sequence[Cell]) -> Section:
     """What the ledger accepts, in one fold."""
     cells_ = [cell for cell in found if cell.status is Status.KNOWN]
     told = [f"{told_of(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
-    return listing(f"{plural(len(told), 'cell')} known to deviate, and accepted", told)
+    return listing(f"{plural(len(told), 'cell')} known and accepted", told)
 
 
 def quiet(_: Results, found: Sequence[Cell]) -> Section:

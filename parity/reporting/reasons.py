@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parity.config.plan import ORACLE
+from parity.config.plan import ORACLE, REASON_WANTED
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.verdict import Verdict
 from parity.reporting.results import Row
@@ -290,7 +290,7 @@ def known_entry(side: str, dtype: str, diagnosis: str | None, rows: CaseRows) ->
     keys = {"case": quoted(rows.case["id"]), "backend": quoted(side), "dtype": dtype}
     keys |= {"diagnosis": diagnosis} if diagnosis else {}
     keys |= {"error_ratio": f"{worst:.1e}"} if math.isfinite(worst) else {}
-    keys["reason"] = quoted("WHY IS IT ACCEPTED?")
+    keys["reason"] = quoted(REASON_WANTED)
     keys |= {"until": until} if (until := some_day(rows.started)) else {}
     return f"- {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
 
