@@ -6,10 +6,8 @@ import ast
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,62 +21,21 @@ from parity.cases import OPS
 from parity.repro.literals import array, literal, paragraph, prose
 from parity.repro.source import SourceError, adapter_class, calls, has_method
 from tests.conftest import ROOT, parity_command, user_config
-from tests.repro_scripts import comparisons, run_alone, run_together
+from tests.repro_scripts import (
+    LINEAR,
+    PLAIN,
+    WRONG,
+    comparisons,
+    finding,
+    repro,
+    rewrite,
+    run_alone,
+    run_together,
+    scripts,
+    stored_run,
+)
 
-WRONG = """
-def linear(x, weight, bias):
-    return x @ weight.T + 2 * bias
-
-
-def linear_backward(grad_y, x, weight):
-    return {"x": grad_y @ weight, "weight": grad_y.T @ x, "bias": 2 * grad_y.sum(0)}
-"""
-LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}}"
-PLAIN = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}, gradients: false}"
-
-
-@pytest.fixture(scope="module")
-def stored_run(tmp_path_factory):
-    """Gives the run directory of a user's file beside other backends; made once for all tests."""
-
-    @cache
-    def run(text: str, case: str, adapter: str, backends: tuple[str, ...], arguments: tuple[str, ...]) -> Path:
-        folder = tmp_path_factory.mktemp("stored")
-        (folder / "ops.py").write_text(text)
-        (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
-        command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
-        subprocess.run(command, capture_output=True, check=False)
-        return folder / "run"
-
-    return run
-
-
-@pytest.fixture
-def finding(stored_run, tmp_path):
-    """Gives a copy of the run directory of a user's file."""
-
-    def copy(text: str, case: str = LINEAR, *, adapter="numpy", backends=("numpy",), arguments=()) -> Path:
-        return Path(shutil.copytree(stored_run(text, case, adapter, backends, arguments), tmp_path / "run"))
-
-    return copy
-
-
-def repro(run_dir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(parity_command("repro", run_dir, *arguments), capture_output=True, text=True)
-
-
-def scripts(run_dir: Path, *arguments: str | Path) -> list[Path]:
-    done = repro(run_dir, *(arguments or ("--all",)))
-    assert done.returncode == 0, done.stderr
-    return sorted((run_dir / "repro").glob("*.mine.py"))
-
-
-def rewrite(run_dir: Path, change) -> None:
-    """Edit results.json as somebody else might."""
-    path = run_dir / "results.json"
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+__all__ = ["finding", "stored_run"]
 
 
 def test_a_wrong_op_is_shown_and_a_mended_one_is_not(finding):

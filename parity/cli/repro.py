@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from parity.cli.group import example, fail, main
-from parity.gate import USAGE
+from parity.gate import INCOMPLETE, USAGE
 
 
 @main.command(
@@ -21,7 +21,9 @@ from parity.gate import USAGE
 @click.option("-b", "--backend", metavar="NAME", help="Only the findings of this backend.")
 @click.option("--dtype", metavar="NAME", help="Only the findings in this dtype.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: RUN_DIR/repro).")
-@click.option("--issue", "issues", is_flag=True, help="Also write the text of an upstream issue beside each script.")
+@click.option(
+    "--issue", "issues", is_flag=True, help="Also write the text of an issue, where somebody is off."
+)
 @click.option("--all", "every", is_flag=True, help="All findings of the run, in place of CASE.")
 def repro(
     run_dir: Path, case: str | None, backend: str | None, dtype: str | None, out: Path | None, issues: bool, every: bool
@@ -29,12 +31,13 @@ def repro(
     """Write a script for each finding of CASE (an id, or a part of one) that shows it without parity.
 
     A script needs NumPy and its framework only. It ends with 1 while the difference is there and with 0 once it is
-    gone. Exit code: 0 written, 2 the command is wrong or there is nothing to show.
+    gone. Exit code: 0 written, 2 the command is wrong or there is nothing to show, 3 what was written could not be
+    printed.
     """
     from parity.reporting.explain import ExplainError
     from parity.reporting.results import ResultsError
     from parity.repro import ReproError
-    from parity.repro.write import write_scripts
+    from parity.repro.write import Written, write_scripts
 
     if every and case is not None:
         raise click.UsageError("give a case or --all, not both")
@@ -44,7 +47,12 @@ def repro(
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out or run_dir}: {error.strerror or error}; name another --out")
-    for item in made:
-        click.echo(item, err=isinstance(item, ReproError))
+    try:
+        for item in made:
+            click.echo(item, err=isinstance(item, ReproError))
+            if isinstance(item, Written) and item.note:
+                click.echo(item.note, err=True)
+    except OSError as error:
+        fail(f"cannot print: {error.strerror or error}; the scripts are written", INCOMPLETE)
     if all(isinstance(item, ReproError) for item in made):
         sys.exit(USAGE)

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.judge.catalogue import CATALOGUE
+from parity.judge.envelope import OFF
 from parity.reporting.reasons import listed, number
-from parity.reporting.results import Row
+from parity.reporting.results import Row, as_number
 
 MAX_ITEMS = 8
 HARMLESS = frozenset(("rounding", "degenerate-gradient"))
@@ -27,7 +28,8 @@ def diagnosis_lines(row: Row, *, brief: bool = False) -> Iterator[Text]:
     yield Text.assemble(who, (printable(row["id"]), "bold"), title)
     yield Text(residual_text(row))
     for key, value in row["evidence"].items():
-        yield Text(printable(evidence_text(str(key), value)))
+        if text := evidence_text(str(key), value):
+            yield Text(printable(text))
     entry = CATALOGUE.get(row["id"])
     if entry is not None and entry.what and not brief:
         yield Text(f"{entry.what} (parity explain {entry.id})", style="dim")
@@ -47,7 +49,7 @@ def residual_text(row: Row) -> str:
 
 
 def evidence_text(key: str, value: Any) -> str:
-    """One piece of evidence; a key that has no words of its own is shown as it is."""
+    """One piece of evidence; a key that has no words of its own is shown as it is. Empty where it supports nothing."""
     if key in TEXTS:
         try:
             return TEXTS[key](value)
@@ -97,12 +99,24 @@ def rivals_text(value: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
-    """How large the errors are, beside those of the suspected algorithm and of careful code."""
+    """How large the errors are, beside those of the suspected algorithm and of careful code.
+
+    A tensor whose error that algorithm does not reach is left out; empty where none is left.
+    """
     texts = []
     for tensor, item in value.items():
+        if falls_short(item):
+            continue
         beside = f"where this algorithm loses {number(item['this_algorithm'])}"
         texts.append(f"{tensor} {number(item['error'])}, {beside} and careful code {number(item['careful_code'])}")
-    return f"size of the error: {'; '.join(texts)}"
+    return f"size of the error: {'; '.join(texts)}" if texts else ""
+
+
+def falls_short(item: Mapping[str, Any]) -> bool:
+    """Whether the suspected algorithm loses so much less than was found that its size speaks against it."""
+    error, lost = as_number(item["error"]), as_number(item["this_algorithm"])
+    measured = all(isinstance(size, (int, float)) for size in (error, lost))
+    return measured and bool(lost < error / OFF)
 
 
 def candidate_text(value: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -89,7 +90,10 @@ def explain_case(
 
 
 def case_called(name: str | None, results: Results) -> Row:
-    """The case with this id, or the only one whose id begins with it, or has it in it."""
+    """The case with this id, or the only one whose id begins with it, or has it in it.
+
+    Of several, the only one is meant that ends with it or has it as a whole word: `offset=100` is not `offset=10000`.
+    """
     by_id = {case["id"]: case for case in results.cases}
     if name is None and len(by_id) == 1:
         return next(iter(by_id.values()))
@@ -98,12 +102,15 @@ def case_called(name: str | None, results: Results) -> Row:
     if name in by_id:
         return by_id[name]
     folded = name.casefold()
-    for fits in (str.startswith, str.__contains__):
-        meant = [case_id for case_id in by_id if fits(case_id.casefold(), folded)]
+    having = [case_id for case_id in by_id if folded in case_id.casefold()]
+    having = [case_id for case_id in having if case_id.casefold().startswith(folded)] or having
+    ends = [case_id for case_id in having if case_id.casefold().endswith(folded)]
+    word = re.compile(rf"(?<![\w.]){re.escape(folded)}(?![\w.])")
+    for meant in (having, ends, [case_id for case_id in having if word.search(case_id.casefold())]):
         if len(meant) == 1:
             return by_id[meant[0]]
-        if meant:
-            raise ExplainError(f'"{printable(name)}" may be any of {len(meant)} cases: {choices(meant)}')
+    if having:
+        raise ExplainError(f'"{printable(name)}" may be any of {len(having)} cases: {choices(having)}')
     raise ExplainError(f'no case of this run is called "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
 
 

@@ -233,8 +233,14 @@ def patience_of(results: Results) -> float:
 
 def threads_of(results: Results) -> int:
     """How many threads each worker had."""
-    threads = results.run.get("host", {}).get("threads", 1)
+    threads = host_of(results).get("threads", 1)
     return threads if type(threads) is int and 0 < threads <= MAX_THREADS else 1
+
+
+def host_of(results: Results) -> Mapping[str, Any]:
+    """What the run says about its machine."""
+    host = results.run.get("host")
+    return host if isinstance(host, dict) else {}
 
 
 def side_labels(results: Results) -> dict[str, str]:
@@ -323,8 +329,8 @@ def described(values: Array | None, dtype: str | None = None) -> tuple[tuple[int
 
 def accuracy(cell: Cell, row: Row, live: Array | None, exact: Array | None) -> Accuracy:
     """How far off counts as a difference where a tolerance hides it."""
-    envelope = row.get("envelope") or {}
-    rms, largest = (envelope.get(name) for name in ("rms", "max"))
+    envelope = row.get("envelope")
+    rms, largest = (envelope.get(name) if isinstance(envelope, dict) else None for name in ("rms", "max"))
     ratio = ratio_of(row, cell.backend)
     if not isinstance(rms, float) or not isinstance(largest, float) or ratio is None or exact is None:
         raise ReproError(f"{name_of(cell)}: the run does not say how far off careful code is; run it again")

@@ -16,7 +16,7 @@ from parity.repro.source import Calls, adapter_class, calls, has_method
 if TYPE_CHECKING:
     import jinja2
 
-INLINE = 200
+INLINE = 600
 """Up to this many numbers stand in the script itself."""
 
 TEMPLATE = "script.py.jinja"
@@ -46,6 +46,7 @@ def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) 
         dtype=literal(recipe.cell.dtype),
         gradients=bool(recipe.upstream),
         compute=list(compute(recipe, user_ops)),
+        run=block(run_lines(recipe)),
         checks=list(decisions(checks)),
         patience=literal(recipe.patience_s if recipe.cell.outcome == "timeout" else None),
         structural=any(check.structural for check in checks),
@@ -92,10 +93,10 @@ def needs_backward(recipe: Recipe) -> bool:
 
 
 def imports(recipe: Recipe, found: Calls) -> list[Code]:
-    """The imports from the standard library."""
-    names = {"os", "sys"} if recipe.checks else {"os", "faulthandler"}
-    names |= {"importlib.util", "inspect", "sys"} if recipe.ops else set()
-    lines = {*found.imports, *(f"import {name}" for name in names)}
+    """The imports from the standard library, but for those that every script begins with."""
+    names = set() if recipe.checks else {"faulthandler"}
+    names |= {"importlib.util", "inspect"} if recipe.ops else set()
+    lines = {*found.imports, *(f"import {name}" for name in names)} - {"import os", "import sys"}
     lines |= {"from collections.abc import Mapping"} if recipe.ops else set()
     return [Code(line) for line in sorted(lines, key=lambda line: (line.startswith("from "), line))]
 
@@ -183,13 +184,23 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     yield Code(f"outputs = {'named_outputs(result)' if is_checked(recipe) else plain}")
 
 
+def run_lines(recipe: Recipe) -> Iterator[Code]:
+    """The call of `compute`; a user's op that ends the process gives no result, whatever exit code it asks for."""
+    call = f"{'RESULT = ' if recipe.checks else ''}compute()"
+    if recipe.ops is None:
+        yield Code(call)
+        return
+    lines = "try:", f"    {call}", "except SystemExit as error:", '    sys.exit(f"SystemExit: {error}")'
+    yield from map(Code, lines)
+
+
 def gradient_lines(recipe: Recipe) -> Iterator[Code]:
     """The gradients through the framework's autograd."""
     leaves, names = ", ".join(recipe.differentiable), literal([f"grad.{name}" for name in recipe.differentiable])
     outputs = ", ".join(f"outputs[{literal(name)}]" for name in recipe.upstream)
     upstream = ", ".join(f"leaf(DATA[{literal(f'inputs/grad.{name}')}], False)" for name in recipe.upstream)
     indent = ""
-    if any(check.structural for check in recipe.checks):
+    if is_general(recipe):
         fits = 'tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape'
         yield Code(f"wanted = [name for name in {literal(recipe.upstream)} if {fits}]")
         yield Code("if wanted:")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from parity.config.nodes import printable
+from parity.judge.catalogue import CATALOGUE, Entry
+from parity.judge.verdict import Verdict
 from parity.reporting.cells import Cell
+from parity.reporting.evidence import HARMLESS
 from parity.reporting.reasons import listed, reason
 from parity.reporting.results import Results
 from parity.repro.literals import Code, paragraph
-from parity.repro.recipe import Check, Recipe, lacks
+from parity.repro.recipe import Check, Recipe, host_of, lacks
 
 MAX_TENSORS = 6
 """How many tensors are told of with their reasons; the script compares all."""
 
 SUSPECT = "suspect"
+ANOTHER = "follows another convention"
 TITLES: Mapping[str, str] = {
     "rounding": "differs by rounding",
     "degraded": "carries float32 accuracy",
@@ -31,15 +37,48 @@ TITLES: Mapping[str, str] = {
 }
 """What a script shows, by verdict or outcome."""
 
+CONVENTIONS = frozenset(
+    (
+        "variance-ddof", "running-var-ddof", "momentum-complement", "momentum-value", "eps-placement", "eps-value",
+        "clip-per-tensor", "clip-denominator-eps", "norm-type", "weight-decay-coupling", "bias-correction",
+        "step-offset", "dampening-first-step", "lr-in-momentum", "nesterov-form",
+    )
+)  # fmt: skip
+"""Diagnoses of what a framework may have chosen; the exact answer follows PyTorch's choice."""
+
 
 def title(recipe: Recipe) -> str:
     """`layer_norm of paddle 3.3.1 carries float32 accuracy in float64: y, grad.x`."""
-    cell = recipe.cell
-    who = f"{cell.op} of {recipe.framework} {recipe.backend['version']}".rstrip()
-    who = f"{cell.op} in {user_file(recipe)} ({who.partition(' of ')[2]})" if recipe.ops else who
-    kind = cell.outcome if not recipe.checks else cell.verdict if cell.failing else SUSPECT
+    cell, entry = recipe.cell, convention(recipe)
+    if entry is not None:
+        return printable(f"{subject(recipe)} {ANOTHER}: {entry.title} ({cell.dtype}: {few(cell.tensors)})")
     tensors = f": {few(cell.tensors)}" if recipe.checks else ""
-    return printable(f"{who} {TITLES[kind]} in {cell.dtype}{tensors}")
+    return printable(f"{subject(recipe)} {TITLES[kind(recipe)]} in {cell.dtype}{tensors}")
+
+
+def subject(recipe: Recipe) -> str:
+    """`layer_norm of paddle 3.3.1`, or `layer_norm in ops.py (paddle 3.3.1)`."""
+    release = f"{recipe.framework} {recipe.backend['version']}".rstrip()
+    return f"{recipe.op.name} in {user_file(recipe)} ({release})" if recipe.ops else f"{recipe.op.name} of {release}"
+
+
+def kind(recipe: Recipe) -> str:
+    """What is shown, as TITLES has it."""
+    cell = recipe.cell
+    return cell.outcome if not recipe.checks else cell.verdict if cell.failing else SUSPECT
+
+
+def convention(recipe: Recipe) -> Entry | None:
+    """The convention that the first explained diagnosis names, where that is what the finding is about."""
+    told = (row["id"] for row in recipe.cell.diagnoses if row["explained"] and row["id"] not in HARMLESS)
+    first = next(told, None)
+    meant = recipe.checks and kind(recipe) in ("semantic", SUSPECT)
+    return CATALOGUE[first] if meant and first in CONVENTIONS else None
+
+
+def nobody_off(recipe: Recipe) -> bool:
+    """Whether all that differs is rounding, that of every side within what careful code has."""
+    return bool(recipe.checks) and all(check.row["verdict"] == Verdict.ROUNDING.value for check in recipe.checks)
 
 
 def user_file(recipe: Recipe) -> str:
@@ -56,7 +95,7 @@ def few(names: tuple[str, ...]) -> str:
 
 def versions(recipe: Recipe, results: Results) -> str:
     """What the run was made with."""
-    row, host = recipe.backend, results.run.get("host") or {}
+    row, host = recipe.backend, host_of(results)
     parts = [f"{recipe.framework} {row['version'] or '(version unknown)'}", f"Python {row.get('python') or '?'}"]
     parts += [f"NumPy {row.get('numpy') or '?'}", str(row.get("device")), plural(recipe.threads, "thread")]
     return ", ".join([*parts, *(str(host[name]) for name in ("os", "cpu") if host.get(name))])
@@ -130,24 +169,30 @@ def recorded(recipe: Recipe) -> list[str]:
 def recorded_check(check: Check, label: str) -> Iterator[str]:
     """One comparison."""
     row = check.row
-    tensor = row["tensor"]
-    if check.structural and check.shown is None and not lacks(row, row[check.live]):
+    tensor, found = row["tensor"], check.shown or unheld(check)
+    if check.structural and found is None and not lacks(row, row[check.live]):
         yield printable(f"{tensor}: {row['message']}")
         return
     if check.structural:
-        here, there = described(check.shown), described(check.expected)
-        yield f"{tensor}: {label} has {here}, {check.side} has {there}"
+        yield f"{tensor}: {label} has {described(found)}, {check.side} has {described(check.expected)}"
         return
-    shape = list(check.shown[0]) if check.shown else "?"
+    shape, n = (list(found[0]), math.prod(found[0])) if found else ("?", "?")
     yield (
-        f"{tensor} {shape} against {check.side}: {row['n_mismatched']} of {row['n_elements']} elements outside "
+        f"{tensor} {shape} against {check.side}: {row.get('n_mismatched', '?')} of {n} elements outside "
         f"rtol={row['rtol']} atol={row['atol']}; largest difference {row['max_abs_diff']}"
     )
     values = {label: row[f"{check.live}_value"], check.side: row[f"{check.other}_value"], "exact": row["oracle_value"]}
     yield f"    worst at {row['worst_index']}: {', '.join(f'{name} {value}' for name, value in values.items())}"
     if check.accuracy:
-        found = check.accuracy
-        yield f"    its error is {found.ratio:.3g} times that of careful code; {found.limit:g} is too much"
+        size = check.accuracy
+        yield f"    its error is {size.ratio:.3g} times that of careful code; {size.limit:g} is too much"
+
+
+def unheld(check: Check) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype of what NumPy cannot hold, where the comparison's message tells them: the dtype alone differs."""
+    actual, expected = (re.escape(check.row[side]) for side in ("actual", "expected"))
+    dtypes = re.fullmatch(rf"{actual} has dtype (?P<actual>\w+), {expected} (?P<expected>\w+)", check.row["message"])
+    return (check.expected[0], dtypes[check.live]) if dtypes and check.expected else None
 
 
 def described(found: tuple[tuple[int, ...], str] | None) -> str:

@@ -22,17 +22,24 @@ from parity.repro import ReproError
 from parity.repro.issue import issue
 from parity.repro.recipe import Recipe, recipe, shown
 from parity.repro.script import is_small, render
-from parity.repro.words import header, title
+from parity.repro.words import header, nobody_off, title
+
+MAX_ISSUE = 65536
+"""The text of an issue on GitHub has fewer characters."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A script, what it shows, the issue beside it (None: not asked for), and the interpreter that runs it."""
+    """A script, what it shows, the issue beside it (None: none), and the interpreter that runs it.
+
+    `note` says why an issue that was asked for is not there, else it is empty.
+    """
 
     title: str
     script: Path
     issue: Path | None
     python: str
+    note: str = ""
 
     def __str__(self) -> str:
         """What it is, and below it what to type, and the issue."""
@@ -61,7 +68,8 @@ def write_scripts(
     folder, rows = folder_for(run_dir, out), case_rows(results)
     for cell in found:
         try:
-            yield write(recipe(cell, rows[cell.id], results, run_dir), results, folder, issues=issues)
+            item = recipe(cell, rows[cell.id], results, run_dir)
+            yield write(item, results, folder, interpreter(item, run_dir), issues=issues)
         except ReproError as error:
             yield error
 
@@ -97,26 +105,45 @@ def folder_for(run_dir: Path, out: Path | None) -> Path:
     return folder
 
 
-def write(item: Recipe, results: Results, folder: Path, *, issues: bool) -> Written:
+@dataclass(frozen=True)
+class Texts:
+    """A script, its issue (empty where there is none), and the files that the script needs (empty: not needed)."""
+
+    script: str
+    issue: str
+    archive: str
+    user_ops: str
+
+
+def write(item: Recipe, results: Results, folder: Path, python: str, *, issues: bool) -> Written:
     """One script with all that it needs."""
-    stem = item.cell.anchor
-    script = folder / f"{stem}.py"
-    archive = "" if is_small(item) else f"{stem}.npz"
+    script = folder / f"{item.cell.anchor}.py"
+    note = f"{title(item)}: nobody is off, so there is nothing to report upstream" if nobody_off(item) else ""
+    texts = composed(item, results, script.name, issues=issues and not note, inline=is_small(item))
+    folder.mkdir(parents=True, exist_ok=True)
+    if texts.archive:
+        write_bytes(folder / texts.archive, packed(item))
+    if item.ops:
+        write_bytes(folder / texts.user_ops, item.ops.read_bytes())
+    write_atomically(script, texts.script)
+    if len(texts.issue) >= MAX_ISSUE:
+        note = f"{title(item)}: the text of its issue would be longer than GitHub takes"
+    markdown = script.with_name(f"{item.cell.anchor}.md") if issues and not note else None
+    if markdown:
+        write_atomically(markdown, texts.issue)
+    return Written(title(item), script, markdown, python, printable(note) if issues else "")
+
+
+def composed(item: Recipe, results: Results, name: str, *, issues: bool, inline: bool) -> Texts:
+    """The script `name` and its issue, with the numbers in them if `inline` and the issue is not too long for that."""
+    archive = "" if inline else f"{item.cell.anchor}.npz"
     # With a dot in its name a file cannot shadow a module.
     user_ops = f"{item.label}.ops.py" if item.ops else ""
-    text = render(
-        item, header(item, results, script.name, [name for name in (archive, user_ops) if name]), archive, user_ops
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    if archive:
-        write_bytes(folder / archive, packed(item))
-    if item.ops:
-        write_bytes(folder / user_ops, item.ops.read_bytes())
-    write_atomically(script, text)
-    markdown = folder / f"{stem}.md" if issues else None
-    if markdown:
-        write_atomically(markdown, issue(item, results, text, script.name, archive, user_ops))
-    return Written(title(item), script, markdown, interpreter(item))
+    text = render(item, header(item, results, name, [file for file in (archive, user_ops) if file]), archive, user_ops)
+    said = issue(item, results, text, name, archive, user_ops) if issues else ""
+    if len(said) >= MAX_ISSUE and not archive:
+        return composed(item, results, name, issues=issues, inline=False)
+    return Texts(text, said, archive, user_ops)
 
 
 def packed(item: Recipe) -> bytes:
@@ -142,7 +169,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
-def interpreter(item: Recipe) -> str:
-    """The interpreter that ran the backend, where it is still there."""
-    recorded = str(item.backend.get("executable") or "")
-    return recorded if recorded and Path(recorded).is_file() and os.access(recorded, os.X_OK) else "python"
+def interpreter(item: Recipe, run_dir: Path) -> str:
+    """The interpreter that ran the backend, where it is still there; never a file of the run directory."""
+    recorded = Path(str(item.backend.get("executable") or ""))
+    if not (recorded.is_absolute() and recorded.name.startswith("python") and recorded.is_file()):
+        return "python"
+    # An environment's interpreter is a link that leads out of it: both its ends count.
+    ends = recorded.parent.resolve(), recorded.resolve()
+    inside = any(end.is_relative_to(run_dir.resolve()) for end in ends)
+    return "python" if inside or not os.access(recorded, os.X_OK) else str(recorded)
