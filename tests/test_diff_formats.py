@@ -13,7 +13,7 @@ from rich.console import Console
 from parity.reporting import diff_console, diff_html, diff_markdown
 from parity.reporting.diff import Kind, compare
 from parity.reporting.diff_document import as_json
-from parity.reporting.diff_text import groups, headline
+from parity.reporting.diff_text import GROUPED, groups, headline
 from tests.stored_runs import CASE, case_row, diagnosis
 from tests.test_diff import NOT_COMPARED, VACUOUS, fails, hidden, outcome, passes, renamed_backends, rounding, run
 
@@ -160,9 +160,13 @@ def test_hostile_text_is_inert_in_html(tmp_path, text):
     assert {element.tag for element in page.iter()} <= {
         "html", "head", "meta", "title", "style", "body", "main", "h1", "span", "p", "ul", "li",
         "details", "summary", "b", "div", "table", "thead", "tbody", "tr", "th", "td",
+        "a", "h2", "dl", "dt", "dd", "code",
     }  # fmt: skip
     attributes = {name for element in page.iter() for name in element.attrib}
-    assert attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "open", "tabindex"}
+    known = {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "open", "tabindex", "href", "id"}
+    assert attributes <= known
+    assert {link.get("href") for link in page.iter("a")} == {"#case-0"}
+    assert [element.tag for element in page.iter() if element.get("id")] == ["dt"]
     assert len(page.xpath("//details")) == 2
 
 
@@ -206,7 +210,30 @@ def test_the_page_asks_for_nothing_and_works_in_the_dark(varied):
     page = diff_html.html(varied)
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page
-    assert not re.search(r"(src|href)=|@import|url\(|<script", page)
+    assert not re.search(r"src=|href=(?!\"#)|@import|url\(|<script", page)
+
+
+def test_each_case_of_the_page_has_its_commands_once(varied):
+    page = lxml.html.fromstring(diff_html.html(varied))
+    told = {item.text_content(): [] for item in page.iter("dt")}
+    for line in page.iter("dd"):
+        told[line.getprevious().xpath("(self::dt|preceding-sibling::dt)[last()]")[0].text_content()].append(
+            line.text_content()
+        )
+    b = varied.b.run_dir
+    listed = [change.case for change in varied.changes if change.kind not in GROUPED]
+    assert list(told) == [*listed, "vanished", "gained"]
+    assert told["new"] == [f"parity explain {b} new", f"parity repro {b} new"]
+    assert told["fixed"] == [f"parity explain {b} fixed"]
+    targets = {element.get("id") for element in page.iter("dt")}
+    assert {link.get("href")[1:] for link in page.iter("a")} == targets
+
+
+def test_a_case_that_only_a_has_is_explained_by_a(tmp_path):
+    a = run(tmp_path / "a", [passes()])
+    b = run(tmp_path / "b", [], [outcome(case="other")], cases=[case_row("other")], comparisons=[passes(case="other")])
+    [command] = [item.text_content() for item in lxml.html.fromstring(diff_html.html(compare(a, b))).iter("dd")]
+    assert command == f"parity explain {a} {CASE}"
 
 
 @pytest.fixture

@@ -395,11 +395,59 @@ def test_what_is_told_in_a_line_is_said(tmp_path):
     assert sorted(anchors) == sorted(cell.anchor for cell in cells(results))
 
 
+def entries(results: Results, run_dir: Path) -> list[str]:
+    found = parsed(html_report(results, run_dir)).xpath("//table[@class='matrix']//td")
+    return [" ".join(entry.text_content().split()) for entry in found]
+
+
 def test_the_matrix_counts_the_cells(tmp_path):
-    page = html_report(read_results(run_of(tmp_path, 4, lambda i: i == 0)), tmp_path)
-    entries = parsed(page).xpath("//table[@class='matrix']//td")
-    assert len(entries) == 4
-    assert {" ".join(entry.text_content().split()) for entry in entries} == {"unstable 1 of 4 failed"}
+    results = read_results(run_of(tmp_path, 4, lambda i: i == 0))
+    assert entries(results, tmp_path) == ["unstable 1 failed of 4"] * 4
+    assert entries(healthy(tmp_path), tmp_path) == ["close 3 passed"] * 4
+
+
+def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
+    """A run on one backend in one dtype; a case for each name, which differs or has no result as it says."""
+    rows = [comparison(case=name, actual="paddle", expected="oracle") for name in given]
+    changed = {
+        "failed": unstable(actual="paddle", expected="oracle", culprit=["paddle"]),
+        "known": {"verdict": "unstable", "known": "as it is", "culprit": ["paddle"]},
+        "suspect": {"suspect": True},
+    }
+    rows = [{**row, **changed.get(given[row["case"]], {}), "case": row["case"]} for row in rows]
+    told = [
+        outcome(name, "float32", "paddle", outcome=kind if kind in ("crash", "unsupported") else "ok")
+        for name, kind in given.items()
+    ]
+    compared = [row for row, told_of in zip(rows, told, strict=True) if told_of["outcome"] == "ok"]
+    cases = [case_row(name, dtypes=["float32"]) for name in given]
+    results = read_results(stored(run_dir, compared, (), cases, told))
+    results = replace(results, backends=[row for row in results.backends if row["name"] == "paddle"])
+    return with_code(results, 1 if "failed" in given.values() else 0)
+
+
+MIXED_ENTRIES = {
+    ("suspect", "suspect", "unsupported", "passed"): "close 2 suspect pass, 1 unsupported of 4",
+    ("unsupported", "known", "passed"): "unstable 1 known, 1 unsupported of 3",
+    ("crash", "failed", "unsupported", "suspect"): "unstable 1 failed, 1 suspect pass, 1 no result, 1 unsupported of 4",
+    ("crash", "unsupported", "passed"): "crash 1 no result, 1 unsupported of 3",
+    ("unsupported", "unsupported"): "unsupported 2 unsupported",
+}
+
+
+@pytest.mark.parametrize("kinds", MIXED_ENTRIES)
+def test_an_entry_of_the_matrix_names_what_was_found_first(tmp_path, kinds):
+    results = statuses_of_one_entry(tmp_path, **{f"c{i}": kind for i, kind in enumerate(kinds)})
+    assert entries(results, tmp_path) == [MIXED_ENTRIES[kinds]]
+
+
+def test_a_pass_that_zeros_would_pass_says_so(tmp_path):
+    results = statuses_of_one_entry(tmp_path, a="suspect", b="passed")
+    rows = {
+        row[0].text_content(): row[-1].text_content().strip()
+        for row in parsed(html_report(results, tmp_path)).get_element_by_id("table").xpath(".//tr[td]")
+    }
+    assert rows == {"suspect pass": "zeros would have passed too", "passed": ""}
 
 
 def test_an_anchor_is_never_given_twice(tmp_path):

@@ -6,15 +6,17 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from parity.reporting import diff_html
 from parity.reporting.answer import causes_found
 from parity.reporting.cells import Status, cells, counts
+from parity.reporting.diff import compare
 from parity.reporting.html import html_report
 from parity.reporting.results import Results, read_results, write_atomically
 from tests.stored_runs import CASE
@@ -309,6 +311,105 @@ def test_paper_has_every_finding_and_no_controls(browser, mixed):
         assert not seen.page.is_visible("#controls")
         assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert len(seen.page.pdf()) > 20_000
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory) -> Path:
+    """Cells of every status, with long words: failed by rounding and by more, unsupported, a suspect pass."""
+    run_dir = tmp_path_factory.mktemp("crowded")
+    results = read_results(run_of(run_dir, 6, lambda i: i < 4))
+    names = [case["id"] for case in results.cases]
+    rows = [
+        row | {"verdict": "rounding", "culprit": []} if row["case"] == names[0] else row for row in results.comparisons
+    ]
+    rows = [row | {"suspect": row["case"] == names[4]} if row["verdict"] == "close" else row for row in rows]
+    rows = [row for row in rows if row["case"] != names[5]]
+    outcomes = [
+        row | {"outcome": "unsupported", "message": "there is no kernel"} if row["case"] == names[5] else row
+        for row in results.outcomes
+    ]
+    return written(replace(results, comparisons=rows, outcomes=outcomes), run_dir)
+
+
+WIDTHS = (400, 700, 880, 960, 1040, 1280)
+PAPER = 688
+"""The width of A4 without its margins, in CSS pixels."""
+BROKEN = """selector => [...document.querySelectorAll(selector)].flatMap((element) => {
+  const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const broken = [];
+  for (let node; (node = nodes.nextNode()); )
+    for (const word of node.data.matchAll(/[\\p{L}\\d]+/gu)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken.push(word[0]);
+    }
+  return broken;
+})"""
+WORDS = ".cell summary span, .cells td:nth-child(-n + 2), .cells td:nth-child(n + 5):nth-child(-n + 9), .matrix td"
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, PAPER])
+def test_no_word_is_broken(browser, crowded, width):
+    with opened(browser, crowded) as seen:
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.emulate_media(media="print" if width == PAPER else "screen")
+        assert seen.page.locator(".cell summary .what:visible").count() == 16
+        assert seen.page.evaluate(BROKEN, WORDS) == []
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        narrow = seen.page.evaluate(
+            "Math.min(...[...document.querySelectorAll('.what')].map(e => e.clientWidth || e.offsetWidth))"
+        )
+        assert narrow > 150
+
+
+def test_the_check_of_broken_words_can_fail(browser, crowded):
+    with opened(browser, crowded) as seen:
+        seen.page.add_style_tag(content=".cells th:nth-child(1) { width: 5em !important }")
+        assert "unsupported" in seen.page.evaluate(BROKEN, WORDS)
+
+
+def test_on_paper_the_columns_have_their_names(browser, crowded):
+    with opened(browser, crowded) as seen:
+        seen.page.emulate_media(media="print")
+        assert seen.page.locator("#table th button:visible").count() == 10
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_rounding_is_calmer_than_other_verdicts(browser, crowded, scheme):
+    def hue(element: Any) -> str:
+        return element.evaluate("e => getComputedStyle(e).color")
+
+    with opened(browser, crowded, color_scheme=scheme) as seen:
+        page = seen.page
+        assert [row for row in page.evaluate(CONTRASTS) if row[0] < 4.5] == []
+        row = page.locator("#table tr.failed", has=page.locator("td.rounding")).first
+        red = hue(row.locator("td").nth(0))
+        calm = hue(row.locator("td").nth(1))
+        assert calm != red
+        assert hue(page.locator(".cell .s.rounding").first) == calm
+        assert hue(page.locator(".cell .s.unstable").first) == red
+        mark = "e => getComputedStyle(e, '::before').content"
+        assert page.locator(".s.rounding").first.evaluate(mark) == page.locator(".s.unstable").first.evaluate(mark)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_diff_can_be_read_in_a_narrow_window(browser, tmp_path, width):
+    runs = [run_of(tmp_path / name, 4, lambda i, name=name: name == "b" and i == 2) for name in "ab"]
+    path = tmp_path / "diff.html"
+    path.write_text(diff_html.html(compare(*runs)))
+    with opened(browser, path) as seen:
+        page = seen.page
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for cell in page.locator("td.verdict").all():
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width
+        assert page.locator("td.verdict").count() == 4
+        assert page.locator("dd").count() == 2
+        page.locator("td.case a").first.click()
+        assert page.locator("dt:target").count() == 1
 
 
 def test_all_of_it_can_be_read_without_javascript(browser, pictured, mixed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +33,8 @@ GATES = {
     "unstable": "what is rounding or degraded does not fail the run",
     "semantic": "only semantic differences, NaN on one side and another structure fail the run",
 }
+DIFFERING = (Status.FAILED, Status.KNOWN, Status.BELOW, Status.SUSPECT)
+"""The statuses of cells in which something was found, the worst first."""
 MISSING = "—"
 MAX_LISTED = 8
 
@@ -47,19 +50,26 @@ class Answer:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the matrix: what is worst there, how many of its cells, and the filter that shows them."""
+    """An entry of the matrix: its worst verdict, how many cells have each status, and the filter that shows them.
+
+    A difference comes before what has no result, so that three cells that are unsupported do not hide the findings.
+    """
 
     status: Status
     verdict: str
-    n: int
-    total: int
+    numbers: Mapping[Status, int]
     link: str
 
     @property
-    def label(self) -> str:
-        """`4 of 24 failed`, `24 passed`."""
-        said = LABELS[self.status]
-        return f"{self.total} {said}" if self.n == self.total else f"{self.n} of {self.total} {said}"
+    def total(self) -> int:
+        """How many cells there are."""
+        return sum(self.numbers.values())
+
+    @property
+    def told(self) -> tuple[tuple[Status, int, str], ...]:
+        """2 failed, 1 no result: the worst first, what passed only where all did."""
+        told = [(status, n, LABELS[status]) for status, n in self.numbers.items()]
+        return tuple(row for row in told if row[0] is not Status.PASSED) or tuple(told)
 
 
 @dataclass(frozen=True)
@@ -146,11 +156,13 @@ def entry(group: Sequence[Cell] | None, op: str, backend: str, dtype: str) -> En
     """What an entry of the matrix says."""
     if not group:
         return None
-    worst = group[0].status
-    alike = [cell for cell in group if cell.status is worst]
-    word = LABELS[worst] if worst is Status.NOT_RUN else alike[0].outcome
-    verdict = word if worst in (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED) else alike[0].verdict
-    return Entry(worst, verdict, len(alike), len(group), filter_link(op=op, backend=backend, dtype=dtype))
+    numbers = Counter(cell.status for cell in group)
+    order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if numbers[status]]
+    worst = next(cell for cell in group if cell.status is order[0])
+    word = LABELS[order[0]] if order[0] is Status.NOT_RUN else worst.outcome
+    verdict = word if order[0] in (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED) else worst.verdict
+    link = filter_link(op=op, backend=backend, dtype=dtype)
+    return Entry(order[0], verdict, {status: numbers[status] for status in order}, link)
 
 
 def gate_facts(results: Results) -> list[tuple[str, str, str]]:

@@ -13,6 +13,8 @@ from parity.reporting.console import factor
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90
+VACUOUS = "zeros would have passed too"
+"""Why a pass is suspect that hides no error."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,18 @@ def table_row(cell: Cell) -> TableRow:
         tensors=shortened(cell.tensors),
         excess=factor(cell.excess) if compared else "",
         ratio="" if cell.ratio is None else factor(cell.ratio),
-        causes=", ".join(cell.causes) if cell.finding or compared else brief(cell.message),
+        causes=because(cell),
         link=cell.anchor if cell.finding else "",
         anchor="" if cell.finding else cell.anchor,
     )
+
+
+def because(cell: Cell) -> str:
+    """The causes; where there are none, why it is suspect, or why it was not compared."""
+    if cell.status is Status.SUSPECT and not cell.hidden:
+        return VACUOUS
+    compared = cell.verdict != Verdict.NOT_COMPARED.value
+    return ", ".join(cell.causes) if cell.finding or compared else brief(cell.message)
 
 
 def shortened(names: Sequence[str]) -> str:
