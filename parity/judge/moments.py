@@ -32,6 +32,8 @@ BETTER = 3.0
 SCATTER = 0.005
 RANDOM = 0.1
 FEW = 3
+MANY = 8
+PART = 1 / 64
 
 
 def implies(lab: Lab, observed: Observed) -> bool:
@@ -55,9 +57,11 @@ def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: flo
     if answer is None or before < SEEN or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
         return
     unit = UNIT_ROUNDOFF[lab.dtype]
-    lost = relative(found.variance_error, unit * (found.mean**2 + found.variance))
+    squares = unit * (found.mean**2 + found.variance)
+    lost = relative(found.variance_error, squares)
     right_mean = relative(found.mean_error, unit * size_of(found)) <= MOST * found.n
-    if LEAST <= lost <= MOST * found.n and right_mean and scattered(found.variance_error):
+    likely = scattered(found.variance_error) and everywhere(found.variance_error, squares)
+    if LEAST <= lost <= MOST * found.n and right_mean and likely:
         shown = {"variance_error_over_u_mean_square": lost}
         yield Cause(
             "variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True, shared=True, portable=False
@@ -108,6 +112,13 @@ def size_of(found: Implied) -> Array:
 def random(found: Implied) -> bool:
     """Whether the errors of the means are no constant part of them, as rounding is not."""
     return found.mean.size >= FEW and scattered(found.mean_error / size_of(found), RANDOM)
+
+
+def everywhere(errors: Array, unit: Array) -> bool:
+    """Whether errors are not those of a few groups alone: a quarter of all have a part of the largest, in units."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = np.nan_to_num(np.abs(errors) / unit)
+    return sizes.size < MANY or float(np.quantile(sizes, 0.75)) >= PART * float(sizes.max())
 
 
 def scattered(errors: Array, least: float = SCATTER) -> bool:
