@@ -215,6 +215,14 @@ def test_what_vanished_is_told_with_the_reason_and_never_fixed(tmp_path, reason,
     assert (diff.exit_code, diff.of(Kind.FIXED)) == (3, ())
 
 
+def test_a_finding_is_not_fixed_by_inputs_that_may_not_show_it(diffed):
+    other = case_row(dtypes=["float32"])
+    other["inputs"]["x"]["draw"] = "constant(value=0.0)"
+    diff = diffed([fails()], [passes()], b_parts={"cases": [other]})
+    assert (kinds(diff), diff.exit_code) == (["vanished"], 3)
+    assert "may not show it" in diff.changes[0].after.reason
+
+
 def test_a_rounding_difference_is_not_fixed_where_the_two_are_not_compared_any_more(diffed):
     against_torch = rounding(expected="torch")
     diff = diffed([against_torch, passes()], [passes()])
