@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 import warnings
 from collections import namedtuple
 from typing import Any
@@ -243,6 +244,23 @@ def test_what_is_no_tensor_is_refused_with_a_remedy(value, said):
         parity.compare({"a": value}, {"a": B})
 
 
+class Masked:
+    """A tensor of a framework whose array is a masked one."""
+
+    def __init__(self, *readers):
+        values = np.ma.array([1.0, 2.0], mask=[True, False])
+        given = {"__array__": lambda *_: values, "asnumpy": lambda *_: values, "__dlpack__": lambda *_: None}
+        for name in readers:
+            setattr(type(self), name, staticmethod(given[name]))
+
+
+@pytest.mark.parametrize("readers", [("__array__",), ("asnumpy",), ("__array__", "__dlpack__")])
+def test_a_mask_is_not_lost_on_the_way(readers):
+    value = type("Masked", (Masked,), {})(*readers)
+    with pytest.raises(TypeError, match=re.escape("actual.a: a masked array; compare .filled")):
+        parity.compare({"a": value}, {"a": np.array([1.0, 2.0])})
+
+
 # Values
 
 
@@ -357,14 +375,18 @@ def test_a_tolerance_for_some_tensors_the_last_that_matches():
     [
         ({"tolerances": {"wieght": (0, 0)}}, 'no tensor is called "wieght"; did you mean "weight"?'),
         ({"tolerances": {"weight": 1e-3}}, "tolerances['weight'] must be a pair (rtol, atol), not 0.001"),
-        ({"tolerances": {"weight": (0, -1)}}, "tolerances['weight'] atol must be finite and not below 0, not -1"),
-        ({"rtol": float("nan")}, "rtol must be finite and not below 0, not nan"),
+        (
+            {"tolerances": {"weight": (0, -1)}},
+            "tolerances['weight'] atol must be a finite number that is not below 0, not -1",
+        ),
+        ({"rtol": float("nan")}, "rtol must be a finite number that is not below 0, not nan"),
+        ({"rtol": "1"}, "rtol must be a finite number that is not below 0, not '1'"),
         ({"exact": {}}, "exact.weight is missing; say None where there is no exact answer"),
         ({"exact": {"weight": B}}, "exact weight has shape [6]; it must have that of expected, [8, 6]"),
         ({"exact": B}, "exact is a float32 tensor of shape [6], where a structure is compared"),
         ({"exact": {"weight": [B]}}, "exact.weight is a list of 1, where a tensor is compared"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_wrong_argument_is_named(options, said):
     with pytest.raises(ValueError, match=re.escape(said)):
@@ -385,11 +407,98 @@ def test_exact_says_whose_error_is_larger():
     assert re.search(r"worst at +actual +expected +exact +× tol\n", text)
 
 
+@pytest.mark.parametrize("actual", [W + 1, W, B], ids=["outside", "equal", "another shape"])
+def test_exact_of_another_shape_is_refused_whatever_else_differs(actual):
+    said = "exact has shape [6]; it must have that of expected, [8, 6]"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parity.compare(actual, W, exact=B.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exact", "said"),
+    [
+        ("float32", "int64", "exact is int64 and cannot be an exact answer for float32; give the answer in a wider dtype"),
+        ("float32", "bool", "exact is bool and cannot"),
+        ("float32", "float16", "exact is float16 and cannot"),
+        ("float64", "float32", "exact is float32 and cannot"),
+        ("int32", "bool", "exact is bool and cannot"),
+        ("float32", "float32", None),
+        ("float32", "longdouble", None),
+        ("float16", "float32", None),
+        ("complex64", "complex128", None),
+        ("int32", "int64", None),
+        ("int32", "float64", None),
+    ],
+)  # fmt: skip
+def test_exact_needs_as_many_digits_as_the_sides(dtype, exact, said):
+    side, answer = np.ones((2, 2), dtype), np.ones((2, 2), exact)
+    if said is None:
+        assert only(parity.compare(side, side, exact=answer)).errors is not None
+    else:
+        with pytest.raises(ValueError, match=said):
+            parity.compare(side, side, exact=answer)
+        with pytest.raises(ValueError, match="exact a is "):
+            parity.compare({"a": side}, {"a": side}, exact={"a": answer})
+
+
+def test_exact_may_be_a_number():
+    assert only(parity.compare(np.float32(1.5), np.float32(1.0), exact=1)).errors is not None
+
+
 def test_exact_may_be_left_out_for_a_part():
     report = parity.compare({"a": W + 1, "b": W}, {"a": W, "b": W}, exact={"a": None, "b": W.astype(np.longdouble)})
     assert report.rows[0].errors is None
     assert report.rows[1].errors is not None
     assert report.rows[1].errors.ratio == 1.0
+
+
+# Large, deep and cyclic structures
+
+
+def renamed(n, shared=0):
+    """Dicts of which `n` keys have other names on the other side."""
+    left = {f"block{i}.attention.weight": B for i in range(shared)}
+    return left | {f"layer{i}.gamma": B for i in range(n)}, left | {f"layer{i}.weight": B for i in range(n)}
+
+
+def test_many_renamed_keys_are_compared_quickly():
+    began = time.perf_counter()
+    report = parity.compare(*renamed(20_000))
+    assert time.perf_counter() - began < 20
+    assert len(report.failing) == 40_000
+    assert report.rows[0].message == "actual does not have it; it has layer0.gamma"
+    assert report.rows[-1].message == "expected does not have it"
+
+
+def test_the_nearest_key_is_found_behind_many_that_both_have():
+    actual, expected = renamed(1, shared=2_000)
+    report = parity.compare(actual, expected)
+    assert {row.message for row in report.failing} == {
+        "actual does not have it; it has layer0.gamma", "expected does not have it; it has layer0.weight"
+    }  # fmt: skip
+
+
+def nested(depth):
+    found: Any = W
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def test_what_contains_itself_is_named():
+    cyclic: dict[str, Any] = {"w": W}
+    cyclic["self"] = cyclic
+    with pytest.raises(
+        ValueError, match=r"^self\.self\..*\.\.\. is nested more than 100 deep, or contains itself"
+    ) as caught:
+        parity.compare(cyclic, cyclic)
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_nested_too_deep_is_named():
+    assert parity.compare(nested(100), nested(100)).passes
+    with pytest.raises(ValueError, match=r"^\[0\]\[0\].*nested more than 100 deep"):
+        parity.compare(nested(500), nested(500))
 
 
 # Passes that say little

@@ -19,7 +19,7 @@ READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("todense", lambda value: value.todense()),
     ("numpy", lambda value: value.numpy()),
     ("asnumpy", lambda value: value.asnumpy()),
-    ("__array__", np.asarray),
+    ("__array__", np.asanyarray),
     ("__dlpack__", lambda value: np.from_dlpack(value, device="cpu")),
 )
 """What a tensor may offer, and how its values are read then; the first that works is taken. Sparse arrays of SciPy and
@@ -85,14 +85,23 @@ def number(value: complex, where: str) -> Tensor:
 
 def plain(value: Any, where: str) -> Tensor:
     """An array of NumPy, or of a dtype that another package adds to it."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{where}: a masked array; compare .filled(...) or .compressed(), and the mask by itself")
+    refuse_masked(value, where)
     values = np.asarray(value)
     if values.dtype.name.startswith(WIDENED):
         return Tensor(values.astype(np.float32), values.dtype.name, note=widened_note(values.dtype.name))
     if values.dtype.kind not in NUMERIC:
         raise TypeError(f"{where}: an array of dtype {values.dtype} holds no numbers; give it a numeric dtype")
     return Tensor(values, values.dtype.name)
+
+
+class MaskedError(TypeError):
+    """The values are there, but some of them do not count; another way to read them would lose which."""
+
+
+def refuse_masked(value: Any, where: str) -> None:
+    """Raise MaskedError for a masked array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise MaskedError(f"{where}: a masked array; compare .filled(...) or .compressed(), and the mask by itself")
 
 
 def read(value: Any, where: str) -> Tensor:
@@ -104,6 +113,8 @@ def read(value: Any, where: str) -> Tensor:
         if hasattr(value, name):
             try:
                 return plain(reader(value), where)
+            except MaskedError:
+                raise
             except Exception as error:  # a framework may raise anything, and the next way may work
                 problem = error
     raise problem or TypeError("it offers no values")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,8 +46,8 @@ class Limits:
                 raise ValueError(f"tolerances[{glob!r}] must be a pair (rtol, atol), not {pair!r}")
             given |= {f"tolerances[{glob!r}] {key}": value for key, value in zip(("rtol", "atol"), pair, strict=True)}
         for name, value in given.items():
-            if value is not None and not sane_number(value):
-                raise ValueError(f"{name} must be finite and not below 0, not {value}")
+            if value is not None and not (isinstance(value, numbers.Real) and sane_number(float(value))):
+                raise ValueError(f"{name} must be a finite number that is not below 0, not {value!r}")
 
     def lookup(self, path: str, tensors: Iterable[Tensor]) -> Tolerance:
         """The tolerance for a tensor, by the coarsest dtype that takes part."""

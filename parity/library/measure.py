@@ -21,6 +21,9 @@ from parity.library.report import Agreement, Errors, Place, Row
 
 Array = NDArray[Any]
 
+RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 2}
+"""Which kinds of dtypes hold the values of others."""
+
 MAX_PLACES = 4
 MAX_ELEMENTS = 1 << 22
 """Of a larger tensor only the worst element is shown, and no hint is looked for: both need it as a whole."""
@@ -43,6 +46,7 @@ class Judge:
         actual, expected = sides_of(pair)
         shape, dtype = self._against(*shapes(pair)), self._against(actual.dtype, expected.dtype)
         notes = (self._against(actual.note or "as it is", expected.note or "as it is"),)
+        check_exact(pair)
         row = Row(pair.path, Agreement.STRUCTURE, shape, dtype, notes=notes if actual.note or expected.note else ())
         if actual.values.shape != expected.values.shape:
             return replace(row, message="the shapes differ")
@@ -162,14 +166,35 @@ def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: 
     return ""
 
 
+def check_exact(pair: Pair) -> None:
+    """Raise ValueError where the exact answer has another shape than `expected`, or fewer digits than a side.
+
+    As many digits are enough: how far the sides are off is not told below their own unit roundoff. A Python number is
+    as exact as it is written.
+    """
+    if pair.exact is None:
+        return
+    sides, exact, where = sides_of(pair), pair.exact, f"exact {pair.path}".strip()
+    if exact.values.shape != sides[1].values.shape:
+        shape = list(exact.values.shape)
+        raise ValueError(f"{where} has shape {shape}; it must have that of expected, {shapes(pair)[1]}")
+    coarser = [side.dtype for side in sides if not exact.weak and is_coarser(exact, side)]
+    if coarser:
+        remedy = "give the answer in a wider dtype, such as float64"
+        raise ValueError(f"{where} is {exact.dtype} and cannot be an exact answer for {coarser[0]}; {remedy}")
+
+
+def is_coarser(exact: Tensor, side: Tensor) -> bool:
+    """Whether a dtype holds fewer digits than that of a side: bool than integers, these than floats."""
+    ours, its = (RANKS[tensor.values.dtype.kind] for tensor in (exact, side))
+    return ours < its or (ours == its and unit_roundoff(exact) > unit_roundoff(side))
+
+
 def errors(pair: Pair) -> Errors | None:
-    """How far both sides are from the exact answer; raises ValueError where that has another shape."""
+    """How far both sides are from the exact answer."""
     if pair.exact is None:
         return None
     (actual, expected), exact = sides_of(pair), pair.exact.values
-    if exact.shape != expected.values.shape:
-        where = f"exact {pair.path}".strip()
-        raise ValueError(f"{where} has shape {list(exact.shape)}; it must have that of expected, {shapes(pair)[1]}")
     none = Tolerance(0.0, 0.0)
     left, right = (measure(side.values, exact, none) for side in (actual, expected))
     size = measure(np.zeros_like(exact), exact, none).rmse

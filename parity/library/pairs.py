@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from parity.config.errors import nearest
@@ -13,6 +14,16 @@ from parity.library.arrays import Tensor, kind_of, tensor_of
 
 PLAIN = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 """The keys that a path shows without quotes: `weight`, `grad.weight`, `layers.2.bias`."""
+
+MAX_DEPTH = 100
+"""Of nesting; the walk needs a few of the interpreter's 1,000 calls for each level."""
+
+MAX_NAMED = 6
+MAX_CANDIDATES = 1000
+"""The nearest name is told for the first few keys that one side lacks, out of so many that only it has, since the
+search compares each with each."""
+
+MAX_PLACE = 60
 
 NOT_GIVEN = object()
 """Where `exact` was not given at all; None says that there is no exact answer for a part."""
@@ -35,40 +46,48 @@ class Walk:
 
     names: tuple[str, str]
 
-    def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "") -> Iterator[Pair]:
+    def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "", depth: int = 0) -> Iterator[Pair]:
         """Every tensor of either side, in the order of `expected`; nothing where both sides are None.
 
         Raises TypeError for what is neither a tensor, a number, nor a structure of such, and ValueError where
-        `exact` lacks a part.
+        `exact` lacks a part, or both sides are nested more than MAX_DEPTH deep.
         """
         if actual is None and expected is None:
             return
+        if depth > MAX_DEPTH:
+            where = f"{shown(path)[:MAX_PLACE]}..."
+            raise ValueError(f"{where} is nested more than {MAX_DEPTH} deep, or contains itself; compare a part of it")
         left, right = (part_of(v, f"{n}{path}") for v, n in zip((actual, expected), self.names, strict=True))
         if isinstance(left, Tensor) and isinstance(right, Tensor):
             yield Pair(shown(path), left, right, exact_tensor(exact, path))
         elif isinstance(left, Branch) and isinstance(right, Branch) and left.keyed == right.keyed:
-            yield from self._branches(left, right, exact, path)
+            yield from self._branches(left, right, exact, path, depth)
         else:
             yield Pair(shown(path), problem=f"{self.names[0]} is {left or None}, {self.names[1]} is {right or None}")
 
-    def _branches(self, left: Branch, right: Branch, exact: Any, path: str) -> Iterator[Pair]:
+    def _branches(self, left: Branch, right: Branch, exact: Any, path: str, depth: int) -> Iterator[Pair]:
         if not left.keyed and len(left.items) != len(right.items):
             lengths = f"{self.names[0]} has {len(left.items)} items, {self.names[1]} {len(right.items)}"
             yield Pair(shown(path), problem=f"{lengths}; those that both have are compared")
         given = exact_branch(exact, path)
+        missing = self._missing(left, right)
         for key, (step, _) in {**right.items, **left.items}.items():
             if key in left.items and key in right.items:
                 part = exact_item(given, key, f"exact{path}{step}")
-                yield from self.pairs(left.items[key][1], right.items[key][1], part, path + step)
+                yield from self.pairs(left.items[key][1], right.items[key][1], part, path + step, depth + 1)
             elif left.keyed:
-                yield Pair(shown(path + step), problem=self._missing(key, step, left, right))
+                yield Pair(shown(path + step), problem=missing[key])
 
-    def _missing(self, key: Hashable, step: str, left: Branch, right: Branch) -> str:
-        sides = (left, right) if key not in left.items else (right, left)
-        name = self.names[0 if sides[0] is left else 1]
-        extra = [other for k, (other, _) in sides[0].items.items() if k not in sides[1].items]
-        meant = nearest(step, extra)
-        return f"{name} does not have it" + (f"; it has {shown(meant)}" if meant else "")
+    def _missing(self, left: Branch, right: Branch) -> dict[Hashable, str]:
+        """What to say of each key that only one side has."""
+        said = {}
+        for name, lacks, has in zip(self.names, (left, right), (right, left), strict=True):
+            extra = list(islice((step for k, (step, _) in lacks.items.items() if k not in has.items), MAX_CANDIDATES))
+            absent = [(k, step) for k, (step, _) in has.items.items() if k not in lacks.items]
+            for i, (key, step) in enumerate(absent):
+                meant = nearest(step, extra) if i < MAX_NAMED else None
+                said[key] = f"{name} does not have it" + (f"; it has {shown(meant)}" if meant else "")
+        return said
 
 
 @dataclass(frozen=True)
