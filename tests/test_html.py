@@ -441,13 +441,18 @@ def test_an_entry_of_the_matrix_names_what_was_found_first(tmp_path, kinds):
     assert entries(results, tmp_path) == [MIXED_ENTRIES[kinds]]
 
 
-def test_a_pass_that_zeros_would_pass_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0, "zeros would have passed too"), (math.nan, "nothing finite exceeds the tolerance")],
+)
+def test_a_suspect_pass_that_hides_no_error_says_why(tmp_path, value, said):
     results = statuses_of_one_entry(tmp_path, a="suspect", b="passed")
+    results = replace(results, comparisons=[{**row, "expected_value": value} for row in results.comparisons])
     rows = {
         row[0].text_content(): row[-1].text_content().strip()
         for row in parsed(html_report(results, tmp_path)).get_element_by_id("table").xpath(".//tr[td]")
     }
-    assert rows == {"suspect pass": "zeros would have passed too", "passed": ""}
+    assert rows == {"suspect pass": said, "passed": ""}
 
 
 def test_an_anchor_is_never_given_twice(tmp_path):

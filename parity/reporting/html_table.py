@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from parity.reporting.console import factor
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90
-VACUOUS = "zeros would have passed too"
-"""Why a pass is suspect that hides no error."""
+ZEROS = "zeros would have passed too"
+NOT_FINITE = "nothing finite exceeds the tolerance"
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,15 @@ def table_row(cell: Cell) -> TableRow:
 def because(cell: Cell) -> str:
     """The causes; where there are none, why it is suspect, or why it was not compared."""
     if cell.status is Status.SUSPECT and not cell.hidden:
-        return VACUOUS
+        return vacuous(cell)
     compared = cell.verdict != Verdict.NOT_COMPARED.value
     return ", ".join(cell.causes) if cell.finding or compared else brief(cell.message)
+
+
+def vacuous(cell: Cell) -> str:
+    """Why passes are suspect that hide no error; where a value is not finite, zeros would not have passed for it."""
+    values = [row["expected_value"] for row in cell.rows if row["suspect"]]
+    return ZEROS if any(isinstance(value, (int, float)) and math.isfinite(value) for value in values) else NOT_FINITE
 
 
 def shortened(names: Sequence[str]) -> str:
