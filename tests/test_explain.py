@@ -16,9 +16,9 @@ from parity.judge.diagnosis import Diagnosis
 from parity.judge.ledger import apply
 from parity.judge.verdict import Comparison, Verdict
 from parity.reporting.evidence import evidence_text
-from parity.reporting.explain import ADVICE, ExplainError, explain_case, explain_id, explain_list
+from parity.reporting.explain import ADVICE, ExplainError, case_called, explain_case, explain_id, explain_list
 from parity.reporting.reasons import FINDINGS, REASONS, aligned, limit, rounded_up
-from parity.reporting.results import ResultsError
+from parity.reporting.results import Results, ResultsError
 from tests.configs.loading import load
 from tests.conftest import parity_command
 from tests.stored_runs import CASE, case_row, comparison, diagnosis, finding, stored, unstable
@@ -92,6 +92,17 @@ def test_the_cause_with_its_evidence(tmp_path):
     assert text.count(CATALOGUE["variance-naive"].what) == 1
 
 
+def test_a_size_that_the_cause_does_not_reach_is_left_out(tmp_path):
+    fits = {"error": 0.08, "this_algorithm": 0.01, "careful_code": 1e-5}
+    evidence = {"sizes": {"y": {**fits, "error": 0.081}, "grad.x": fits}}
+    text = shown(stored(tmp_path, finding(), [diagnosis(evidence=evidence)]))
+    assert "size of the error: grad.x 0.08, where this algorithm loses 0.01" in text
+    del evidence["sizes"]["grad.x"]
+    text = shown(stored(tmp_path, finding(), [diagnosis(evidence=evidence)]))
+    assert "size of the error" not in text
+    assert "\n\n" not in text.partition("causes")[2].partition("what to do")[0].rstrip()
+
+
 @pytest.mark.parametrize(
     "key",
     ["parameters", "second", "candidates", "told_apart_by", "where", "required_rtol", "sizes", "not_told_from", "new"],
@@ -99,6 +110,26 @@ def test_the_cause_with_its_evidence(tmp_path):
 @pytest.mark.parametrize("value", [None, 1, "text", [1], {"a": 1}, [{"id": 1}], True, float("inf"), list(range(99))])
 def test_any_evidence_can_be_shown(key, value):
     assert evidence_text(key, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("offset=100", "bn-offset=100"),
+        ("OFFSET=1", "bn-offset=1-eps=0"),
+        ("bn-offset=100", "bn-offset=100"),
+        ("bn-offset=1", "bn-offset=1-eps=0"),
+        ("=10000", "bn-offset=10000"),
+    ],
+)
+def test_a_part_of_an_id_that_others_contain(name, case):
+    ids = ["bn-offset=1-eps=0", "bn-offset=100", "bn-offset=1000-eps=1.5", "bn-offset=10000"]
+    results = Results({}, [], [case_row(name) for name in ids], [], [])
+    assert case_called(name, results)["id"] == case
+    with pytest.raises(ExplainError, match="may be any of 2 cases"):
+        case_called("eps=", results)
+    with pytest.raises(ExplainError, match="may be any of 4 cases"):
+        case_called("bn-", results)
 
 
 def test_a_cause_that_explains_a_part_or_nothing(tmp_path):

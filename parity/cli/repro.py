@@ -21,9 +21,7 @@ from parity.gate import INCOMPLETE, USAGE
 @click.option("-b", "--backend", metavar="NAME", help="Only the findings of this backend.")
 @click.option("--dtype", metavar="NAME", help="Only the findings in this dtype.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: RUN_DIR/repro).")
-@click.option(
-    "--issue", "issues", is_flag=True, help="Also write the text of an issue, where somebody is off."
-)
+@click.option("--issue", "issues", is_flag=True, help="Also write the text of an issue, where somebody is off.")
 @click.option("--all", "every", is_flag=True, help="All findings of the run, in place of CASE.")
 def repro(
     run_dir: Path, case: str | None, backend: str | None, dtype: str | None, out: Path | None, issues: bool, every: bool

@@ -106,7 +106,8 @@ def case_called(name: str | None, results: Results) -> Row:
     having = [case_id for case_id in having if case_id.casefold().startswith(folded)] or having
     ends = [case_id for case_id in having if case_id.casefold().endswith(folded)]
     word = re.compile(rf"(?<![\w.]){re.escape(folded)}(?![\w.])")
-    for meant in (having, ends, [case_id for case_id in having if word.search(case_id.casefold())]):
+    words = [case_id for case_id in having if folded and word.search(case_id.casefold())]
+    for meant in (having, ends, words):
         if len(meant) == 1:
             return by_id[meant[0]]
     if having:
