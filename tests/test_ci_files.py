@@ -171,6 +171,33 @@ def test_the_run_gives_parity_what_the_inputs_say(run_step, tmp_path):
     assert outputs == {"exit-code": "0", "run-dir": "out dir"}
 
 
+@pytest.mark.parametrize("text", ["torch paddle", "torch\npaddle\n", "  torch \n\n\tpaddle  "])
+def test_backends_stand_on_one_line_or_on_several(run_step, text):
+    done, _, told = run_step("Run parity", **RUN | {"BACKENDS": text})
+    assert done.returncode == 0
+    assert told.split("\0")[:-1] == [*LEAD, "--backend", "torch", "--backend", "paddle", "--", "*.yaml"]
+
+
+def test_what_was_made_is_kept_before_the_job_can_fail():
+    steps = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
+    names = [step["name"] for step in steps]
+    restore, save = step("Restore environments and downloads"), step("Keep environments and downloads")
+    assert names.index("Keep environments and downloads") == names.index("Run parity") + 1
+    assert names[-1] == "End with parity's exit code"
+    actions, pins = zip(*(cache["uses"].split("@") for cache in (restore, save)), strict=True)
+    assert actions == ("actions/cache/restore", "actions/cache/save")
+    assert len(set(pins)) == 1
+    assert restore["with"]["path"] == save["with"]["path"]
+    assert save["with"]["key"] == f"${{{{ steps.{restore['id']}.outputs.cache-primary-key }}}}"
+    asked = [part.strip() for part in save["if"].split("&&")]
+    assert asked == [
+        "always()", restore["if"], "steps.cache.outputs.cache-hit != 'true'", "steps.run.outputs.exit-code != ''",
+        "steps.run.outputs.exit-code != '2'",
+    ]  # fmt: skip
+    assert not any(step.get("uses", "").startswith("actions/cache@") for step in steps)
+    assert yaml.safe_load(GITLAB.read_text())["parity"]["cache"]["when"] == "always"
+
+
 @pytest.mark.parametrize("code", ["0", "1", "2", "3", "130"])
 def test_the_exit_code_waits_for_the_last_step(run_step, code):
     done, outputs, told = run_step("Run parity", **RUN, PARITY_CODE=code)
@@ -219,7 +246,7 @@ def test_the_run_step_works_with_parity_itself(run_step, tmp_path):
     )
 
 
-COMMENT = {"FOUND": "", "READ_CODE": "0", "WRITE_CODE": "0"}
+COMMENT = {"FOUND": "", "READ_CODE": "0", "WRITE_CODE": "0", "CODE": "1"}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +276,21 @@ def test_a_token_that_may_not_comment_is_a_warning(run_step, code, text):
     assert re.search(f"^::warning title=parity::.*{text}", done.stdout)
 
 
-def test_there_is_no_comment_where_nothing_ran(run_step):
+def test_after_a_wrong_config_the_comment_says_that_nothing_ran(run_step, tmp_path):
+    run_step("Run parity", **RUN)
+    done, _, told = run_step("Comment on the pull request", **COMMENT | {"CODE": "2", "FOUND": "12\\n"})
+    assert done.returncode == 0
+    body = tmp_path / "temp" / "parity-comment.md"
+    assert told.splitlines()[-1].strip() == (
+        f"api --method PATCH repos/o/r/issues/comments/12 --field body=@{body} --silent"
+    )
+    text = body.read_text()
+    assert text.startswith(MARKER)
+    assert "nothing ran" in text
+    assert "a config is wrong" in text
+
+
+def test_there_is_no_comment_where_there_is_nothing_to_say(run_step):
     done, _, told = run_step("Comment on the pull request", **COMMENT)
     assert (done.returncode, told) == (0, "")
 
@@ -263,6 +304,17 @@ def test_the_filter_finds_our_comment_and_nobody_elses():
     done = subprocess.run(["jq", wanted], input=comments, text=True, capture_output=True)
     assert done.stdout == "3\n"
     assert MARKER in wanted
+
+
+def test_jenkins_shows_the_test_cases_of_a_build_that_failed():
+    (pipeline,) = re.findall(r"```groovy\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.S)
+    steps, post = pipeline.split("post {")
+    assert "junit" not in steps
+    assert re.search(r"always \{ junit testResults: 'parity-run/junit.xml', allowEmptyResults: true \}", post)
+    (script,) = re.findall(r"sh '(.*)'", steps)
+    for code, wanted in {0: 0, 1: 0, 2: 1, 3: 1}.items():
+        run = f"parity() {{ return {code}; }}; {script}"
+        assert subprocess.run(["sh", "-e", "-c", run]).returncode == wanted
 
 
 def test_the_install_is_from_the_action_itself(run_step):
