@@ -10,6 +10,7 @@ import sys
 import jsonschema
 import pytest
 
+from parity.reporting.results import read_results
 from tests.conftest import CONFIGS, FAKES, parity_command, user_config
 
 NUMPY = """
@@ -159,6 +160,13 @@ def test_a_result_that_is_none_is_refused(tmp_path, text):
     assert (done.returncode, done.stdout) == (2, "")
     assert "results.json" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_stored_run_as_a_frame(parity_run):
+    frame = read_results(parity_run(NUMPY).run_dir).frame()
+    assert len(frame) == 16 * 3
+    assert set(frame["op"]) == {"layer_norm", "linear"}
+    assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)
 
 
 def test_a_result_that_is_no_regular_file_is_refused(tmp_path):

@@ -6,8 +6,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,9 +22,6 @@ from parity.reporting.cells import cells, counts, counts_text
 from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ROWS_PER_OP = 16
 PIPED_WIDTH = 200
@@ -74,10 +70,10 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
         console.print(line, soft_wrap=True)
     if results.comparisons:
-        for op, frame in results.frame().groupby("op", sort=False):
+        for op, comparisons in by_op(results).items():
             console.print()
-            rows = tensor_rows(frame)
-            console.print(op_table(str(op), rows, results, narrow=narrow, verbose=verbosity > 0))
+            rows = tensor_rows(comparisons)
+            console.print(op_table(op, rows, results, narrow=narrow, verbose=verbosity > 0))
             for line in details(rows) if verbosity > 0 else ():
                 console.print(line, soft_wrap=True)
         console.print()
@@ -156,35 +152,43 @@ def title(op: str, rows: Sequence[Row]) -> str:
     return f"{printable(op)}: {', '.join(parts)}"
 
 
-def tensor_rows(frame: pd.DataFrame) -> list[Row]:
+def by_op(results: Results) -> dict[str, list[Row]]:
+    """The comparisons of each op."""
+    ops = {case["id"]: str(case["op"]) for case in results.cases}
+    found: dict[str, list[Row]] = {}
+    for row in results.comparisons:
+        found.setdefault(ops[row["case"]], []).append(row)
+    return found
+
+
+def tensor_rows(comparisons: Iterable[Row]) -> list[Row]:
     """One row per case, dtype and tensor: worst verdict, excess, culprits, every backend's error; worst first."""
-    frame = frame.assign(
-        excess=[excess({str(k): v for k, v in row.items()}) for row in frame.to_dict("records")],
-        severity=frame["verdict"].map(SEVERITY.index),
-    )
-    rows = []
-    for (case, dtype, tensor), group in frame.groupby(["case", "dtype", "tensor"], sort=False):
-        made = group[group["verdict"] != "not-compared"]
-        ranked = (group if made.empty else made).sort_values(["severity", "excess"], ascending=False, kind="stable")
-        worst = ranked.iloc[0]
-        against_oracle = group[group["expected"] == ORACLE]
-        rows.append(
-            {
-                "case": case,
-                "dtype": dtype,
-                "tensor": tensor,
-                "verdict": worst["verdict"],
-                "severity": int(worst["severity"]),
-                "excess": float(worst["excess"]),
-                "worst": worst.to_dict(),
-                "partial": len(made) < len(group),
-                "known": isinstance(worst["known"], str),
-                "culprit": list(dict.fromkeys(side for sides in group["culprit"] for side in sides)),
-                "errors": dict(zip(against_oracle["actual"], against_oracle["max_abs_diff"], strict=True)),
-                "off": {r["actual"]: r["verdict"] for r in against_oracle.to_dict("records")},
-            }
-        )
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in comparisons:
+        groups.setdefault((row["case"], row["dtype"], row["tensor"]), []).append(row)
+    rows = [tensor_row(*key, group) for key, group in groups.items()]
     return sorted(rows, key=lambda row: (row["severity"], row["excess"]), reverse=True)
+
+
+def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row]) -> Row:
+    """What the comparisons of one tensor come to."""
+    made = [row for row in group if row["verdict"] != "not-compared"]
+    worst = max(made or group, key=lambda row: (SEVERITY.index(row["verdict"]), excess(row)))
+    against_oracle = [row for row in group if row["expected"] == ORACLE]
+    return {
+        "case": case,
+        "dtype": dtype,
+        "tensor": tensor,
+        "verdict": worst["verdict"],
+        "severity": SEVERITY.index(worst["verdict"]),
+        "excess": excess(worst),
+        "worst": worst,
+        "partial": len(made) < len(group),
+        "known": isinstance(worst["known"], str),
+        "culprit": list(dict.fromkeys(side for row in group for side in row["culprit"])),
+        "errors": {row["actual"]: row["max_abs_diff"] for row in against_oracle},
+        "off": {row["actual"]: row["verdict"] for row in against_oracle},
+    }
 
 
 def lead(row: Row) -> list[Text]:
@@ -239,7 +243,7 @@ def details(rows: Sequence[Row]) -> Iterator[Text]:
 
 def describe_worst(worst: Row) -> str:
     """`paddle -0.84543 against torch -0.84544 at [0, 0], oracle -0.84543; needs rtol 1e-5`."""
-    if worst["worst_index"] is None or (isinstance(worst["worst_index"], float) and math.isnan(worst["worst_index"])):
+    if worst["worst_index"] is None:
         return ""
     parts = [f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"]
     parts.append(f"at {list(worst['worst_index'])}")
