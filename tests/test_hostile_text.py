@@ -34,4 +34,4 @@ def test_the_op_of_a_stored_run_is_no_markup():
     results.cases[0]["op"] = "[/] [red]op"
     out = io.StringIO()
     render(results, Console(file=out, width=140))
-    assert "[/] [red]op: 1 of 1 tensor differ" in out.getvalue()
+    assert "[/] [red]op: 1 of 1 tensors differ" in out.getvalue()
