@@ -130,6 +130,9 @@ def test_a_part_of_an_id_that_others_contain(name, case):
         case_called("eps=", results)
     with pytest.raises(ExplainError, match="may be any of 4 cases"):
         case_called("bn-", results)
+    more = Results({}, [], [*results.cases, case_row("gn-offset=100")], [], [])
+    with pytest.raises(ExplainError, match="may be any of 2 cases"):
+        case_called("offset=100", more)
 
 
 def test_a_cause_that_explains_a_part_or_nothing(tmp_path):

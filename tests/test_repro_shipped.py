@@ -11,6 +11,7 @@ import pytest
 
 from parity.reporting.cells import cells
 from parity.reporting.results import read_results
+from parity.repro.write import MAX_ISSUE
 from tests.conftest import CONFIGS, parity_command
 from tests.repro_scripts import comparisons, run_alone, run_together
 
@@ -43,7 +44,11 @@ def test_every_finding_is_shown_with_the_numbers_of_the_run(shipped, tmp_path):
     for cell in found:
         code, printed = answers[shipped / "repro" / f"{cell.anchor}.py"]
         assert code == 1, (cell.anchor, code, printed)
-        assert f"```text\n{printed}```" in (shipped / "repro" / f"{cell.anchor}.md").read_text()
+        issue = shipped / "repro" / f"{cell.anchor}.md"
+        assert issue.exists() == any(row["verdict"] != "rounding" for row in cell.failing or cell.hidden)
+        if issue.exists():
+            assert f"```text\n{printed}```" in issue.read_text()
+            assert len(issue.read_text()) < MAX_ISSUE
         check_numbers(cell, printed)
 
 
@@ -95,7 +100,7 @@ def test_all_scripts_are_python_3_8_and_not_long(shipped):
         text = script.read_text()
         ast.parse(text, feature_version=(3, 8))
         assert "import parity" not in text
-        assert text.count("\n") < 270
+        assert text.count("\n") < 340
         assert max(map(len, text.splitlines())) <= 120
 
 

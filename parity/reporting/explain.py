@@ -110,8 +110,8 @@ def case_called(name: str | None, results: Results) -> Row:
     for meant in (having, ends, words):
         if len(meant) == 1:
             return by_id[meant[0]]
-    if having:
-        raise ExplainError(f'"{printable(name)}" may be any of {len(having)} cases: {choices(having)}')
+    if meant := ends or words or having:
+        raise ExplainError(f'"{printable(name)}" may be any of {len(meant)} cases: {choices(meant)}')
     raise ExplainError(f'no case of this run is called "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
 
 
