@@ -440,6 +440,7 @@ def test_a_run_passes_whose_unsupported_cells_are_accepted(parity_run, lacking):
 
 def test_a_run_that_compares_nothing_does_not_pass_whatever_is_accepted(parity_run, lacking):
     finished = parity_run(lacking + ACCEPTED, "-k", "one", "-b", "mine")
+    assert "INCOMPLETE  nothing differs, but 2 comparisons could not be made" in finished.stdout
     assert {row["known"] for row in finished.results["comparisons"]} == {"no such kernel"}
     assert finished.code == 3
 

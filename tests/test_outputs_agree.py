@@ -144,6 +144,9 @@ def test_what_is_accepted_as_unsupported_is_known_in_every_format(tmp_path):
         (f"parity.group_norm.{backend}", "known: no kernel (until 2027-06-30)") for backend in ("paddle", "torch")
     }
     assert "unsupported: no such op; known: no kernel" in markdown(results).replace("\\", "")
+    page = lxml.html.fromstring(html_report(results, Path("nowhere"))).text_content()
+    assert "not-compared" not in page
+    assert "no kernel" in page
     out = io.StringIO()
     render(results, Console(file=out, width=250))
     assert out.getvalue().startswith("PASS  3 tensors of 3 cases agree; 4 comparisons cannot be made, as known")

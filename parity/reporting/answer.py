@@ -20,7 +20,7 @@ HARMLESS = frozenset(("rounding", "degenerate-gradient"))
 
 def answer(results: Results) -> Text:
     """The verdict line: what differs and who is off."""
-    code, verdicts = results.summary["exit_code"], results.summary["verdicts"]
+    code = results.summary["exit_code"]
     level = failing_level(results)
     failing = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
     n_cells = count_tensors(results.comparisons)
@@ -31,12 +31,12 @@ def answer(results: Results) -> Text:
     tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
     if failing:
         ledger = f"; {tail}" if n_bad else ""
-        said = (differ(failing, n_cells), blame(failing), hidden_text(results), left_out(verdicts), ledger)
+        said = (differ(failing, n_cells), blame(failing), hidden_text(results), left_out(results), ledger)
         return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
-        return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(verdicts))
+        return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(results))
     if code == gate.INCOMPLETE:
-        return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(verdicts)[1:])
+        return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(results)[1:])
     if code != gate.PASSED:
         raise ResultsError(f"its exit code is {code}, but nothing in it differs")
     return Text.assemble(("PASS", "bold green"), f"  {passed(results)}")
@@ -91,12 +91,13 @@ def place(row: Row) -> tuple[str, str, str]:
     return row["case"], row["dtype"], row["tensor"]
 
 
-def left_out(verdicts: Row) -> str:
-    """`; 4 comparisons could not be made`, or nothing."""
-    n = verdicts.get("not-compared", 0)
-    if not verdicts:
+def left_out(results: Results) -> str:
+    """`; 4 comparisons could not be made`, or nothing; accepted ones count only where nothing at all was compared."""
+    if not results.comparisons:
         return "; nothing was compared"
-    return f"; {plural(n, 'comparison')} could not be made" if n else ""
+    missing = [row for row in results.comparisons if row["verdict"] == NOT_COMPARED]
+    wanted = [row for row in missing if row["known"] is None or len(missing) == len(results.comparisons)]
+    return f"; {plural(len(wanted), 'comparison')} could not be made" if wanted else ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.gate import FAIL_ON
 from parity.reporting.answer import answer, causes_found
-from parity.reporting.cells import LABELS, Cell, Status
+from parity.reporting.cells import LABELS, NOT_COMPARED, Cell, Status
 from parity.reporting.results import Results, Row
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
@@ -160,7 +160,7 @@ def entry(group: Sequence[Cell] | None, op: str, backend: str, dtype: str) -> En
     order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if numbers[status]]
     worst = next(cell for cell in group if cell.status is order[0])
     word = LABELS[order[0]] if order[0] is Status.NOT_RUN else worst.outcome
-    verdict = word if order[0] in (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED) else worst.verdict
+    verdict = word if worst.verdict == NOT_COMPARED else worst.verdict
     link = filter_link(op=op, backend=backend, dtype=dtype)
     return Entry(order[0], verdict, {status: numbers[status] for status in order}, link)
 
