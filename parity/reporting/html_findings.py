@@ -319,7 +319,7 @@ def cause(row: Row) -> Cause:
     before, after = row["residual_before"], row["residual_after"]
     measured = all(isinstance(size, (int, float)) and size == size for size in (before, after))
     drawn = measured and row["id"] not in HARMLESS and row["id"] != "unexplained"
-    texts = [evidence_text(str(key), item) for key, item in row["evidence"].items()]
+    texts = [text for key, item in row["evidence"].items() if (text := evidence_text(str(key), item))]
     return Cause(
         id=row["id"],
         listed=row["id"] in CATALOGUE,
