@@ -62,7 +62,10 @@ def because(cell: Cell) -> str:
     if cell.status is Status.SUSPECT and not cell.hidden:
         return vacuous(cell)
     compared = cell.verdict != Verdict.NOT_COMPARED.value
-    return ", ".join(cell.causes) if cell.finding or compared else brief(cell.message)
+    if cell.finding or compared:
+        return ", ".join(cell.causes)
+    said = (cell.message, *(f"accepted: {reason}" for reason in cell.reasons))
+    return "; ".join(brief(text) for text in said if text)
 
 
 def vacuous(cell: Cell) -> str:
