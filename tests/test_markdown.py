@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,12 @@ from lxml import html
 from markdown_it import MarkdownIt
 
 from parity.config.nodes import printable
+from parity.reporting.answer import causes_found
 from parity.reporting.cells import cells, counts
 from parity.reporting.markdown import LEAST, LIMIT, MARKER, markdown
 from parity.reporting.safe import bounded, code, fenced, html_code, prose
 from tests import ci_runs
+from tests.stored_runs import diagnosis
 
 COLUMNS = ["op", "case", "dtype", "backend", "verdict", "× tol", "error ratio", "cause"]
 ALLOWED = {"div", "h3", "p", "strong", "ul", "li", "code", "pre", "details", "summary"}
@@ -177,3 +180,15 @@ def test_any_lines_in_a_block_are_only_text(lines):
     page = rendered(f"<details><summary>{html_code(''.join(lines))}</summary>\n\n{fenced(lines)}\n\n</details>\n\nend")
     assert [e.tag for e in page.iter()] == ["div", "details", "summary", "code", "pre", "code", "p"]
     assert page.xpath("//pre")[0].text_content() == "\n".join(map(printable, lines)) + "\n"
+
+
+def test_every_backend_has_its_most_frequent_cause_among_the_first():
+    results = ci_runs.many(12)
+    rows = [
+        diagnosis(name, case=case["id"], backend=backend)
+        for case in results.cases
+        for backend, name in (("a", "scaled"), ("a", "stale"), ("b", "scaled"))
+    ]
+    lone = diagnosis("transposed", case=results.cases[0]["id"], backend="c")
+    found = causes_found(replace(results, diagnoses=[lone, *rows]))
+    assert [(cause.backend, cause.n_cells) for cause in found] == [("a", 12), ("b", 12), ("c", 1), ("a", 12)]

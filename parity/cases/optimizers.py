@@ -219,11 +219,18 @@ def rmsprop(
 
 
 def adagrad(
-    tensors: Mapping[str, Any], params: AdagradParams, *, decoupled: bool = False, eps_inside: bool = False
+    tensors: Mapping[str, Any],
+    params: AdagradParams,
+    *,
+    decoupled: bool = False,
+    eps_inside: bool = False,
+    rate_dtype: str | None = None,
 ) -> dict[str, Any]:
-    """The oracle (Duchi, Hazan and Singer, 2011). `eps_inside` adds eps under the root."""
+    """The oracle (Duchi, Hazan and Singer, 2011). `eps_inside` adds eps under the root; the decayed rate is computed in
+    `rate_dtype`."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
-    rate = params.lr / (1.0 + (params.step - 1) * params.lr_decay)
+    kind = np.dtype(rate_dtype or np.float64).type
+    rate = float(kind(params.lr) / (kind(1) + kind(params.step - 1) * kind(params.lr_decay)))
     total = tensors["sum"] + grad * grad
     root = np.sqrt(total + params.eps) if eps_inside else np.sqrt(total) + params.eps
     return {"param": param - rate * grad / root, "sum": total}
@@ -295,7 +302,9 @@ def adagrad_knobs(params: AdagradParams, _shapes: Mapping[str, Shape]) -> tuple[
     """The hypotheses about Adagrad."""
     found = coupling(params, decoupled=False)
     found.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
-    return (*found, *(counted(params) if params.lr_decay else []))
+    if params.lr_decay:
+        found += [*counted(params), Knob("attribute-precision", {"rate_dtype": FLOAT32}, told_by=EXACT)]
+    return tuple(found)
 
 
 EPS = Fit("eps-value", "eps", lambda params: float(params.eps), told_by=TINY)

@@ -136,7 +136,7 @@ def causes_found(results: Results) -> list[CauseFound]:
         ),
         key=lambda item: -item.n_cells,
     )
-    firsts = list({item.backend: item for item in reversed(told)}.values())[::-1]
+    firsts = [item for i, item in enumerate(told) if item.backend not in {other.backend for other in told[:i]}]
     return [*firsts, *(item for item in told if item not in firsts)]
 
 
