@@ -11,6 +11,7 @@ from rich.text import Text
 from parity import gate
 from parity.config.nodes import printable
 from parity.reporting.cells import NOT_COMPARED, failing_level
+from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.results import Results, ResultsError, Row
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
@@ -27,7 +28,7 @@ def answer(results: Results) -> Text:
     if code == gate.INTERRUPTED:
         found = f"; {differ(failing, n_cells)} in them" if failing else ""
         return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept{found}")
-    n_bad = sum(row["state"] in ("stale", "expired", "worse") for row in results.known)
+    n_bad = sum(row["state"] in FAILING_STATES for row in results.known)
     tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
     if failing:
         ledger = f"; {tail}" if n_bad else ""

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from parity.config.nodes import printable
-from parity.judge.ledger import State
 from parity.reporting.answer import plural
 from parity.reporting.cells import NOT_COMPARED, Cell, Status
 from parity.reporting.console import factor
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.explain import rows_of, values_text
+from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.reasons import CaseRows, number, reason
 from parity.reporting.results import Results, Row
 
@@ -23,7 +23,6 @@ HIDDEN = "hidden by the tolerance"
 MAX_PER_TENSOR = 2
 """How many comparisons of one tensor are shown with their values: with the baseline and with the oracle."""
 
-FAILING_STATES = frozenset(state.value for state in State if state.fails)
 NO_RESULT = (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED)
 
 

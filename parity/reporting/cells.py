@@ -16,11 +16,9 @@ from parity import gate
 from parity.engine.inputs import slug
 from parity.judge.verdict import Verdict
 from parity.outcome import Outcome
+from parity.reporting.reasons import SEVERITY
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
-
-SEVERITY = {verdict.value: i for i, verdict in enumerate(Verdict)}
-"""Worse verdicts are higher."""
 
 NOT_COMPARED = Verdict.NOT_COMPARED.value
 

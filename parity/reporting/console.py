@@ -16,10 +16,10 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
-from parity.judge.verdict import Verdict
 from parity.reporting.answer import FAILING, answer, causes, plural, suspects
 from parity.reporting.cells import cells, counts, counts_text
 from parity.reporting.ledger_rows import ledger_lines
+from parity.reporting.reasons import SEVERITY
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 
@@ -39,7 +39,6 @@ STYLES = {
     "structure": "bold red",
     "not-compared": "yellow",
 }
-SEVERITY = tuple(verdict.value for verdict in Verdict)
 
 
 class PipeConsole(Console):
@@ -173,14 +172,14 @@ def tensor_rows(comparisons: Iterable[Row]) -> list[Row]:
 def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row]) -> Row:
     """What the comparisons of one tensor come to."""
     made = [row for row in group if row["verdict"] != "not-compared"]
-    worst = max(made or group, key=lambda row: (SEVERITY.index(row["verdict"]), excess(row)))
+    worst = max(made or group, key=lambda row: (SEVERITY[row["verdict"]], excess(row)))
     against_oracle = [row for row in group if row["expected"] == ORACLE]
     return {
         "case": case,
         "dtype": dtype,
         "tensor": tensor,
         "verdict": worst["verdict"],
-        "severity": SEVERITY.index(worst["verdict"]),
+        "severity": SEVERITY[worst["verdict"]],
         "excess": excess(worst),
         "worst": worst,
         "partial": len(made) < len(group),

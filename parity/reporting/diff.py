@@ -10,10 +10,10 @@ from pathlib import Path
 
 from parity import gate
 from parity.judge.envelope import OFF
-from parity.reporting.cells import SEVERITY, Status
+from parity.reporting.cells import Status
 from parity.reporting.diff_notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
 from parity.reporting.diff_sides import Key, Pair, Point, Side, sides
-from parity.reporting.reasons import FAILING, FINDINGS
+from parity.reporting.reasons import FAILING, FINDINGS, SEVERITY
 from parity.reporting.results import read_results
 
 FACTOR = 2.0

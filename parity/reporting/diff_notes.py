@@ -11,10 +11,10 @@ from typing import Any
 
 from parity.reporting.diff_sides import Point, Side, shortened
 from parity.reporting.evidence import plain
+from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.reasons import listed, number
 from parity.reporting.results import Row
 
-LEDGER_FAILS = frozenset(("stale", "expired", "worse"))
 MAX_ENTRY = 300
 LEDGER_KEY = ("case", "backend", "dtype", "tensor", "diagnosis", "reason")
 BACKEND_FIELDS = ("framework", "numpy", "python", "mode", "device", "flags")
@@ -37,7 +37,7 @@ class LedgerChange:
     @property
     def fails(self) -> bool:
         """Whether the entry has to be mended now, and had not to be in A."""
-        return self.after in LEDGER_FAILS and self.before not in LEDGER_FAILS
+        return self.after in FAILING_STATES and self.before not in FAILING_STATES
 
 
 def run_notes(a: Side, b: Side) -> Iterator[str]:

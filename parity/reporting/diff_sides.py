@@ -11,7 +11,8 @@ from parity import gate
 from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.judge.verdict import Verdict
-from parity.reporting.cells import NOT_COMPARED, SEVERITY, Cell, Status, cells, ratio_of, status_of
+from parity.reporting.cells import NOT_COMPARED, Cell, Status, cells, ratio_of, status_of
+from parity.reporting.reasons import SEVERITY
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 

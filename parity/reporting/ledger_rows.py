@@ -11,6 +11,9 @@ from parity.judge.ledger import LedgerEntry, State
 from parity.outcome import Outcome
 from parity.reporting.results import Row
 
+FAILING_STATES = frozenset(state.value for state in State if state.fails)
+"""Of an entry that fails the run itself."""
+
 STYLES = {
     State.MATCHED.value: "dim",
     State.NOT_CHECKED.value: "yellow",

@@ -11,6 +11,7 @@ from typing import Any
 from parity.config.nodes import printable
 from parity.judge.catalogue import CATALOGUE, Entry
 from parity.judge.verdict import Verdict
+from parity.reporting.answer import plural
 from parity.reporting.cells import Cell
 from parity.reporting.evidence import HARMLESS
 from parity.reporting.reasons import listed, reason
@@ -105,11 +106,6 @@ def place(source: Mapping[str, Any]) -> str:
     """File and line of the case; of a file elsewhere only the name, for a script may be published."""
     path = PurePath(source["file"])
     return f"{path.name if path.is_absolute() else path}:{source['line']}"
-
-
-def plural(n: int, noun: str) -> str:
-    """`1 thread`, `2 threads`."""
-    return f"{n} {noun if n == 1 else f'{noun}s'}"
 
 
 def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
