@@ -1,4 +1,4 @@
-"""What became of a cell: one case in one dtype on one backend."""
+"""What became of a cell, one case in one dtype on one backend, and what a training shows of its steps."""
 
 from __future__ import annotations
 
@@ -48,3 +48,45 @@ class CellOutcome:
     seconds: float = 0.0
     message: str = ""
     outputs: Mapping[str, Output] = field(default_factory=dict)
+
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What is known of every one of `n` steps in a row, the first of which is `first` (counted from 1).
+
+    `loss` [n] and `grad_norm` [n], the 2-norm of all gradients before clipping, in float64, NaN where a mode does not
+    show it; `lr` [n, groups]; `rows` [n, batch], the examples of the data set that were used; `norms` [n, tracked], the
+    2-norms, and `sketches` [n, tracked], a fixed random projection of every tensor in `tracked` after the step.
+    """
+
+    first: int
+    loss: NDArray[Any]
+    grad_norm: NDArray[Any]
+    lr: NDArray[Any]
+    rows: NDArray[Any]
+    norms: NDArray[Any]
+    sketches: NDArray[Any]
+    tracked: tuple[str, ...] = ()
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps these are."""
+        return len(self.loss)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Every tensor of one step, in the framework's own numbers.
+
+    `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` as they were before the step. `tensors` has
+    them after it, and `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
+    clipping, `clipped.<name>` after it and `norm`. What a mode does not show is missing.
+    """
+
+    step: int
+    rows: NDArray[Any]
+    before: Arrays
+    tensors: Arrays

@@ -1,0 +1,171 @@
+"""What a training case is: a model, its data, and the recipe of a step. Sizes and names are resolved, nothing is drawn.
+
+Steps are numbered from 1. A step takes `batch_size` rows of the data set, in `accumulation` micro-batches of equal size
+one after the other, and goes through the stages of `STAGES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from parity.cases.draw import Constant, Draw, Shape
+
+TRAIN = "train"
+"""The `op` of a training case, and the `kind` by which a config asks for one."""
+
+STAGES = ("data", "forward", "loss", "gradient", "clip", "schedule", "update")
+"""The stages of a step, in the order in which a fault of one is carried into the next."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A weight of the model, or with `trained` False a buffer: `layer.weight`, its shape, and how it starts."""
+
+    name: str
+    shape: Shape
+    draw: Draw = field(default_factory=lambda: Constant(0.0))
+    trained: bool = True
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer with its sizes; `kind` is a key of `layers.KINDS`, `layers` are those of a residual.
+
+    `parameters` are named `<layer>.<parameter>` in PyTorch's names and layouts.
+    """
+
+    kind: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`cross_entropy` over the last axis (targets are class numbers, those below 0 are ignored) or `mse_loss`; the
+    mean over the elements that count, per micro-batch."""
+
+    name: str = "cross_entropy"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share the optimizer's options, which are the fields of its params but for `step`."""
+
+    parameters: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the rate of every group changes: `name` is a key of `schedules.SCHEDULES`, `options` its numbers."""
+
+    name: str = "constant"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Gradient clipping: by `norm`, over all tensors (`global`), the parameters of a `group` or each `tensor`, or by
+    `value`, element by element."""
+
+    name: str = "norm"
+    max_norm: float = 1.0
+    norm_type: float = 2.0
+    scope: str = "global"
+    clip_value: float = 1.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data set: `name` is a key of `data.GENERATORS`, `options` its numbers; `rows` examples in all.
+
+    `x` and `target` are the shapes of one example. `order` is `shuffled` (a new permutation in each epoch) or
+    `sequential`.
+    """
+
+    name: str
+    rows: int
+    x: Shape
+    target: Shape
+    options: Mapping[str, Any] = field(default_factory=dict)
+    order: str = "shuffled"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training case, which is the `params` of its CasePlan. `optimizer` is the name of an optimizer's op.
+
+    `members` is how many runs whose start is moved by an ulp give the envelope of the curves; they are runs of the
+    `oracle`'s lines or of the `baseline`, and `auto` takes the oracle where it is quick enough.
+    """
+
+    layers: tuple[Layer, ...]
+    data: Data
+    optimizer: str
+    groups: tuple[Group, ...]
+    steps: int
+    batch_size: int
+    loss: Loss = field(default_factory=Loss)
+    schedule: Schedule = field(default_factory=Schedule)
+    clip: Clip | None = None
+    accumulation: int = 1
+    members: int = 4
+    ensemble: str = "auto"
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The trained parameters, in the model's order."""
+        return tuple(p for p in self.tensors if p.trained)
+
+    @property
+    def buffers(self) -> tuple[Parameter, ...]:
+        """What the model keeps and no optimizer touches: running statistics."""
+        return tuple(p for p in self.tensors if not p.trained)
+
+    @property
+    def tensors(self) -> tuple[Parameter, ...]:
+        """Parameters and buffers."""
+        return tuple(parameter for layer in walk(self.layers) for parameter in layer.parameters)
+
+    def group_of(self, parameter: str) -> int:
+        """The number of the group that a parameter belongs to."""
+        return next(i for i, group in enumerate(self.groups) if parameter in group.parameters)
+
+
+def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
+    """All layers, those inside of residuals included, in the order of the forward pass."""
+    for layer in layers:
+        yield layer
+        yield from walk(layer.layers)
+
+
+def message(training: Training) -> dict[str, Any]:
+    """The training as a worker is told of it: plain JSON values."""
+    return {
+        "layers": [layer_message(layer) for layer in training.layers],
+        "parameters": [p.name for p in training.parameters],
+        "buffers": [p.name for p in training.buffers],
+        "loss": training.loss.name,
+        "optimizer": training.optimizer,
+        "groups": [{"parameters": list(g.parameters), "options": plain(g.options)} for g in training.groups],
+        "schedule": {"name": training.schedule.name, **plain(training.schedule.options)},
+        "clip": None if training.clip is None else vars(training.clip),
+        "accumulation": training.accumulation,
+        "batch_size": training.batch_size,
+        "steps": training.steps,
+    }
+
+
+def layer_message(layer: Layer) -> dict[str, Any]:
+    """A layer as a worker is told of it: its options beside its `kind` and `name`."""
+    inner = {"layers": [layer_message(item) for item in layer.layers]} if layer.layers else {}
+    return {"kind": layer.kind, "name": layer.name, **plain(layer.options), **inner}
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with lists for tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
