@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from parity.cases.draw import Constant, Draw, Shape
 
 TRAIN = "train"
@@ -169,3 +171,22 @@ def layer_message(layer: Layer) -> dict[str, Any]:
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with lists for tuples."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+
+
+def in_dtype(recipe: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The message with every rate, beta and other fraction as `dtype` keeps it.
+
+    A careful kernel may keep its attributes in the dtype that it computes in: 1 - 0.999 is then off by 1.3e-5 in
+    float32. So the members of an ensemble have them rounded, as their weights are moved.
+    """
+
+    def narrowed(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(np.dtype(dtype).type(value))
+        return list(map(narrowed, value)) if isinstance(value, (list, tuple)) else value
+
+    def options(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: narrowed(value) for key, value in values.items()}
+
+    groups = [{**group, "options": options(group["options"])} for group in recipe["groups"]]
+    return {**recipe, "groups": groups, "schedule": options(recipe["schedule"])}

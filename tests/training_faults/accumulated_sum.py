@@ -1,0 +1,5 @@
+"""Gradients of the micro-batches are summed."""
+
+
+def scale_loss(loss, accumulation, ranks):
+    return loss

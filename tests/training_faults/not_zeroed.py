@@ -1,0 +1,5 @@
+"""Nobody clears the gradients."""
+
+
+def zero_grad(parameters):
+    pass
