@@ -1,0 +1,193 @@
+"""Learning-rate schedules in closed form (torch.optim.lr_scheduler): the rate of step t = 0, 1, ... from a group's own.
+
+A schedule's options are a frozen dataclass whose fields are its YAML keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from parity.cases.op import CaseError, Knob
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The group's own rate in every step."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """torch.optim.lr_scheduler.LinearLR with end_factor 1: from `start_factor` times the rate to the rate."""
+
+    total_iters: int
+    start_factor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """torch.optim.lr_scheduler.PolynomialLR, down to `end_lr` (as paddle.optimizer.lr.PolynomialDecay has it)."""
+
+    total_iters: int
+    power: float = 1.0
+    end_lr: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """torch.optim.lr_scheduler.CosineAnnealingLR (Loshchilov and Hutter, 2017); it rises again after `T_max`."""
+
+    T_max: int
+    eta_min: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """torch.optim.lr_scheduler.StepLR: times `gamma` after every `step_size` steps."""
+
+    step_size: int
+    gamma: float = 0.1
+
+
+@dataclass(frozen=True)
+class WarmupPolynomial:
+    """BERT's: linear for t < `warmup_steps`, then polynomial, at `end_lr` from `total_iters` on (warm-up included)."""
+
+    warmup_steps: int
+    total_iters: int
+    start_factor: float = 0.0
+    power: float = 1.0
+    end_lr: float = 0.0
+
+
+def constant(lr: Any, _t: Any, _options: Constant) -> Any:
+    """lr."""
+    return lr
+
+
+def linear(lr: Any, t: Any, options: Linear) -> Any:
+    """lr * (start + (1 - start) * min(t, T) / T)."""
+    return lr * (options.start_factor + (1 - options.start_factor) * min(t, options.total_iters) / options.total_iters)
+
+
+def polynomial(lr: Any, t: Any, options: Polynomial) -> Any:
+    """(lr - end) * (1 - min(t, T) / T) ** power + end."""
+    left = 1 - min(t, options.total_iters) / options.total_iters
+    return (lr - options.end_lr) * left**options.power + options.end_lr
+
+
+def cosine(lr: Any, t: Any, options: Cosine) -> Any:
+    """eta_min + (lr - eta_min) * (1 + cos(pi * t / T_max)) / 2."""
+    return options.eta_min + (lr - options.eta_min) * (1 + np.cos(type(lr)(np.pi) * t / options.T_max)) / 2
+
+
+def step(lr: Any, t: Any, options: Step) -> Any:
+    """lr * gamma ** floor(t / step_size)."""
+    return lr * type(lr)(options.gamma) ** (t // options.step_size)
+
+
+def warmup_polynomial(lr: Any, t: Any, options: WarmupPolynomial) -> Any:
+    """`linear` over the warm-up, then `polynomial` in t - W over T - W."""
+    warmup = options.warmup_steps
+    if t < warmup:
+        return linear(lr, t, Linear(warmup, options.start_factor))
+    return polynomial(lr, t - warmup, Polynomial(options.total_iters - warmup, options.power, options.end_lr))
+
+
+@dataclass(frozen=True)
+class ScheduleKind:
+    """A schedule: its options, and `formula(lr, t, options)` in the scalar type of `lr` and `t`.
+
+    `warmup` is the option that holds the length of the warm-up, if it has one.
+    """
+
+    name: str
+    summary: str
+    options: type[Any]
+    formula: Callable[[Any, Any, Any], Any]
+    warmup: str = ""
+
+    def rate(
+        self,
+        lr: float,
+        t: int,
+        options: Any,
+        *,
+        offset: int = 0,
+        warmup_offset: int = 0,
+        warmup_longer: int = 0,
+        ignored: bool = False,
+        dtype: str = "float64",
+    ) -> float:
+        """The rate of step `t` = 0, 1, ..., where `lr` is the group's own.
+
+        `offset` counts steps from elsewhere, `warmup_offset` only those of the warm-up, which is `warmup_longer` steps
+        longer. `ignored` is the group's own rate. All of it is computed in `dtype`.
+        """
+        if ignored:
+            return lr
+        if self.warmup:
+            length = getattr(options, self.warmup) + warmup_longer
+            options = replace(options, **{self.warmup: length})
+            t += warmup_offset if t < length else 0
+        kind = np.dtype(dtype).type
+        return float(self.formula(kind(lr), kind(max(0, t + offset)), options))
+
+    def knobs(self, options: Any) -> tuple[Knob, ...]:
+        """The hypotheses about the schedule: their `arguments` are those of `rate`."""
+        if not fields(options):
+            return ()
+        boundaries = BOUNDARIES if self.warmup and getattr(options, self.warmup) > 1 else ()
+        return (
+            *(Knob("schedule-off-by-one", {"offset": by}, told_by=CHANGES) for by in (1, -1)),
+            *(Knob("warmup-boundary", arguments, told_by=WARMS_UP) for arguments in boundaries),
+            Knob("schedule-ignored", {"ignored": True}, told_by=CHANGES),
+            Knob("attribute-precision", {"dtype": "float32"}, told_by="a rate that float32 cannot hold"),
+        )
+
+
+CHANGES = "steps in which the rate changes"
+WARMS_UP = "steps around the end of the warm-up"
+BOUNDARIES: tuple[Mapping[str, int], ...] = (
+    {"warmup_offset": 1},
+    {"warmup_longer": -1},
+    {"warmup_longer": 1},
+    {"warmup_offset": 1, "warmup_longer": 1},
+)
+"""t / W with its last step at 1 (inclusive), a step shorter or longer, or from 1 / (W + 1) on (exclusive)."""
+
+SCHEDULES: Mapping[str, ScheduleKind] = {
+    kind.name: kind
+    for kind in (
+        ScheduleKind("constant", "the same rate in every step", Constant, constant),
+        ScheduleKind("linear", "a linear warm-up", Linear, linear, warmup="total_iters"),
+        ScheduleKind("polynomial", "a polynomial decay", Polynomial, polynomial),
+        ScheduleKind("cosine", "half a cosine", Cosine, cosine),
+        ScheduleKind("step", "a factor after every so many steps", Step, step),
+        ScheduleKind(
+            "warmup_polynomial",
+            "a linear warm-up, then a polynomial decay",
+            WarmupPolynomial,
+            warmup_polynomial,
+            warmup="warmup_steps",
+        ),
+    )
+}
+"""Every schedule, by the name that a config calls it by."""
+
+COUNTS = frozenset(("total_iters", "T_max", "step_size"))
+
+
+def check(options: Any) -> None:
+    """Raise CaseError, whose key is the option, for a number that no schedule takes."""
+    for name, value in vars(options).items():
+        if not (np.isfinite(value) and value >= (name in COUNTS)):
+            raise CaseError(name, f"{name} must be {'1, 2, ...' if name in COUNTS else '0 or more'}, not {value}")
+    if isinstance(options, WarmupPolynomial) and options.warmup_steps >= options.total_iters:
+        raise CaseError(
+            "warmup_steps",
+            f"the warm-up of {options.warmup_steps} steps must end before total_iters, {options.total_iters}",
+        )
