@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.judge.verdict import Verdict
+from parity.reporting.training_rows import NON_FINITE, read_trainings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ class Results:
     diagnoses: Sequence[Row] = ()
     known: Sequence[Row] = ()
     summary: Row = field(default_factory=dict)
+    trainings: Sequence[Row] = ()
 
     def frame(self) -> pd.DataFrame:
         """The comparisons as a table, with the op of each case."""
@@ -63,6 +65,7 @@ class Results:
             "comparisons": encode_rows(self.comparisons),
             "diagnoses": encode_rows(self.diagnoses),
             "known": encode_rows(self.known),
+            "trainings": encode_rows(self.trainings),
             "summary": encode(self.summary),
         }
         return "{" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "}\n"
@@ -92,7 +95,6 @@ def spelled(value: Any) -> Any:
     return value
 
 
-NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 TEXTS = frozenset(("case", "dtype", "tensor", "actual", "expected", "verdict", "known", "message"))
 
 
@@ -163,8 +165,12 @@ def read_results(run_dir: Path) -> Results:
     for row in document["diagnoses"]:
         check_texts(path, row, "tensors")
     diagnoses = [{**row, **as_number({k: row[k] for k in RESIDUALS})} for row in document["diagnoses"]]
+    try:
+        trainings = read_trainings(document.get("trainings", []), known)
+    except ValueError as error:
+        raise ResultsError(f"{path}: trainings: {error}") from error
     others = {key: document[key] for key, *_ in PARTS if key not in ("comparisons", "diagnoses")}
-    return Results(comparisons=comparisons, diagnoses=diagnoses, **others)
+    return Results(comparisons=comparisons, diagnoses=diagnoses, trainings=trainings, **others)
 
 
 def read_json(path: Path, max_bytes: int) -> Any:
