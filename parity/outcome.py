@@ -90,3 +90,29 @@ class StepRecord:
     rows: NDArray[Any]
     before: Arrays
     tensors: Arrays
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What everybody who takes part in a training shares, in the case's coarsest dtype.
+
+    `x` and `target` [rows, ...] are the data set, `order` [steps, batch] (int32) the rows of every step, and `tensors`
+    the parameters and buffers by name, as they start.
+    """
+
+    x: NDArray[Any]
+    target: NDArray[Any]
+    order: NDArray[Any]
+    tensors: Arrays
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Whose runs say what rounding does to a curve: `base` is the unmoved run's name, `members` are the moved ones'.
+
+    `of` is `oracle` or a backend's name.
+    """
+
+    of: str
+    base: str
+    members: tuple[str, ...]
