@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
+from parity.cases.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import evaluate
 from parity.cases.summation import in_sequence
 from parity.diagnoses import DIAGNOSES
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, WORK, size
-from parity.judge.formats import FORMATS, on_grid, rounded
 from tests.judging import BOTH, Constant, Normal, candidates, drawn, judged, kernel, names, planned, verdicts
 
 CASES = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS
 from parity.cases.op import Fit, Knob
-from parity.judge.formats import FORMATS
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, Question
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS, Format, on_grid
 from parity.judge.causes import DIGITS, Cause, Change, replaced
 from parity.judge.envelope import OFF, Envelope, size
 from parity.judge.factors import FEW, Causes, Left, scaled
-from parity.judge.formats import FORMATS, Format, on_grid
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, is_gradient
 from parity.judge.places import exchanged, rearranged
 

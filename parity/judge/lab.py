@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases import OPS
+from parity.cases.formats import FORMATS, rounded
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio, size
-from parity.judge.formats import FORMATS, rounded
 
 Array = NDArray[Any]
 BAND_RUNS = 6

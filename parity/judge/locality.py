@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS
 from parity.judge.causes import DIGITS, Cause, Change
 from parity.judge.envelope import OFF, size
-from parity.judge.formats import FORMATS
 from parity.judge.generic import stored_in, widened
 from parity.judge.lab import Lab, Observed, Predicted, Prediction, ratio
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS
 from parity.cases.normalization import Implied
 from parity.cases.op import group_lists
 from parity.judge.causes import Cause
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, WORK
-from parity.judge.formats import FORMATS
 from parity.judge.lab import Lab, Observed, Question, ratio
 
 Array = NDArray[Any]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS
 from parity.config.plan import Tolerance
 from parity.judge.factors import EXTREME, NEAR, best_factor
-from parity.judge.formats import FORMATS
 from parity.judge.generic import EXACT, lies_on
 from parity.judge.lab import Predicted
 from parity.judge.locality import contents, describe

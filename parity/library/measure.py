@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.formats import FORMATS
 from parity.config.plan import Tolerance
-from parity.judge.formats import FORMATS
 from parity.judge.judge import vacuous
 from parity.judge.metrics import Metrics
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
