@@ -11,11 +11,10 @@ from typing import Any
 from parity.config.nodes import printable
 from parity.reporting.answer import plural
 from parity.reporting.cells import NOT_COMPARED, Cell, Status
-from parity.reporting.console import factor
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.explain import rows_of, values_text
 from parity.reporting.ledger_rows import FAILING_STATES
-from parity.reporting.reasons import CaseRows, number, reason
+from parity.reporting.reasons import CaseRows, factor, number, reason
 from parity.reporting.results import Results, Row
 
 MAX_NAMES = 4

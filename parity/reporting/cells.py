@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parity import gate
@@ -63,6 +63,7 @@ class Cell:
 
     `rows` are its comparisons, the worst first. `verdict` is the worst of them, `excess` by how many tolerances the
     worst element is off, `ratio` the largest error ratio of this backend (None where it was not measured).
+    `training` is the row of `trainings` that tells its steps.
     `anchor` names the cell in links; it is unique in a run and made of ASCII letters, digits and `._=+-`.
     """
 
@@ -78,6 +79,7 @@ class Cell:
     anchor: str
     excess: float = 0.0
     ratio: float | None = None
+    training: Row | None = None
 
     @property
     def id(self) -> str:
@@ -127,12 +129,14 @@ def cells(results: Results) -> list[Cell]:
     told: dict[tuple[str, str, str], list[Row]] = {}
     for row in results.diagnoses:
         told.setdefault((row["case"], row["dtype"], row["backend"]), []).append(row)
+    trained = {(row["case"], row["dtype"], row["backend"]): row for row in results.trainings}
     level = failing_level(results)
     found = []
     for (key, case), anchor in zip(asked(results).items(), anchors(asked(results)), strict=True):
         rows = sorted(owned.get(key, ()), key=severity, reverse=True)
         outcome = outcomes.get(key)
-        found.append(cell(key, case, rows, outcome, told.get(key, ()), anchor, level))
+        made = cell(key, case, rows, outcome, told.get(key, ()), anchor, level)
+        found.append(replace(made, training=trained.get(key)))
     return sorted(found, key=urgency)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ from parity.judge.envelope import OFF
 from parity.reporting.answer import FAILING, answer, causes, plural, suspects
 from parity.reporting.cells import cells, counts, counts_text
 from parity.reporting.ledger_rows import ledger_lines
-from parity.reporting.reasons import SEVERITY
+from parity.reporting.reasons import SEVERITY, factor
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 
@@ -254,13 +253,6 @@ def describe_worst(worst: Row) -> str:
     if known:
         parts.append(f"(error over that of careful code: {', '.join(known)})")
     return " ".join(parts)
-
-
-def factor(value: float) -> str:
-    """A factor for reading: `0.02`, `7.1`, `340`, `1.2e+06`, `∞`."""
-    if math.isinf(value):
-        return "∞"
-    return f"{value:.2g}" if value < 100 or value >= 1e5 else f"{value:.0f}"
 
 
 def legend(results: Results, *, narrow: bool) -> str:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from parity import gate
 from parity.reporting.answer import plural
 from parity.reporting.cells import LABELS, Status
-from parity.reporting.console import factor
 from parity.reporting.diff import Change, Diff, Kind, total_cells
 from parity.reporting.diff_sides import Point, Side, shortened
-from parity.reporting.reasons import listed
+from parity.reporting.reasons import factor, listed
 
 ARROW = "->"
 UNKNOWN = "–"

@@ -10,8 +10,8 @@ from markupsafe import Markup, escape
 from parity.config.nodes import printable
 from parity.judge.envelope import OFF
 from parity.reporting.cells import LABELS, Status
-from parity.reporting.console import factor
 from parity.reporting.pictures import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
+from parity.reporting.reasons import factor
 
 NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
 MAX_NAME = 11

@@ -15,7 +15,6 @@ from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
 from parity.judge.catalogue import CATALOGUE, Entry
 from parity.reporting.cells import Cell
-from parity.reporting.console import factor
 from parity.reporting.evidence import HARMLESS, evidence_text, residual_text
 from parity.reporting.explain import ADVICE, DIGITS
 from parity.reporting.html_figures import residuals
@@ -24,6 +23,7 @@ from parity.reporting.reasons import (
     FINDINGS,
     CaseRows,
     aligned,
+    factor,
     failing,
     known_entries,
     listed,

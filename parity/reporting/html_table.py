@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from parity.config.nodes import printable
 from parity.judge.verdict import Verdict
 from parity.reporting.cells import LABELS, Cell, Status
-from parity.reporting.console import factor
+from parity.reporting.reasons import factor
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90

@@ -23,7 +23,7 @@ from parity.reporting.cell_text import (
     run_dir_of,
 )
 from parity.reporting.cells import Cell, Status, cells, counts, counts_text
-from parity.reporting.console import factor
+from parity.reporting.reasons import factor
 from parity.reporting.results import Results
 from parity.reporting.safe import bounded, code, fenced, html_code, prose
 

@@ -67,6 +67,13 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def factor(value: float) -> str:
+    """A factor for reading: `0.02`, `7.1`, `340`, `1.2e+06`, `∞`."""
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.2g}" if value < 100 or value >= 1e5 else f"{value:.0f}"
+
+
 def listed(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     names = list(words)

@@ -1,4 +1,4 @@
-"""The rows of `trainings` in results.json, read without trust: what a renderer relies on is there and of a usable size."""
+"""The rows of `trainings` in results.json, read without trust: every field is there and of a usable size."""
 
 from __future__ import annotations
 

@@ -1,0 +1,290 @@
+"""What is told of trainings: the rows of a case and dtype together, and the words that every format shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.training.spec import STAGES, TRAIN
+from parity.config.plan import ORACLE
+from parity.engine.inputs import slug
+from parity.judge.catalogue import CATALOGUE
+from parity.judge.envelope import OFF
+from parity.reporting.answer import plural
+from parity.reporting.reasons import factor, listed
+from parity.reporting.results import Results, Row
+
+STAGE_WORDS: Mapping[str, str] = {
+    "data": "order of the data",
+    "forward": "forward pass",
+    "loss": "loss",
+    "gradient": "gradient",
+    "clip": "clipping",
+    "schedule": "learning rate's schedule",
+    "update": "update",
+}
+"""The stages of a step in a sentence, after `in the`."""
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LOST = "✕"
+"""What a sparkline shows of a loss that is not finite."""
+
+HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
+"""The columns of a training's table, in every format."""
+
+NOTHING = "–"
+FINAL_DIGITS = 7
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training in one dtype: a row for each backend, in the order of the run, and the oracle's own where it ran.
+
+    `missing` are the backends of which there is no row, each with what became of it. `titles` are those of the
+    diagnoses, by backend and id.
+    """
+
+    case: Row
+    dtype: str
+    rows: tuple[Row, ...]
+    oracle: Row | None
+    missing: Mapping[str, str]
+    titles: Mapping[tuple[str, str], str]
+    anchor: str
+
+    @property
+    def id(self) -> str:
+        """The case's id."""
+        return str(self.case["id"])
+
+    @property
+    def parted(self) -> tuple[Row, ...]:
+        """The rows of the backends that part, the earliest first."""
+        return tuple(sorted((row for row in self.rows if row["parting"]), key=lambda row: row["parting"]["step"]))
+
+    @property
+    def expected(self) -> str:
+        """Whom the curves are compared with."""
+        return str(self.rows[0]["expected"]) if self.rows else ""
+
+    @property
+    def planned(self) -> int:
+        """How many steps were asked for."""
+        return max((row["planned"] for row in self.rows), default=0)
+
+    def title(self, row: Row) -> str:
+        """What the cause of a parting is, in words; empty where none was named."""
+        name = row["parting"]["diagnosis"]
+        known = CATALOGUE[name].title if name in CATALOGUE else ""
+        return self.titles.get((row["backend"], name), known) if name else ""
+
+
+def training_runs(results: Results) -> list[TrainingRun]:
+    """The trainings of a run by case and dtype, in the order of the configs."""
+    order = [str(row["name"]) for row in results.backends]
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in results.trainings:
+        found.setdefault((row["case"], row["dtype"]), {})[row["backend"]] = row
+    outcomes = {(row["case"], row["dtype"], row["backend"]): row["outcome"] for row in results.outcomes}
+    asked = [(case, str(dtype)) for case in results.cases if case["op"] == TRAIN for dtype in case["dtypes"]]
+    taken: set[str] = set()
+    made = []
+    for case, dtype in asked:
+        rows = found.get((case["id"], dtype), {})
+        missing = {name: outcomes.get((case["id"], dtype, name), "not run") for name in order if name not in rows}
+        told = [row for row in results.diagnoses if (row["case"], row["dtype"]) == (case["id"], dtype)]
+        made.append(
+            TrainingRun(
+                case=case,
+                dtype=dtype,
+                rows=tuple(rows[name] for name in order if name in rows),
+                oracle=rows.get(ORACLE),
+                missing=missing,
+                titles={(row["backend"], row["id"]): row["title"] for row in told},
+                anchor=unique(f"training-{slug(case['id'])}.{slug(dtype)}", taken),
+            )
+        )
+    return made
+
+
+def unique(base: str, taken: set[str]) -> str:
+    """`base`, with a number behind it where it is taken; it is taken from now on."""
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}.{n}"
+    taken.add(name)
+    return name
+
+
+def sentence(run: TrainingRun) -> str:
+    """The answer: who parts, where and why; who stays within rounding; who has no result."""
+    parts = [part_text(run, row) for row in run.parted]
+    calm = [row for row in run.rows if not row["parting"]]
+    stopped = [row for row in calm if row["steps"] < row["planned"]]
+    whole = [str(row["backend"]) for row in calm if row not in stopped]
+    parts += [f"{row['backend']} {stop_text(row)}" for row in stopped]
+    parts += [calm_text(whole, run)] if whole else []
+    parts += [f"{listed(names)} gave no result ({outcome})" for outcome, names in by_outcome(run.missing).items()]
+    return "; ".join(parts) or "nothing was run"
+
+
+def part_text(run: TrainingRun, row: Row) -> str:
+    """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
+    found = row["parting"]
+    stop = f" (and {stop_text(row)})" if row["steps"] < row["planned"] else ""
+    return f"{row['backend']} {where_text(found)}{why_text(run, row)}{stop}"
+
+
+def where_text(found: Row) -> str:
+    """`parts at step 1 in the update`."""
+    step = f"{found['step']:,}"
+    if found["stage"] is not None:
+        return f"parts at step {step} in the {STAGE_WORDS[found['stage']]}"
+    tensor = f" ({found['tensor']})" if found["tensor"] else ""
+    return f"leaves the envelope at step {step}{tensor}, though no single step of it is off"
+
+
+def why_text(run: TrainingRun, row: Row) -> str:
+    """`: the first step is dampened too (dampening-first-step)`."""
+    name, title = row["parting"]["diagnosis"], run.title(row)
+    if not name:
+        return ": no cause was found"
+    return f": {title} ({name})" if title else f": {name}"
+
+
+def stop_text(row: Row) -> str:
+    """`stopped after 7 of 12 steps`."""
+    return f"stopped after {row['steps']:,} of {plural_steps(row['planned'])}"
+
+
+def plural_steps(n: int) -> str:
+    """`1 step`, `1,000 steps`."""
+    return f"{n:,} {'step' if n == 1 else 'steps'}"
+
+
+def calm_text(names: Sequence[str], run: TrainingRun) -> str:
+    """`all 4 backends stay within what rounding explains over 1,000 steps`."""
+    everyone = len(names) == len(run.rows) + len(run.missing) > 2
+    who = f"all {len(names)} backends" if everyone else listed(names)
+    verb = "stays" if len(names) == 1 else "stay"
+    return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
+
+
+def by_outcome(missing: Mapping[str, str]) -> dict[str, list[str]]:
+    """The backends without a result, by what became of them."""
+    found: dict[str, list[str]] = {}
+    for name, outcome in missing.items():
+        found.setdefault(outcome, []).append(name)
+    return found
+
+
+def place_text(found: Row | None) -> str:
+    """Step and stage of a parting in a table: `1 update`, `500 curve of loss`."""
+    if found is None:
+        return ""
+    curve = f"curve of {found['tensor']}" if found["tensor"] else "curve"
+    return f"{found['step']:,} {found['stage'] or curve}"
+
+
+def ratio_curve(row: Row) -> NDArray[np.float64]:
+    """The largest ratio of any quantity in each step, NaN where none is known."""
+    known = [np.asarray(values, dtype=np.float64) for values in row["curves"]["ratio"].values() if values]
+    length = max(map(len, known), default=0)
+    padded = [np.pad(values, (0, length - len(values)), constant_values=np.nan) for values in known]
+    return np.fmax.reduce(padded) if padded else np.zeros(0)
+
+
+def largest_ratio(row: Row) -> float | None:
+    """The largest ratio of a curve or a probe; None where none is known."""
+    found = [float(value) for value in ratio_curve(row) if not math.isnan(value)]
+    found += [ratio for item in row["probes"] for ratio in item["ratios"].values() if not math.isnan(ratio)]
+    return max(found, default=None)
+
+
+def table_row(row: Row) -> tuple[str, ...]:
+    """A row of a training's table, in the order of HEAD."""
+    steps = f"{row['steps']:,}" + (f" of {row['planned']:,}" if row["steps"] < row["planned"] else "")
+    name = f"{row['backend']} = baseline" if row["backend"] == row["expected"] else row["backend"]
+    ratio = largest_ratio(row)
+    cause = row["parting"]["diagnosis"] if row["parting"] else None
+    values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
+    return (name, *values, place_text(row["parting"]) or NOTHING, cause or "")
+
+
+def final_loss(row: Row) -> str:
+    """The last loss that is known."""
+    losses = row["curves"]["loss"]
+    return f"{losses[-1]:.{FINAL_DIGITS}g}" if losses else NOTHING
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """A curve in one line of block characters, from its least value to its largest; LOST where it is not finite."""
+    if not len(values):
+        return ""
+    groups = np.array_split(np.asarray(values, dtype=np.float64), min(width, len(values)))
+    means = np.array([group[-1] for group in groups])
+    finite = means[np.isfinite(means)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    top = len(BLOCKS) - 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = (means / 2 - low / 2) / (high / 2 - low / 2) if high > low else np.zeros(len(means))
+    return "".join(
+        BLOCKS[round(top * float(part))] if math.isfinite(value) else LOST
+        for part, value in zip(share, means, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A probed step: the ratio of each stage in the order of the columns, None where it was not observed.
+
+    `outside` is the first stage that is off, None where none is.
+    """
+
+    step: int
+    ratios: tuple[float | None, ...]
+    outside: int | None
+
+
+def stages_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The stages that any probe observed, in their order."""
+    seen = {stage for row in rows for item in row["probes"] for stage in item["ratios"]}
+    return tuple(stage for stage in STAGES if stage in seen)
+
+
+def probed(row: Row, stages: Sequence[str]) -> Iterator[Probed]:
+    """The probes of a backend by step."""
+    for item in sorted(row["probes"], key=lambda item: item["step"]):
+        ratios = tuple(item["ratios"].get(stage) for stage in stages)
+        off = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
+        yield Probed(item["step"], ratios, off[0] if off else None)
+
+
+def ensemble_text(run: TrainingRun) -> str:
+    """What the envelope was measured with."""
+    found = next((row["ensemble"] for row in run.rows if row["ensemble"]["members"]), None)
+    if found is None:
+        return "no envelope was measured"
+    whose = "the oracle's lines" if found["of"] == ORACLE else str(found["of"] or "the baseline")
+    return f"the envelope is that of {plural(found['members'], 'run')} of {whose}, each from a start moved by an ulp"
+
+
+def recipe(case: Row) -> list[tuple[str, str]]:
+    """What is trained, and how, by name."""
+    return [(str(key).replace("_", " "), value_text(value)) for key, value in case["params"].items()]
+
+
+def value_text(value: Any) -> str:
+    """A param of a training in one line: `sgd, lr=0.05, momentum=0.9`."""
+    if isinstance(value, Mapping):
+        named = [str(value["name"])] if "name" in value else []
+        return ", ".join([*named, *(f"{k}={value_text(v)}" for k, v in value.items() if k != "name")])
+    if isinstance(value, (list, tuple)):
+        return "; ".join(map(value_text, value))
+    return "none" if value is None else str(value)
