@@ -42,6 +42,9 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
+    def lamb(self, **given: Any) -> Any:
+        return self.adam(**given, kind="LAMB")
+
     @staticmethod
     def layer(module: Any, weight: Any, bias: Any) -> Any:
         """`module` with our own leaves as its parameters, so that gradients arrive in them."""

@@ -158,19 +158,23 @@ class PaddleAdapter(Adapter):
         lr: float,
         betas: Sequence[float],
         eps: float,
-        weight_decay: float,
         step: int,
         kind: str = "Adam",
+        **options: Any,
     ) -> Any:
         beta1, beta2 = betas
         powers = [self.paddle.full([1], beta**step, dtype=param.dtype) for beta in betas]
         state = {"moment1": exp_avg, "moment2": exp_avg_sq, "beta1_pow_acc": powers[0], "beta2_pow_acc": powers[1]}
-        options = {"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps, "weight_decay": weight_decay}
+        options.update({"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps})
         after = self.stepped(kind, param, grad, state, **options)
         return {"param": after["param"], "exp_avg": after["moment1"], "exp_avg_sq": after["moment2"]}
 
     def adamw(self, **given: Any) -> Any:
         return self.adam(**given, kind="AdamW")
+
+    def lamb(self, weight_decay: float, **given: Any) -> Any:
+        """Paddle leaves the trust ratio out where there is no decay, unless `always_adapt`."""
+        return self.adam(**given, kind="Lamb", lamb_weight_decay=weight_decay, always_adapt=True)
 
     def rmsprop(
         self,
