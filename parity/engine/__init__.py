@@ -1,8 +1,9 @@
 """Plan to outcomes: inputs made once, warm workers per backend, timeouts, crash classes."""
 
-from parity.engine.backend import Announced, BackendInfo, BackendLost, BackendStarted, EngineOptions
+from parity.engine.backend import Announced, BackendLost, BackendStarted, EngineOptions
 from parity.engine.engine import CasePrepared, CellFinished, Event, execute
 from parity.engine.inputs import Prepared
+from parity.engine.starting import BackendInfo
 from parity.outcome import CellOutcome, Outcome, Output
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from parity.engine.inputs import Prepared
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.engine.slots import Slots
+from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
 from parity.outcome import CellOutcome, Outcome
 
-PROTOCOL = 1
 MAX_SMALL = 1 << 20
 """Results of up to this many elements are always taken, whatever shape they should have."""
-START_TIMEOUT_S = 300.0
 MAX_FAILED_STARTS = 2
 
 
@@ -34,18 +33,6 @@ class EngineOptions:
     threads: int = 1
     jobs: int = 0
     provision: bool = True
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """A backend as it was found; empty strings for what could not be learnt."""
-
-    spec: BackendSpec
-    version: str = ""
-    python: str = ""
-    numpy: str = ""
-    flags: dict[str, Any] = field(default_factory=dict)
-    executable: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,14 +78,6 @@ class OutcomeArrived:
     cell: Cell
     outcome: CellOutcome
     release: Callable[[], None]
-
-
-class BackendError(Exception):
-    """No cell of this backend can run; `outcome` is unavailable or error."""
-
-    def __init__(self, message: str, outcome: Outcome = Outcome.UNAVAILABLE) -> None:
-        super().__init__(message)
-        self.outcome = outcome
 
 
 class CellQueue:
@@ -192,10 +171,7 @@ class BackendRunner:
                 raise BackendError("stopped")
             self._post(Announced(text))
 
-        try:
-            return environments.resolve(self.spec, provision=self._options.provision, progress=announce)
-        except environments.EnvironmentUnavailable as error:
-            raise BackendError(str(error)) from error
+        return resolve(self.spec, provision=self._options.provision, announce=announce)
 
     def _work(self, interpreter: environments.Interpreter) -> None:
         self._start(interpreter)
@@ -218,35 +194,19 @@ class BackendRunner:
             self._run(cell)
 
     def _start(self, interpreter: environments.Interpreter) -> None:
-        environment = environments.worker_environment(interpreter, self._options.threads)
-        with self._gate:
-            worker = WorkerProcess(interpreter.python, environment, self._log)
-            self.cookies.append(worker.cookie)
-            self._worker = worker
-            if self._stopped.is_set():
-                worker.kill()
-            reply = self._ask(worker, hello(self.spec, self._options.threads), START_TIMEOUT_S)
-        known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
-        self._post(BackendStarted(BackendInfo(self.spec, **known, executable=str(interpreter.python))))
-        if self.spec.ops is not None:
-            with self._gate:
-                load = {"do": "load", "path": str(self.spec.ops), "wanted": list(self._ops)}
-                self._ask(worker, load, self._options.timeout_s)
-
-    def _ask(self, worker: WorkerProcess, request: Message, timeout_s: float) -> Message:
-        """A reply to a request without which no cell can run; raises BackendError where it is a refusal or none."""
-        what = f"{self.spec.ops}" if request["do"] == "load" else f"{self.spec.adapter} at its start"
         try:
-            reply = worker.request(request, timeout_s)
-        except WorkerError as error:
+            with self._gate:
+                worker = self._worker = spawn(interpreter, self._options.threads, self._log)
+                self.cookies.append(worker.cookie)
+                if self._stopped.is_set():
+                    worker.kill()
+                info = greet(worker, self.spec, interpreter, self._options.threads)
+            self._post(BackendStarted(info))
+            with self._gate:
+                load_ops(worker, self.spec, self._ops, self._options.timeout_s)
+        except BackendError:
             self._worker = None
-            outcome = error.outcome if request["do"] == "load" else Outcome.UNAVAILABLE
-            raise BackendError(f"{what}: {error}", outcome) from error
-        if not reply.get("ok"):
-            worker.close()
-            self._worker = None
-            raise BackendError(str(reply.get("message")), Outcome(reply.get("outcome", "unavailable")))
-        return reply
+            raise
 
     def _next(self) -> Cell | None:
         """The next cell, which is then ours to answer; None at the end."""
@@ -306,17 +266,6 @@ class BackendRunner:
     def _arrive(self, cell: Cell, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
         self._cell = None
         self._post(OutcomeArrived(cell, outcome, release))
-
-
-def hello(spec: BackendSpec, threads: int) -> Message:
-    """The first request to a worker."""
-    return {
-        "do": "hello",
-        "protocol": PROTOCOL,
-        "adapter": spec.adapter,
-        "device": spec.device,
-        "threads": threads,
-    }
 
 
 def run_request(cell: Cell, slot: str) -> Message:

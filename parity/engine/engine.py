@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from parity.cases.training.spec import TRAIN
 from parity.config.plan import CasePlan, Plan
 from parity.engine.backend import (
     Announced,
@@ -65,13 +66,19 @@ class Idle:
 Event = Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced
 
 
-def execute(plan: Plan, options: EngineOptions, run_dir: Path) -> Iterator[Event]:
-    """Run the plan. Closing the iterator, or an exception in its consumer, ends every worker."""
+def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str] = ()) -> Iterator[Event]:
+    """Run the cells of the plan, without its trainings and the cases (ids) that are `done`.
+
+    Closing the iterator, or an exception in its consumer, ends every worker.
+    """
     with_tensors = run_dir / "tensors"
     with_tensors.mkdir(parents=True, exist_ok=True)
-    crew = Crew(plan, options, RunLog(run_dir / "log.txt"))
+    cases = [(i, case) for i, case in enumerate(plan.cases) if case.op != TRAIN and case.id not in done]
+    if not cases:
+        return
+    crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))
     try:
-        yield from Dispatcher(plan, crew, with_tensors).events()
+        yield from Dispatcher(plan, cases, crew, with_tensors).events()
         crew.finish()
     finally:
         crew.dismiss()
@@ -80,13 +87,13 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path) -> Iterator[Event
 class Crew:
     """The runners of all backends, and what they share."""
 
-    def __init__(self, plan: Plan, options: EngineOptions, log: RunLog) -> None:
+    def __init__(self, plan: Plan, cases: Sequence[CasePlan], options: EngineOptions, log: RunLog) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._log = log
         self._scratch = Scratch()
-        n_cells = sum(len(case.dtypes) for case in plan.cases)
+        n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
-        ops = sorted({case.op for case in plan.cases})
+        ops = sorted({case.op for case in cases})
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_slots = max(MIN_SLOTS, MAX_SLOTS // (per_backend * len(plan.backends)))
         self._queues: list[CellQueue] = []
@@ -131,11 +138,11 @@ class Crew:
 class Dispatcher:
     """Keeps enough cells on their way, and gathers what comes back."""
 
-    def __init__(self, plan: Plan, crew: Crew, tensors: Path) -> None:
+    def __init__(self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], crew: Crew, tensors: Path) -> None:
         self._plan = plan
         self._crew = crew
         self._tensors = tensors
-        self._waiting = list(reversed(list(enumerate(plan.cases))))
+        self._waiting = list(reversed(cases))
         self._numbers = count()
         self._arrived: dict[int, list[OutcomeArrived]] = {}
         self._left: dict[str, int] = {}

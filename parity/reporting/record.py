@@ -14,7 +14,7 @@ import numpy as np
 from parity import __version__
 from parity.cases.draw import Draw, TensorPlan, Values
 from parity.config.plan import BackendSpec, CasePlan, Plan
-from parity.engine.backend import BackendInfo, EngineOptions
+from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.metrics import Metrics
