@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.config.fields import check_keys
@@ -21,17 +21,21 @@ class AdapterTraits:
 
     modes: tuple[str, ...] = ("eager",)
     devices: tuple[str, ...] = ("cpu",)
+    max_ranks: int = 1
 
+
+MAX_RANKS = 16
+"""Each rank is a process with a framework of its own."""
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
-    "torch": AdapterTraits(devices=("cpu", "cuda")),
-    "paddle": AdapterTraits(),
-    "oneflow": AdapterTraits(),
+    "torch": AdapterTraits(("eager", "compile", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS),
+    "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
+    "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
     "numpy": AdapterTraits(),
 }
 """The adapters that a config may name."""
 
-KEYS = ("name", "adapter", "ops", "python", "version", "mode", "device")
+KEYS = ("name", "adapter", "ops", "python", "version", "mode", "device", "ranks")
 SHORT = re.compile(r"(?P<name>[^=:\s]+)(==(?P<version>[^=:\s]+))?(:(?P<mode>[^=:\s]+))?")
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([._+-]?[A-Za-z0-9]+)*")
 MAX_NAME = 80
@@ -84,9 +88,25 @@ def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
         _supported(adapter, "mode", mode or "eager", node.get("mode") or node, report)
         _supported(adapter, "device", device or "cpu", node.get("device") or node, report)
     python, ops = _python(node.get("python"), report), _ops(node.get("ops"), report)
-    if adapter is None or len(report) > n_before:
-        return None
-    return BackendSpec(name, adapter, version, mode or "eager", device or "cpu", python, ops)
+    spec = BackendSpec(name, adapter or "", version, mode or "eager", device or "cpu", python, ops)
+    spec = replace(spec, ranks=_ranks(node.get("ranks"), spec, report))
+    return None if adapter is None or len(report) > n_before else spec
+
+
+def _ranks(node: Node | None, spec: BackendSpec, report: Report) -> int:
+    """In how many processes a training runs, data-parallel; 1 where nothing is said."""
+    if node is None:
+        return 1
+    ranks = node.value
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MAX_RANKS:
+        report.add(node, f"ranks is a number of processes, from 1 to {MAX_RANKS}")
+    elif ranks > 1 and spec.adapter in ADAPTERS:
+        if ranks > ADAPTERS[spec.adapter].max_ranks:
+            report.add(node, f"{spec.adapter} has no data-parallel training; leave ranks out")
+        elif (spec.mode, spec.device) != ("eager", "cpu"):
+            report.add(node, "several ranks run in mode eager on device cpu; leave the other out")
+        return ranks
+    return 1
 
 
 def _text(node: Node, key: str, report: Report) -> str | None:

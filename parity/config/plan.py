@@ -28,7 +28,10 @@ class Source:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """One backend as the user asked for it, before any interpreter is looked for."""
+    """One backend as the user asked for it, before any interpreter is looked for.
+
+    `ranks` is in how many processes its trainings run, data-parallel.
+    """
 
     name: str
     adapter: str
@@ -37,6 +40,7 @@ class BackendSpec:
     device: str = "cpu"
     python: Path | None = None
     ops: Path | None = None
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

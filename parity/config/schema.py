@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from parity.cases import OPS
 from parity.cases.draw import COARSENESS, DISTRIBUTIONS, Special
 from parity.cases.op import Input, Op
-from parity.config.backends import ADAPTERS
+from parity.config.backends import ADAPTERS, MAX_RANKS
 from parity.config.backends import KEYS as BACKEND_KEYS
 from parity.config.documents import VERSION
 from parity.config.known import MEASURED, UNSUPPORTED, KnownEntry
@@ -132,6 +132,7 @@ def _backend_mapping() -> Schema:
     properties["version"] = {"type": ["string", "number"]}
     properties["mode"] = {"enum": sorted({mode for traits in ADAPTERS.values() for mode in traits.modes})}
     properties["device"] = {"enum": sorted({device for traits in ADAPTERS.values() for device in traits.devices})}
+    properties["ranks"] = {"type": "integer", "minimum": 1, "maximum": MAX_RANKS, "default": 1}
     return mapping(properties, required=["name"])
 
 
