@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +33,9 @@ def plan_options(command: Any) -> Any:
             "--atol", multiple=True, metavar="V|TENSOR:V", help="Override atol, of all tensors or of one. Repeatable."
         ),
         click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
+        click.option(
+            "--steps", type=click.IntRange(1), metavar="N", help="Only the first N steps of trainings; schedules stay."
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -143,13 +147,18 @@ def run(
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
     plan = load(configs, selection)
+    ops = tuple(case for case in plan.cases if not case.trains)
+    n_trainings = len(plan.cases) - len(ops)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)
-    click.echo(f"ok: {len(plan.cases)} cases, {n_cells} cells on each of {names}; baseline {plan.baseline}")
-    if audit:
+    trainings = f" ({n_trainings} of them trainings)" if n_trainings else ""
+    click.echo(f"ok: {len(plan.cases)} cases{trainings}, {n_cells} cells on each of {names}; baseline {plan.baseline}")
+    if audit and n_trainings:
+        click.echo(f"the audit is of ops; it leaves {n_trainings} of the cases out, which are trainings", err=True)
+    if audit and ops:
         from parity.reporting.audit import audit_and_show
 
-        audit_and_show(plan)
+        audit_and_show(replace(plan, cases=ops))
 
 
 @main.command(epilog=example("parity schema > parity.schema.json"))

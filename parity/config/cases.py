@@ -12,13 +12,15 @@ from parity.config.defaults import Defaults
 from parity.config.fields import check_keys, fill, require_mapping
 from parity.config.ids import AutoId, check_id, swept_id
 from parity.config.inputs import CaseTensors, plan_tensors, read_inputs
+from parity.config.memory import Memory, memory_of_op
 from parity.config.nodes import Node, Report, child
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
 from parity.config.references import substitute
 from parity.config.sweep import Combination, expand
 from parity.config.tolerances import check_tensor_names, parse_tolerance
 
-KEYS = ("id", "op", "params", "inputs", "sweep", "dtypes", "tolerance", "gradients")
+KEYS = ("id", "op", "params", "inputs", "sweep", "dtypes", "tolerance", "gradients", "kind")
+"""The keys of a case of an op; one with a `kind` is built in `training.py`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class BuiltCase:
     node: Node
     named: bool
     compared: tuple[str, ...]
-    n_elements: int
+    memory: Memory
 
 
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
@@ -79,13 +81,13 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     table = DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(op.name) + rules)
     source = Source(case.file, case.line)
     plan = CasePlan(case_id, op.name, params, dtypes, tensors.plans, table, source, tensors.gradients)
-    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, tensors.n_elements)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory_of_op(tensors.n_elements))
 
 
 def _op(case: Node, scope: Scope) -> Op | None:
     node = case.get("op")
     if node is None:
-        scope.report.add(case, 'a case needs an "op"', key=f"{case.key}.op", allowed=scope.ops)
+        scope.report.add(case, 'a case needs an "op" (or is a "kind: train")', key=f"{case.key}.op", allowed=scope.ops)
         return None
     op = scope.ops.get(node.value) if isinstance(node.value, str) else None
     if op is None:

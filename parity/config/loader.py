@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from parity.config.overrides import Overrides
 from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
 from parity.config.select import Draft, select
 from parity.config.tolerances import check_tensor_names, parse_tolerance
+from parity.config.training import build_trainings, is_training
 
 DEFAULT_DTYPES = ("float32", "float64")
 MAX_SEED = 2**63 - 1
@@ -69,7 +70,7 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
     )
     if not document.cases and document.complete:
         report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
-    cases = tuple(built for node in document.cases for built in build_cases(node, scope))
+    cases = tuple(built for node in document.cases for built in _built(node, scope))
     compared = _compared_by_op(cases)
     if cases:
         defaults.check_tensor_names(compared, report)
@@ -77,6 +78,10 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
     seed = _seed(document.get("seed"), report)
     return FilePlan(document, backends, backends_ok, document.get("baseline"), seed, _named(cases, report), known)
+
+
+def _built(node: Node, scope: Scope) -> Iterator[BuiltCase]:
+    return build_trainings(node, scope) if is_training(node) else build_cases(node, scope)
 
 
 def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Overrides:
-    """Options as they were typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`."""
+    """Options as they were typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`, `--steps`."""
 
     backends: tuple[str, ...] = ()
     keyword: str | None = None
@@ -15,3 +15,4 @@ class Overrides:
     rtol: tuple[str, ...] = ()
     atol: tuple[str, ...] = ()
     baseline: str | None = None
+    steps: int | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.draw import TensorPlan
+from parity.cases.training.spec import TRAIN
 
 ORACLE = "oracle"
 """The reserved name of the NumPy oracle on the `expected` side of a comparison."""
@@ -101,7 +102,7 @@ DEFAULT_TOLERANCES = ToleranceTable(
 
 @dataclass(frozen=True)
 class CasePlan:
-    """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors.
+    """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
     `tensors` holds every input and every upstream gradient (`grad.y`) in the order in which they are drawn.
     `gradients` says whether gradients are computed and compared.
@@ -115,6 +116,11 @@ class CasePlan:
     tolerance: ToleranceTable
     source: Source
     gradients: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether this is a training, whose `params` are a `Training`, and no case of an op."""
+        return self.op == TRAIN
 
 
 REASON_WANTED = "WHY IS IT ACCEPTED?"
@@ -153,7 +159,8 @@ class ConfigFile:
 class Asked:
     """All that the files ask for, from which the command line chose: case ids with their dtypes, and backends.
 
-    `altered`: it also changed a tolerance or the baseline, so what passes or fails is not the files' answer.
+    `altered`: it also changed a tolerance, the baseline or the length of a training, so what passes or fails is not the
+    files' answer.
     """
 
     cases: tuple[tuple[str, tuple[str, ...]], ...]

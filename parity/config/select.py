@@ -8,16 +8,11 @@ from dataclasses import dataclass, replace
 from parity.cases.draw import COARSENESS
 from parity.config.case_filter import keyword_matcher
 from parity.config.cases import BuiltCase
+from parity.config.memory import GIB
 from parity.config.nodes import Report
 from parity.config.overrides import Overrides
 from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Plan
 from parity.config.tolerances import parse_options
-
-ORACLE_BYTES = 64
-BACKEND_BYTES = 24
-"""Per element of all inputs, outputs and gradients, as measured at their peaks: LayerNorm with 5e6 elements in x took
-0.84 GiB in the host, where the oracle keeps its intermediate values in longdouble, and as much in a numpy worker."""
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,8 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     backends = _backends(draft, overrides.backends, report)
     baseline = _baseline(draft, backends, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
-    cases = _matching(cases, overrides.keyword, report)
+    cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
+    _check_ensembles(cases, baseline, report)
     _check_memory(cases, len(backends), report)
     if len(report) or not backends or not cases:
         return None
@@ -54,7 +50,8 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
 def _asked(draft: Draft, baseline: str, overrides: Overrides) -> Asked:
     """The draft before anything was chosen from it."""
     names = tuple(spec.name for spec in draft.backends)
-    altered = bool(overrides.rtol or overrides.atol) or baseline != (draft.baseline or names[0])
+    altered = bool(overrides.rtol or overrides.atol or overrides.steps)
+    altered = altered or baseline != (draft.baseline or names[0])
     return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered)
 
 
@@ -118,6 +115,32 @@ def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Report)
     return left
 
 
+def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Report) -> tuple[BuiltCase, ...]:
+    """The cases with the first `steps` steps of each training; its schedule is that of the whole training."""
+    if steps is None:
+        return cases
+    if steps < 1:
+        report.add_command_line(f"--steps {steps}", "--steps takes a whole number, 1 or more")
+    elif cases and not any(built.plan.trains for built in cases):
+        report.add_command_line(f"--steps {steps}", "no case is a training")
+    return tuple(_first_steps(built, steps) for built in cases)
+
+
+def _first_steps(built: BuiltCase, steps: int) -> BuiltCase:
+    if not built.plan.trains:
+        return built
+    params = replace(built.plan.params, steps=min(steps, built.plan.params.steps))
+    return replace(built, plan=replace(built.plan, params=params))
+
+
+def _check_ensembles(cases: tuple[BuiltCase, ...], baseline: str, report: Report) -> None:
+    """Reports ensembles of the baseline where it is no backend that could run."""
+    for built in cases:
+        if built.plan.trains and built.plan.params.ensemble == "baseline" and baseline == ORACLE:
+            message = "the baseline of this run is the oracle, and no backend; take an ensemble of auto or oracle"
+            report.add(built.node.get("ensemble") or built.node, message)
+
+
 def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report) -> None:
     """Refuses cases whose tensors, held by every backend and by the oracle, exceed the machine's memory."""
     if not cases:
@@ -126,8 +149,8 @@ def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report)
 
     limit = int(psutil.virtual_memory().total)
     for built in cases:
-        n_bytes = built.n_elements * (BACKEND_BYTES * n_backends + ORACLE_BYTES)
+        n_bytes = built.memory.total(n_backends)
         if n_bytes > limit:
             need = f"{n_bytes / GIB:.1f} GiB for {n_backends} backends and the oracle"
             message = f"the case {built.plan.id} needs {need}; this machine has {limit / GIB:.1f} GiB"
-            report.add(built.node.get("inputs") or built.node, message, value=False)
+            report.add(built.node.get("inputs") or built.node.get("model") or built.node, message, value=False)

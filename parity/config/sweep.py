@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -14,7 +14,11 @@ from parity.config.tree import put, split_path
 
 MAX_COMBINATIONS = 100_000
 ROOTS = ("params", "inputs", "op", "dtypes", "gradients")
-"""The parts of a case that a sweep may set."""
+"""The parts of a case of an op that a sweep may set."""
+
+EXAMPLE = "params.eps or inputs.x.normal.mean"
+SCALARS = ("op", "dtypes", "gradients", "loss", "batch_size", "accumulation", "steps")
+"""The parts of any case in which there is nothing to set."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,13 @@ class Combination:
     swept: tuple[tuple[str, Node], ...] = ()
 
 
-def expand(case: Node, report: Report) -> Iterator[Combination]:
-    """The case itself, or the cases of its sweep; what is wrong with a sweep is reported."""
+def expand(case: Node, report: Report, roots: Collection[str] = ROOTS, example: str = EXAMPLE) -> Iterator[Combination]:
+    """The case itself, or the cases of its sweep, which may set what is below `roots`; what is wrong is reported."""
     sweep = case.get("sweep")
     if sweep is None:
         yield Combination(case)
         return
-    if not _valid(sweep, report):
+    if not _valid(sweep, report, roots, example):
         return
     for values in product(*(axis.items for axis in sweep.mapping.values())):
         swept = tuple(zip(sweep.mapping, values, strict=True))
@@ -41,12 +45,12 @@ def expand(case: Node, report: Report) -> Iterator[Combination]:
         yield Combination(made, swept)
 
 
-def _valid(sweep: Node, report: Report) -> bool:
+def _valid(sweep: Node, report: Report, roots: Collection[str], example: str) -> bool:
     if not require_mapping(sweep, report, "a sweep"):
         return False
     n_before = len(report)
     for path, axis in sweep.mapping.items():
-        _check_axis(path, axis, report)
+        _check_axis(path, axis, report, roots, example)
     for path, axis in sweep.mapping.items():
         for other in sweep.mapping:
             if path.startswith(f"{other}."):
@@ -57,13 +61,13 @@ def _valid(sweep: Node, report: Report) -> bool:
     return len(report) == n_before
 
 
-def _check_axis(path: str, axis: Node, report: Report) -> None:
+def _check_axis(path: str, axis: Node, report: Report, roots: Collection[str], example: str) -> None:
     parts = split_path(path)
     root = parts[0]
-    if root not in ROOTS:
-        example = "a sweep sets paths such as params.eps or inputs.x.normal.mean"
-        report.add(axis, f'"{path}" leads nowhere: {example}', allowed=ROOTS, near=root, value=False)
-    elif not all(parts) or (len(parts) > 1 and root not in ("params", "inputs")):
+    if root not in roots:
+        message = f'"{path}" leads nowhere: a sweep sets paths such as {example}'
+        report.add(axis, message, allowed=roots, near=root, value=False)
+    elif not all(parts) or (len(parts) > 1 and root in SCALARS):
         report.add(axis, f'"{path}" leads nowhere', value=False)
     if not axis.is_list:
         report.add(axis, f"a sweep lists the values of {path}: [first, second]")

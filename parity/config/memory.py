@@ -1,0 +1,56 @@
+"""What a case needs of the machine's memory, as measured at the peaks of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from parity.cases.training.spec import Training
+
+ORACLE_BYTES = 64
+BACKEND_BYTES = 24
+"""Per element of all inputs, outputs and gradients: LayerNorm with 5e6 elements in x took 0.84 GiB in the host, where
+the oracle keeps its intermediate values in longdouble, and as much in a numpy worker."""
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that the host needs, and each backend."""
+
+    host: int
+    backend: int
+
+    def total(self, n_backends: int) -> int:
+        """Bytes of the whole run while this case is computed."""
+        return self.host + n_backends * self.backend
+
+
+def memory_of_op(n_elements: int) -> Memory:
+    """For an op whose inputs, outputs and gradients have so many elements."""
+    return Memory(ORACLE_BYTES * n_elements, BACKEND_BYTES * n_elements)
+
+
+WIDE, NARROW = 16, 8
+"""Bytes of a number in longdouble and float64."""
+
+COPIES = 8
+"""A worker's parameters, gradients and states, before a step and after it, and what it is about to send."""
+
+RING = 2**27
+"""Bytes of past steps that a worker keeps at most."""
+
+
+def memory_of_training(training: Training, n_computed: int) -> Memory:
+    """For a training whose model computes so many numbers for an example.
+
+    Everyone holds the data, a few copies of the model, and the values of a micro-batch twice, forward and backward; the
+    runs of the ensemble are more such workers. The host holds everyone's curves, and a step of the oracle.
+    """
+    n_weights = sum(prod(parameter.shape) for parameter in training.tensors)
+    data = NARROW * training.data.rows * (prod(training.data.x) + prod(training.data.target))
+    step = COPIES * n_weights + 2 * n_computed * (training.batch_size // training.accumulation)
+    curves = 2 * NARROW * training.steps * (len(training.tensors) + training.batch_size)
+    worker = data + NARROW * step + min(RING, NARROW * COPIES * n_weights * training.steps) + curves
+    return Memory(data + WIDE * step + (training.members + 2) * worker, worker)
