@@ -29,6 +29,8 @@ CASES = {
     "sgd-first": planned("sgd", param=(9, 7), lr=0.1, momentum=0.9, dampening=0.3, step=1),
     "adam": planned("adam", param=(9, 7), lr=0.1, betas=(0.8, 0.97), eps=0.01, weight_decay=0.1, step=3),
     "adamw": planned("adamw", param=(9, 7), lr=0.1, betas=(0.8, 0.97), eps=0.01, weight_decay=0.1, step=3),
+    "lamb": planned("lamb", param=(9, 7), lr=0.1, betas=(0.8, 0.97), eps=0.01, weight_decay=0.1, step=3),
+    "lamb-without-decay": planned("lamb", param=(31, 7), lr=0.1, betas=(0.8, 0.97), eps=0.01, weight_decay=0.0),
     "rmsprop": planned("rmsprop", param=(9, 7), eps=0.01, momentum=0.9, weight_decay=0.1),
     "adagrad": planned("adagrad", param=(9, 7), eps=0.01, weight_decay=0.1, lr_decay=0.1, step=3),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),

@@ -8,6 +8,7 @@ from parity.cases.batch_norm import BATCH_NORM
 from parity.cases.clip_grad import CLIP_GRAD_NORM, CLIP_GRAD_VALUE
 from parity.cases.group_norm import GROUP_NORM
 from parity.cases.instance_norm import INSTANCE_NORM
+from parity.cases.lamb import LAMB
 from parity.cases.layer_norm import LAYER_NORM
 from parity.cases.linear import LINEAR
 from parity.cases.op import Op
@@ -26,6 +27,7 @@ OPS: Mapping[str, Op] = {
         SGD,
         ADAM,
         ADAMW,
+        LAMB,
         RMSPROP,
         ADAGRAD,
     )

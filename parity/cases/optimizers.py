@@ -163,33 +163,51 @@ def adam(
     params: AdamParams,
     *,
     decoupled: bool | None = None,
+    rates_dtype: str | None = None,
+    **knobs: Any,
+) -> dict[str, Any]:
+    """The oracle (Kingma and Ba, 2015, algorithm 1); `decoupled` is AdamW's decay.
+
+    `rates_dtype` is what lr over the correction and lr * weight_decay are computed in; the other knobs are those of
+    `adam_update`.
+    """
+    shrink = isinstance(params, AdamWParams) if decoupled is None else decoupled
+    param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=shrink, dtype=rates_dtype)
+    update, state = adam_update({**tensors, "grad": grad}, params, params.lr, rates_dtype=rates_dtype, **knobs)
+    return {"param": param - update, **state}
+
+
+def adam_update(
+    tensors: Mapping[str, Any],
+    params: Any,
+    lr: float,
+    *,
     eps_placement: Placement = "after",
     bias_correction: bool = True,
     betas_dtype: str | None = None,
     powers_dtype: str | None = None,
     rates_dtype: str | None = None,
-) -> dict[str, Any]:
-    """The oracle (Kingma and Ba, 2015, algorithm 1); `decoupled` is AdamW's decay.
+) -> tuple[Any, dict[str, Any]]:
+    """`lr` times the corrected first moment over the root of the second, and both moments.
 
-    `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (their section
-    2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in, `powers_dtype` the
-    powers beta^t of the correction; `rates_dtype` is what lr over that and lr * weight_decay are computed in.
+    `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
+    section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
+    `powers_dtype` the powers beta^t of the correction.
     """
-    shrink = isinstance(params, AdamWParams) if decoupled is None else decoupled
-    param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=shrink, dtype=rates_dtype)
+    grad = tensors["grad"]
     beta1, beta2 = narrowed(params.betas, betas_dtype)
     first = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
     second = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
     powers = narrowed([beta**params.step for beta in params.betas], powers_dtype)
     bc1, bc2 = (1.0 - power if bias_correction else 1.0 for power in powers)
-    rate, root = rate_and_root(params.lr, bc1, bc2, rates_dtype)
+    rate, root = rate_and_root(lr, bc1, bc2, rates_dtype)
     if eps_placement == "hat":
         update = rate * root * first / (np.sqrt(second) + params.eps)
     elif eps_placement == "inside":
         update = rate * first / np.sqrt(second / (root * root) + params.eps)
     else:
         update = rate * first / (np.sqrt(second) / root + params.eps)
-    return {"param": param - update, "exp_avg": first, "exp_avg_sq": second}
+    return update, {"exp_avg": first, "exp_avg_sq": second}
 
 
 def rmsprop(
