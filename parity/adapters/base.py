@@ -6,6 +6,7 @@ PyTorch's names and layouts, and returns a tensor, or a mapping by output name.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,9 +43,14 @@ class Adapter:
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
 
-    def __init__(self, device: str, threads: int) -> None:
+    trainers: ClassVar[Mapping[str, str]] = {}
+    """Mode to the place of the class that trains in it: `module:Class`."""
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         self.device = device
         self.threads = threads
+        self.mode = mode
+        self.ranks = ranks
 
     def version(self) -> str:
         """The framework's version."""
@@ -95,6 +101,14 @@ class Adapter:
         if function is None:
             raise Unsupported(f"{type(self).__name__} has no method for {op}")
         return function  # type: ignore[no-any-return]
+
+    def trainer(self, job: Any) -> Any:
+        """A `parity.adapters.training.base.Trainer` for a TrainJob; raises Unsupported where this mode has none."""
+        place = self.trainers.get(self.mode)
+        if place is None:
+            raise Unsupported(f"{type(self).__name__} does not train in the mode {self.mode}")
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)(self, job)
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
         """`leaf`, for an array or a list of arrays."""

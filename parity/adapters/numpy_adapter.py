@@ -15,10 +15,10 @@ class NumpyAdapter(Adapter):
 
     needs_backward = True
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import numpy
 
-        super().__init__(device, threads)
+        super().__init__(device, threads, mode, ranks)
         self.numpy = numpy
 
     @classmethod

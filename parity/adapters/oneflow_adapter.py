@@ -15,12 +15,12 @@ class OneflowAdapter(TorchStyleAdapter):
 
     no_kernel = (r"Cannot find the kernel matching", r"no kernel|kernel.*not (found|registered)")
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # OneFlow 0.9.0 would write a folder `log` into the working directory.
         os.environ.setdefault("GLOG_logtostderr", "1")
         import oneflow
 
-        super().__init__(device, threads)
+        super().__init__(device, threads, mode, ranks)
         self.framework = oneflow
 
     def describe(self, error: BaseException) -> str:

@@ -24,10 +24,10 @@ class PaddleAdapter(Adapter):
         r"[Tt]he kernel (\(|`|with key).*(not registered|not found)",
     )
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import paddle
 
-        super().__init__(device, threads)
+        super().__init__(device, threads, mode, ranks)
         paddle.set_device(device)
         self.paddle = paddle
         self.functional = paddle.nn.functional

@@ -13,10 +13,10 @@ class TorchAdapter(TorchStyleAdapter):
 
     no_kernel = (r'"\w+" not implemented for',)
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import torch
 
-        super().__init__(device, threads)
+        super().__init__(device, threads, mode, ranks)
         if device == "cuda" and not torch.cuda.is_available():
             raise Unsupported("torch sees no CUDA device here; use `device: cpu`")
         torch.set_num_threads(threads)
