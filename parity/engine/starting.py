@@ -87,4 +87,5 @@ def hello(spec: BackendSpec, threads: int) -> Message:
         "device": spec.device,
         "threads": threads,
         "mode": spec.mode,
+        "ranks": spec.ranks,
     }

@@ -1,0 +1,143 @@
+"""The workers of trainings: one process for each participant, kept warm from one training to the next."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity import environments
+from parity.config.plan import BackendSpec
+from parity.engine.backend import Announced, BackendStarted, EngineOptions
+from parity.engine.logs import RunLog
+from parity.engine.process import Message, WorkerError, WorkerProcess, kill_children, kill_strays
+from parity.engine.slots import Scratch, Slots
+from parity.engine.starting import BackendError, greet, load_ops, resolve, spawn
+from parity.outcome import Outcome
+
+Reply = tuple[Message, dict[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that serves `spec`, with the slot through which its tensors come."""
+
+    spec: BackendSpec
+    process: WorkerProcess
+    slots: Slots
+    slot: Path
+
+    def ask(self, request: Message, timeout_s: float) -> Reply:
+        """The reply, and its tensors as arrays of their own. Raises WorkerError, with the process ended."""
+        reply = self.process.request({**request, "slot": str(self.slot)}, timeout_s)
+        try:
+            Outcome(reply["outcome"])
+            found = self.slots.outputs(self.slot, reply.get("tensors", []))
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise self.nonsense(error) from error
+        return reply, {name: np.array(output.values) for name, output in found.items() if output.values is not None}
+
+    def nonsense(self, error: Exception) -> WorkerError:
+        """The worker lied, so that it is ended; the error to raise."""
+        self.process.kill()
+        return WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}")
+
+
+class Workers:
+    """Gives a worker to whoever wants one of a backend, and ends them all; `post` takes the events of their starts.
+
+    Several threads may take and give back. At most `n_computing` of them should be at work at the same time.
+    """
+
+    def __init__(self, options: EngineOptions, ops: Sequence[str], log: RunLog, post: Callable[[Any], None]) -> None:
+        self.options = options
+        self.n_computing = options.jobs or os.cpu_count() or 1
+        self.scratch = Scratch()
+        self._ops = ops
+        self._log = log
+        self._post = post
+        self._idle: dict[BackendSpec, list[Worker]] = {}
+        self._interpreters: dict[BackendSpec, environments.Interpreter | BackendError] = {}
+        self._told: set[BackendSpec] = set()
+        self._processes: list[WorkerProcess] = []
+        self._lock = threading.Lock()
+        self._resolving = threading.Lock()
+        self._stopped = threading.Event()
+
+    def take(self, spec: BackendSpec) -> Worker:
+        """A worker that serves `spec`; raises BackendError where none starts."""
+        interpreter = self._interpreter(spec)
+        with self._lock:
+            idle = self._idle.get(spec, [])
+            while idle:
+                worker = idle.pop()
+                if worker.process.alive:
+                    return worker
+                worker.process.kill()
+        return self._new(spec, interpreter)
+
+    def give_back(self, worker: Worker) -> None:
+        """The worker is free for another training."""
+        with self._lock:
+            self._idle.setdefault(worker.spec, []).append(worker)
+
+    def stop(self) -> None:
+        """End every process now; what is asked of them fails."""
+        self._stopped.set()
+        with self._lock:
+            for process in self._processes:
+                process.kill()
+        if self._resolving.locked():
+            # Only an installer that is at work on an environment is left.
+            kill_children()
+
+    def close(self) -> None:
+        """End every process, and what it left behind."""
+        for worker in (worker for idle in self._idle.values() for worker in idle):
+            worker.process.close()
+        self.stop()
+        kill_strays(process.cookie for process in self._processes)
+        self.scratch.remove()
+
+    def _interpreter(self, spec: BackendSpec) -> environments.Interpreter:
+        with self._resolving:
+            if spec not in self._interpreters:
+                try:
+                    found: environments.Interpreter | BackendError = resolve(
+                        spec, provision=self.options.provision, announce=self._announce
+                    )
+                except BackendError as error:
+                    found = error
+                self._interpreters[spec] = found
+        found = self._interpreters[spec]
+        if isinstance(found, BackendError):
+            raise BackendError(str(found), found.outcome)
+        return found
+
+    def _announce(self, text: str) -> None:
+        if self._stopped.is_set():
+            raise BackendError("stopped")
+        self._post(Announced(text))
+
+    def _new(self, spec: BackendSpec, interpreter: environments.Interpreter) -> Worker:
+        with self._lock:
+            if self._stopped.is_set():
+                raise BackendError("stopped")
+            process = spawn(interpreter, self.options.threads, self._log)
+            slots = Slots(self.scratch.folder, f"training-{len(self._processes)}", 1)
+            self._processes.append(process)
+        info = greet(process, spec, interpreter, self.options.threads)
+        if spec not in self._told:
+            self._told.add(spec)
+            self._post(BackendStarted(info))
+        load_ops(process, spec, self._ops, self.options.timeout_s)
+        slot = slots.take(self._stopped)
+        if slot is None:
+            raise BackendError("stopped")
+        return Worker(spec, process, slots, slot)
