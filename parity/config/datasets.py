@@ -69,7 +69,7 @@ def _over(node: Node | None, implied: Mapping[str, Any], case: Node) -> Node | N
     if "name" in written and written["name"].value != implied["name"]:
         return node
     place = case.get("model") or case
-    base = {key: plain_node(value, place) for key, value in implied.items()}
+    base = {key: replace(plain_node(value, place), key=f"{case.key}.data.{key}") for key, value in implied.items()}
     return (node or child(case, "data", {})).with_value({**base, **written})
 
 
@@ -95,8 +95,11 @@ def _sane(found: DataSet, node: Node, report: Report) -> bool:
         report.add(node.mapping["rows"], f"rows must be 1 or more, not {data.rows}")
     elif len(data.x) > MAX_AXES:
         report.add(node, f"an example has at most {MAX_AXES} axes, not {len(data.x)}")
-    elif max(n_elements, prod(found.output)) > MAX_ELEMENTS:
+    elif n_elements > MAX_ELEMENTS:
         report.add(node, f"the data set would have {n_elements} numbers; at most {MAX_ELEMENTS} are possible")
+    elif prod(found.output) > MAX_ELEMENTS:
+        message = f"the model would answer an example with {prod(found.output)} numbers; at most {MAX_ELEMENTS}"
+        report.add(node, message)
     else:
         return True
     return False

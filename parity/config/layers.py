@@ -94,7 +94,7 @@ def _read(item: Node, report: Report) -> WrittenLayer | None:
         report.add(node, f"the options of a layer are a mapping: {{{name}: {{option: value}}}}")
         return None
     inner = node.get("layers")
-    if kind.adds and inner is not None and (not inner.is_list or not inner.items):
+    if kind.adds and inner is not None and not inner.is_list:
         report.add(inner, f"{name} holds a list of layers: [linear: {{out_features: 64}}, ...]")
         return None
     options = fill(kind.options, node, report, name)

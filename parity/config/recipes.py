@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from parity.cases.op import CaseError, Op
 from parity.cases.optimizers import check as check_optimizer
-from parity.cases.training.groups import DECAY, PatternGroup, grouped, matching, members
+from parity.cases.training.groups import DECAY, PatternGroup, grouped, matching
 from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.schedules import check as check_schedule
 from parity.cases.training.spec import Clip, Group, Schedule
@@ -64,7 +64,8 @@ def optimizers(ops: Mapping[str, Op]) -> dict[str, Op]:
 
 def choice(node: Node, table: Mapping[str, Any], what: str, report: Report) -> str | None:
     """The `name` of a mapping, if it is in the table; reports it when not."""
-    if not require_mapping(node, report, what):
+    if not node.is_mapping:
+        report.add(node, f"{what} is a name, or a mapping: {{name: {next(iter(table))}, ...}}", allowed=table)
         return None
     entry = node.get("name")
     if entry is None:
@@ -129,38 +130,17 @@ class Optimizer:
     options: Mapping[str, Any]
     groups: tuple[PatternGroup, ...]
     excludes: tuple[str, ...]
-    node: Node
 
-    def over(self, names: Sequence[str], report: Report) -> tuple[Group, ...]:
-        """Its groups over a model's parameters, after reporting patterns that match nothing or name one twice."""
-        self._check_patterns(names, report)
-        claimed: dict[str, int] = {}
-        for i, group in enumerate(self.groups):
-            place = self.node.mapping["groups"].items[i]
-            twice = [name for name in members(group, names) if name in claimed]
-            if twice:
-                first = min(twice, key=names.index)
-                report.add(place, f'"{first}" is in groups[{claimed[first]}] already; it can be in one group only')
-            claimed |= {name: i for name in members(group, names) if name not in claimed}
+    def over(self, names: Sequence[str]) -> tuple[Group, ...]:
+        """Its groups over a model's parameters."""
         return grouped(names, self.options, self.groups, self.excludes)
 
-    def _check_patterns(self, names: Sequence[str], report: Report) -> None:
-        """Reports every pattern that matches no parameter."""
-        for node in _patterns(self.node):
-            if not matching(node.text, names):
-                near = f"; *{node.text}* would match" if matching(f"*{node.text}*", names) else ""
-                message = f'no parameter is called "{node.text}" (patterns match whole names){near}'
-                report.add(node, message, allowed=names, near=node.text)
 
-
-def parse_optimizer(node: Node | None, case: Node, ops: Mapping[str, Op], report: Report) -> Optimizer | None:
+def parse_optimizer(node: Node | None, ops: Mapping[str, Op], report: Report) -> Optimizer | None:
     """The optimizer, or None after reporting what is wrong."""
     table = optimizers(ops)
-    if node is None:
-        report.add(case, 'a training needs an "optimizer"', key=f"{case.key}.optimizer", allowed=table)
-        return None
-    name = choice(node, table, "optimizer", report)
-    if name is None:
+    name = None if node is None else choice(node, table, "optimizer", report)
+    if node is None or name is None:
         return None
     n_before = len(report)
     bare = without(node, "name", "groups", EXCLUDES)
@@ -171,7 +151,7 @@ def parse_optimizer(node: Node | None, case: Node, ops: Mapping[str, Op], report
         report.add(node.mapping[EXCLUDES], f"{name} has no {DECAY}")
     if options is None or len(report) > n_before:
         return None
-    return Optimizer(name, options, tuple(group for group in groups if group is not None), excludes, node)
+    return Optimizer(name, options, tuple(group for group in groups if group is not None), excludes)
 
 
 def _options(node: Node, op: Op, report: Report, beside: Sequence[str]) -> dict[str, Any] | None:
@@ -196,11 +176,29 @@ def _group(node: Node, base: Node, op: Op, report: Report) -> PatternGroup | Non
     return None if options is None else PatternGroup(tuple(item.text for item in patterns), options)
 
 
-def _patterns(node: Node) -> list[Node]:
-    """Every pattern of an optimizer, where it stands."""
-    groups = node.get("groups")
-    lists = [node.get(EXCLUDES), *(item.get("parameters") for item in (groups.items if groups is not None else ()))]
-    return [item for entry in lists if entry is not None for item in entry.items]
+def check_patterns(node: Node, names: Sequence[str], report: Report) -> None:
+    """Reports an optimizer's patterns that match no parameter, and parameters that are in two groups."""
+    excludes, groups = node.get(EXCLUDES), node.get("groups")
+    for pattern in excludes.items if excludes is not None else ():
+        _check_pattern(pattern, names, report)
+    claimed: dict[str, int] = {}
+    for i, group in enumerate(groups.items if groups is not None else ()):
+        patterns = (group.get("parameters") or group).items
+        for pattern in patterns:
+            _check_pattern(pattern, names, report)
+        own = [name for name in names if any(matching(pattern.text, [name]) for pattern in patterns)]
+        twice = next((name for name in own if name in claimed), None)
+        if twice is not None:
+            report.add(group, f'"{twice}" is in groups[{claimed[twice]}] already; it can be in one group only')
+        claimed = {**dict.fromkeys(own, i), **claimed}
+
+
+def _check_pattern(node: Node, names: Sequence[str], report: Report) -> None:
+    if isinstance(node.value, str) and not matching(node.value, names):
+        wider = f"; *{node.value}* would match" if matching(f"*{node.value}*", names) else ""
+        message = f'no parameter is called "{node.value}" (a pattern matches a whole name){wider}'
+        layers = dict.fromkeys(f"{name.rpartition('.')[0]}.*" for name in names)
+        report.add(node, message, allowed=(*names, *layers), near=node.value)
 
 
 def _listed(node: Node, key: str, report: Report) -> tuple[Node, ...]:

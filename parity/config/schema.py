@@ -14,19 +14,32 @@ from pydantic import TypeAdapter
 from parity.cases import OPS
 from parity.cases.draw import COARSENESS, DISTRIBUTIONS, Special
 from parity.cases.op import Input, Op
+from parity.cases.training.data import GENERATORS
+from parity.cases.training.kinds import KINDS, Kind
+from parity.cases.training.presets import PRESETS
+from parity.cases.training.schedules import SCHEDULES
+from parity.cases.training.spec import TRAIN
 from parity.config.backends import ADAPTERS, MAX_RANKS
 from parity.config.backends import KEYS as BACKEND_KEYS
+from parity.config.datasets import RowOptions
 from parity.config.documents import VERSION
 from parity.config.known import MEASURED, UNSUPPORTED, KnownEntry
 from parity.config.loader import MAX_SEED
 from parity.config.plan import Tolerance
+from parity.config.recipes import CLIPS, EXCLUDES, STEP, optimizers
+from parity.config.sweep import SCALARS
 from parity.config.tensors import MAX_AXES
+from parity.config.training import COUNTS, KIND, NAMED, ROOTS, EnsembleOptions
 from parity.config.tree import DRAW_KEYS
 from parity.diagnoses import DIAGNOSES
 
 Schema = dict[str, Any]
 
 SWEPT = r"^(params|inputs)(\..+)?$|^(op|dtypes|gradients)$"
+SWEPT_OF_TRAINING = (
+    rf"^({'|'.join(root for root in ROOTS if root not in SCALARS)})(\..+)?$"
+    rf"|^({'|'.join(root for root in ROOTS if root in SCALARS)})$"
+)
 TEXT: Schema = {"type": "string"}
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
 
@@ -102,7 +115,10 @@ def _definitions() -> Schema:
             }
         ),
         "tensor": _tensor(),
-        "case": _case(),
+        "case": {"if": {"required": [KIND]}, "then": ref("training"), "else": ref("op_case")},
+        "op_case": _case(),
+        "training": _training(),
+        **_training_parts(),
         "known": _known(),
         **{f"{name}.params": dataclass_schema(op.params) for name, op in OPS.items()},
         **{f"{name}.inputs": _inputs(op) for name, op in OPS.items()},
@@ -197,6 +213,75 @@ def _case() -> Schema:
         for name, op in OPS.items()
     ]
     return {**whole, "allOf": by_op}
+
+
+def _training() -> Schema:
+    counts = dict.fromkeys(COUNTS, or_reference({"type": "integer", "minimum": 1}))
+    swept = {"type": "object", "patternProperties": {SWEPT_OF_TRAINING: array({})}, "additionalProperties": False}
+    model = mapping({name: _options(preset.options) for name, preset in PRESETS.items()})
+    models = {"anyOf": [{"enum": list(PRESETS)}, {**model, "maxProperties": 1}, array(ref("layer"))]}
+    return mapping(
+        {
+            "id": {"type": ["string", "number"]},
+            KIND: {"const": TRAIN, "description": "a training: all steps of it in every backend, side by side"},
+            "model": models,
+            **{part: or_reference(ref(f"training.{part}")) for part in NAMED},
+            "loss": or_reference({"enum": sorted({kind.loss for kind in GENERATORS.values()})}),
+            **counts,
+            "ensemble": dataclass_schema(EnsembleOptions),
+            "sweep": swept,
+            "dtypes": COMMON["dtypes"],
+            "tolerance": COMMON["tolerance"],
+        },
+        required=[KIND],
+    )
+
+
+def _training_parts() -> dict[str, Schema]:
+    """The layers of a model, and what goes by a name: data, optimizer, schedule, clip."""
+    rows = dataclass_schema(RowOptions)["properties"]
+    return {
+        "layer": _layer(),
+        **{f"layer.{name}": _options(kind.options, _layers_in(kind)) for name, kind in KINDS.items()},
+        "training.data": _by_name({name: {**_keys(kind.options), **rows} for name, kind in GENERATORS.items()}),
+        "training.optimizer": _by_name({name: _optimizer(op) for name, op in optimizers(OPS).items()}),
+        "training.schedule": _by_name({name: _keys(kind.options) for name, kind in SCHEDULES.items()}),
+        "training.clip": {"anyOf": [_by_name({name: _keys(cls) for name, cls in CLIPS.items()}), {"type": "null"}]},
+    }
+
+
+def _by_name(table: Mapping[str, dict[str, Schema]]) -> Schema:
+    """A name of the table, or a mapping with the options that go with it; a sweep may bring the name."""
+    named = [mapping({"name": or_reference({"const": name}), **options}) for name, options in table.items()]
+    return {"anyOf": [{"enum": list(table)}, *named]}
+
+
+def _keys(cls: type[Any]) -> dict[str, Schema]:
+    return {key: schema for key, schema in dataclass_schema(cls)["properties"].items() if key != STEP}
+
+
+def _optimizer(op: Op) -> dict[str, Schema]:
+    patterns = {"type": "array", "items": TEXT}
+    group = mapping({"parameters": {**patterns, "minItems": 1}, **_keys(op.params)}, required=["parameters"])
+    return {**_keys(op.params), "groups": {"type": "array", "items": group}, EXCLUDES: patterns}
+
+
+def _options(cls: type[Any], others: Mapping[str, Schema] | None = None) -> Schema:
+    """The options of a preset or a layer, which may all be left out; `others` are described elsewhere."""
+    return {"anyOf": [mapping({**_keys(cls), **(others or {})}), {"type": "null"}]}
+
+
+def _layers_in(kind: Kind) -> dict[str, Schema]:
+    return {"layers": array(ref("layer"))} if kind.adds else {}
+
+
+def _layer() -> Schema:
+    """A kind, or a mapping from it to its options or to the one that stands for them."""
+    kinds = {}
+    for name, kind in KINDS.items():
+        short = {**_keys(kind.options), **_layers_in(kind)}.get(kind.short)
+        kinds[name] = {"anyOf": [ref(f"layer.{name}"), short]} if short else ref(f"layer.{name}")
+    return {"anyOf": [{"enum": list(KINDS)}, {**mapping(kinds), "minProperties": 1, "maxProperties": 1}]}
 
 
 def _defaults() -> Schema:

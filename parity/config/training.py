@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from parity.cases.op import Op
 from parity.cases.training.data import GENERATORS
 from parity.cases.training.kinds import Signal
 from parity.cases.training.presets import PRESETS, Preset
@@ -18,7 +19,7 @@ from parity.config.layers import Model, build_model
 from parity.config.memory import memory_of_training
 from parity.config.nodes import Node, Report
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
-from parity.config.recipes import parse_clip, parse_optimizer, parse_schedule, without
+from parity.config.recipes import check_patterns, optimizers, parse_clip, parse_optimizer, parse_schedule, without
 from parity.config.references import substitute
 from parity.config.sweep import Combination, expand, suffixes
 from parity.config.tolerances import check_tensor_names, parse_tolerance
@@ -74,12 +75,20 @@ def build_trainings(node: Node, scope: Scope) -> Iterator[BuiltCase]:
         message = "no such kind of case; a case of an op has none"
         scope.report.add(kind, message, allowed=(TRAIN,), near=kind.text)
         return
-    check_keys(node, KEYS, scope.report, "a training")
+    check_keys(node, KEYS, scope.report, "a training", _required(node, scope.ops))
     bare = node.with_value({key: entry for key, entry in node.mapping.items() if key in KEYS})
     for combination in expand(_spelled_out(bare), scope.report, ROOTS, "optimizer.lr or steps"):
         built = _build(combination, scope)
         if built is not None:
             yield built
+
+
+def _required(node: Node, ops: Mapping[str, Op]) -> dict[str, str]:
+    """What a training must say itself, unless its sweep does."""
+    swept = (node.get("sweep") or node).mapping if node.get("sweep") else {}
+    said = {path.partition(".")[0] for path in swept}
+    wanted = {"model": f"a list of layers, or one of {', '.join(PRESETS)}", "optimizer": ", ".join(optimizers(ops))}
+    return {key: phrase for key, phrase in wanted.items() if key not in said}
 
 
 def _spelled_out(case: Node) -> Node:
@@ -150,24 +159,23 @@ def _training(case: Node, scope: Scope) -> tuple[Training, int] | None:
     known = chosen is not None or (case.get("model") or case).is_list
     dataset = parse_data(case.get("data"), chosen.data if chosen else {}, case, report) if known else None
     model = _model(case, chosen, dataset, _rows(case, counts, report), report)
-    optimizer = parse_optimizer(case.get("optimizer"), case, scope.ops, report)
+    optimizer = parse_optimizer(case.get("optimizer"), scope.ops, report)
     schedule = parse_schedule(case.get("schedule"), counts["steps"], report)
     clip = parse_clip(case.get("clip"), report)
     ensemble = _ensemble(case.get("ensemble"), report)
     if dataset is not None:
         _check_rows(case, dataset.data, counts, report)
         _check_loss(case.get("loss"), dataset, report)
-    if model is None or optimizer is None:
-        return None
-    names = [p.name for layer in walk(model.layers) for p in layer.parameters if p.trained]
-    groups = optimizer.over(names, report)
-    if dataset is None or schedule is None or ensemble is None or len(report) > n_before:
+    names = [p.name for layer in walk(model.layers) for p in layer.parameters if p.trained] if model else []
+    if names and case.get("optimizer") is not None:
+        check_patterns(case.mapping["optimizer"], names, report)
+    if len(report) > n_before or not (model and dataset and optimizer and schedule and ensemble):
         return None
     training = Training(
         layers=model.layers,
         data=dataset.data,
         optimizer=optimizer.name,
-        groups=groups,
+        groups=optimizer.over(names),
         loss=Loss(dataset.loss),
         schedule=schedule,
         clip=clip,
@@ -205,11 +213,7 @@ def _rows(case: Node, counts: Mapping[str, int | None], report: Report) -> int |
 def _preset(case: Node, report: Report) -> ChosenPreset | None:
     """The model by its name; None for a list of layers, or after reporting what is wrong."""
     node = case.get("model")
-    if node is None:
-        message = 'a training needs a "model": a name, or a list of layers'
-        report.add(case, message, key=f"{case.key}.model", allowed=PRESETS)
-        return None
-    if node.is_list and node.items:
+    if node is None or node.items:
         return None
     if len(node.mapping) != 1:
         report.add(

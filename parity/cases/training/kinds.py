@@ -177,7 +177,12 @@ class AvgPool2d(Options):
 class Residual(Options):
     """x + what its layers make of it."""
 
-    layers: tuple[Any, ...]
+    layers: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.layers:
+            raise CaseError("layers", "residual needs layers: [linear: {out_features: 64}, ...]")
 
 
 def require_floats(signal: Signal, ranks: tuple[int, ...], layout: str) -> Shape:
