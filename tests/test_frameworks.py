@@ -33,6 +33,7 @@ cases:
   - {id: sgd-dampening, op: sgd, params: {lr: 0.1, momentum: 0.9, dampening: 0.4}, inputs: {param: {shape: [5, 6]}}}
   - {id: adam, op: adam, params: {lr: 0.1, weight_decay: 0.1, step: 5}, inputs: {param: {shape: [5, 6]}}}
   - {id: adamw, op: adamw, params: {lr: 0.1, betas: [0.8, 0.97], step: 1}, inputs: {param: {shape: [5, 6]}}}
+  - {id: lamb, op: lamb, params: {lr: 0.1, weight_decay: 0.1, step: 5}, inputs: {param: {shape: [5, 6]}}}
   - {id: rmsprop, op: rmsprop, params: {lr: 0.1, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}, square_avg: {uniform: {low: 1, high: 2}}}}
   - {id: rmsprop-momentum, op: rmsprop, params: {lr: 0.1, momentum: 0.9, centered: true}, inputs: {param: {shape: [5, 6]}, square_avg: {uniform: {low: 1, high: 2}}}}
   - {id: adagrad, op: adagrad, params: {lr: 0.1, weight_decay: 0.1}, inputs: {param: {shape: [5, 6]}}}
@@ -41,6 +42,7 @@ cases:
 
 BOTH = ("float32", "float64")
 LACKING = {
+    "torch": {("lamb", dtype) for dtype in BOTH},
     "paddle": {("clip-each", "float64"), *(("sgd-dampening", dtype) for dtype in BOTH)},
     "oneflow": {("rmsprop-momentum", dtype) for dtype in BOTH},
 }
@@ -51,7 +53,8 @@ CONVENTIONS = {
         ("batch_norm-1d", "running_var"),
         ("batch_norm-2d", "running_var"),
         *(("rmsprop-momentum", t) for t in ("param", "momentum_buffer")),
-    }
+    },
+    "oneflow": {("lamb", "param")},
 }
 """Tensors in which a backend follows another convention than PyTorch."""
 

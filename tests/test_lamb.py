@@ -31,6 +31,14 @@ def test_the_decay_is_scaled_with_the_rest():
     np.testing.assert_allclose(lamb(weight_decay=0.5)["param"], FIRST["param"] - 0.1 * ratio * update, rtol=1e-15)
 
 
+def test_a_decay_may_be_left_out_of_the_norm_or_out_of_what_is_scaled():
+    ratio, update, decay = 5 / 2**0.5, np.ones(2), 0.5 * FIRST["param"]
+    moves = {"unmeasured": ratio * (update + decay), "outside": ratio * update + decay}
+    for knob, move in moves.items():
+        found = lamb(knobs={"decay": knob}, weight_decay=0.5)["param"]
+        np.testing.assert_allclose(found, FIRST["param"] - 0.1 * move, rtol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["param", "grad"])
 def test_the_ratio_is_1_where_a_norm_is_0(name):
     found = lamb({**FIRST, name: np.zeros(2)}, eps=1e-6)

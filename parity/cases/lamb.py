@@ -11,7 +11,18 @@ import numpy as np
 from parity.cases.clip_grad import vector_norm
 from parity.cases.draw import Shape
 from parity.cases.op import Knob, Op
-from parity.cases.optimizers import ADAM, COUPLING, EXACT, FLOAT32, TINY, AdamParams, adam_update, counted
+from parity.cases.optimizers import (
+    ADAM,
+    COUPLING,
+    EXACT,
+    FLOAT32,
+    NARROW,
+    TINY,
+    AdamParams,
+    adam_update,
+    counted,
+    narrowed,
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,9 @@ class LambParams(AdamParams):
 
 
 Trust = Literal["always", "decayed", "clamped", "never"]
+Decay = Literal["inside", "unmeasured", "outside", "gradient"]
 LARGEST = 10.0
+ALL = ("betas_dtype", "powers_dtype", "rates_dtype")
 
 
 def lamb(
@@ -31,24 +44,27 @@ def lamb(
     params: LambParams,
     *,
     trust: Trust = "always",
-    decay: Literal["inside", "outside", "gradient"] = "inside",
+    decay: Decay = "inside",
+    rates_dtype: str | None = None,
     **knobs: Any,
 ) -> dict[str, Any]:
     """The oracle: param - lr * ratio * u, where u = adam's direction + weight_decay * param and ratio = |param| / |u|.
 
     `trust`: `decayed` has a ratio of 1 where nothing decays, `clamped` takes |param| for 10 at most, `never` has no
-    ratio. `decay`: `outside` of what the ratio scales, or added to the `gradient`. The other knobs are those of
+    ratio. `decay`: `unmeasured` is scaled by the ratio but left out of |u|, `outside` is not scaled, `gradient` adds it
+    to the gradient. lr, weight_decay and the correction's rate are kept in `rates_dtype`. The other knobs are those of
     `adam_update`.
     """
-    param, shrink = tensors["param"], params.weight_decay * tensors["param"]
+    lr, weight_decay = narrowed((params.lr, params.weight_decay), rates_dtype)
+    param, shrink = tensors["param"], weight_decay * tensors["param"]
     grad = tensors["grad"] + shrink if decay == "gradient" else tensors["grad"]
-    update, state = adam_update({**tensors, "grad": grad}, params, 1.0, **knobs)
-    if decay == "inside":
-        update = update + shrink
+    update, state = adam_update({**tensors, "grad": grad}, params, 1.0, rates_dtype=rates_dtype, **knobs)
+    measured = update + shrink if decay == "inside" else update
+    scaled = update + shrink if decay in ("inside", "unmeasured") else update
     fixed = trust == "never" or (trust == "decayed" and not params.weight_decay)
-    ratio = 1.0 if fixed else trust_ratio(param, update, LARGEST if trust == "clamped" else np.inf)
-    moved = param - params.lr * ratio * update
-    return {"param": moved - params.lr * shrink if decay == "outside" else moved, **state}
+    ratio = 1.0 if fixed else trust_ratio(param, measured, LARGEST if trust == "clamped" else np.inf)
+    moved = param - lr * ratio * scaled
+    return {"param": moved - lr * shrink if decay == "outside" else moved, **state}
 
 
 def trust_ratio(param: Any, update: Any, largest: float) -> Any:
@@ -57,21 +73,24 @@ def trust_ratio(param: Any, update: Any, largest: float) -> Any:
     return np.minimum(norms[0], largest) / norms[1] if all(norm > 0 for norm in norms) else norms[0].dtype.type(1)
 
 
+DECAYS = (
+    ("unmeasured", "trust-ratio"),
+    ("outside", "weight-decay-coupling"),
+    ("gradient", "weight-decay-coupling"),
+)
+
+
 def lamb_knobs(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about LAMB."""
     trusts = ["never", "clamped", *([] if params.weight_decay else ["decayed"])]
     norms = "a parameter whose norm is not that of its update, nor below 10"
-    decays = ("outside", "gradient") if params.weight_decay else ()
     return (
         *(Knob("trust-ratio", {"trust": trust}, told_by=norms) for trust in trusts),
-        *(Knob("weight-decay-coupling", {"decay": decay}, told_by=COUPLING) for decay in decays),
+        *(Knob(which, {"decay": decay}, told_by=COUPLING) for decay, which in DECAYS if params.weight_decay),
         *(Knob("eps-placement", {"eps_placement": where}, told_by=TINY) for where in ("hat", "inside")),
         Knob("bias-correction", {"bias_correction": False}, told_by="an early step"),
         *counted(params),
-        *(
-            Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT)
-            for kept in (("betas_dtype",), ("powers_dtype",), ("betas_dtype", "powers_dtype"))
-        ),
+        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in (*NARROW, ALL)),
     )
 
 
