@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TorchStyleAdapter
@@ -12,6 +13,7 @@ class TorchAdapter(TorchStyleAdapter):
     """torch.nn.functional and torch.nn.utils in eager mode, on a CPU or a CUDA device."""
 
     no_kernel = (r'"\w+" not implemented for',)
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.torch_trainer:TorchTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import torch

@@ -170,7 +170,7 @@ class Trainer:
         self.zero_grad()
         passes = [self.micro_batch(part) for part in np.split(rows, self.recipe["accumulation"])]
         for name, parts in zip(("rows", "output"), zip(*passes)):
-            keep(name, np.concatenate(parts))
+            keep(name, parts[0] if len(parts) == 1 else np.concatenate(parts))
         keep("loss", mean([loss for *_, loss in passes]))
         self.keep_gradients("grad", keep)
         norm = self.clip()
@@ -219,7 +219,7 @@ class Trainer:
         output = self.forward(self.tensor(self.job.x[rows]))
         loss = self.loss(output, self.tensor(self.job.target[rows]))
         self.backward(self.scaled(loss))
-        shown = self.adapter.to_numpy(self.detached(output)), self.adapter.to_numpy(self.detached(loss))
+        shown = self.adapter.to_numpy(output), self.adapter.to_numpy(loss)
         return self.gathered(rows), self.gathered(shown[0]), self.averaged(shown[1])
 
     def scaled(self, loss: Any) -> Any:
@@ -334,7 +334,6 @@ class Trainer:
         for name, buffer in self.buffers.items():
             self.assign(buffer, self.tensor(np.array(arrays[f"buffer.{name}"])))
         states = {name: self.imported_states(name, arrays) for name in self.states}
-        self.clear_gradients()
         if self.own_optimizer:
             self.own_states = states
             self.make_optimizer("sgd", [replace(group, options=PLAIN_SGD) for group in self.groups])
@@ -342,6 +341,7 @@ class Trainer:
             self.make_optimizer(self.recipe["optimizer"], self.groups)
             if done:
                 self.load_optimizer_state(done, states)
+        self.clear_gradients()
         if self.job.own("learning_rate") is None:
             self.make_schedule(done)
 

@@ -60,11 +60,12 @@ def state_names(optimizer: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in NEEDED_BY or options[NEEDED_BY[name]])
 
 
+def plain(value: Any) -> Any:
+    """An option of a message, with a tuple for a list."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 def group_of(message: Mapping[str, Any]) -> ParameterGroup:
     """A group from its message."""
-    options = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in message["options"].items()
-        if key != "lr"
-    }
+    options = {key: plain(value) for key, value in message["options"].items() if key != "lr"}
     return ParameterGroup(tuple(message["parameters"]), float(message["options"]["lr"]), options)
