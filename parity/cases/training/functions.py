@@ -116,11 +116,12 @@ def _patches_vjp(ans: Any, x: Any, size: int, stride: int, padding: int) -> Any:
 defvjp(patches, _patches_vjp, None, None, None)
 
 
-def softmax(x: Any, axis: int = -1) -> Any:
-    """exp(x) over its sum along `axis`, shifted by the maximum."""
+def softmax(x: Any, axis: int = -1, *, detached: bool = False) -> Any:
+    """exp(x) over its sum along `axis`, shifted by the maximum; the sum gets no gradient where it is `detached`."""
     axis %= getval(x).ndim
     powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True))
-    return powers / total(powers, (axis,))
+    sums = total(powers, (axis,))
+    return powers / (getval(sums) if detached else sums)
 
 
 def relu(x: Any) -> Any:

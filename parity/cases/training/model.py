@@ -130,17 +130,26 @@ def activation(_run: Pass, layer: Layer, x: Any, **instead: str) -> Any:
 
 
 def multi_head_attention(
-    run: Pass, layer: Layer, x: Any, *, scale: str = "head", axis: int = -1, absent: Sequence[str] = ()
+    run: Pass,
+    layer: Layer,
+    x: Any,
+    *,
+    scale: str = "head",
+    axis: int = -1,
+    absent: Sequence[str] = (),
+    transposed: bool = False,
+    detached: bool = False,
 ) -> Any:
     """softmax(q k^T / sqrt(d)) v in every head (Vaswani et al. 2017).
 
-    `scale`: d is the length of a head, with `embedding` of all of them, with `none` 1. `axis` is the softmax's.
+    `scale`: d is the length of a head, with `embedding` of all of them, with `none` 1. `axis` is the softmax's;
+    `transposed` takes the four matrices as they are stored; `detached` takes its sums for constants in the gradient.
     """
     own, heads = run.own(layer, absent), layer.options["num_heads"]
     n, length, width = x.shape
 
     def projected(name: str, values: Any) -> Any:
-        return run.affine(values, own[f"{name}.weight"], own.get(f"{name}.bias"))
+        return run.affine(values, own[f"{name}.weight"], own.get(f"{name}.bias"), transposed=transposed)
 
     def split(name: str) -> Any:
         return anp.transpose(projected(name, x).reshape((n, length, heads, width // heads)), (0, 2, 1, 3))
@@ -148,14 +157,13 @@ def multi_head_attention(
     query, key, value = (split(name) for name in ("q_proj", "k_proj", "v_proj"))
     divisor = {"head": width // heads, "embedding": width, "none": 1}[scale]
     scores = run.product(query, anp.swapaxes(key, -1, -2)) / np.sqrt(getval(x).dtype.type(divisor))
-    mixed = anp.transpose(run.product(functions.softmax(scores, axis), value), (0, 2, 1, 3))
+    mixed = anp.transpose(run.product(functions.softmax(scores, axis, detached=detached), value), (0, 2, 1, 3))
     return projected("out_proj", mixed.reshape((n, length, width)))
 
 
-def residual(run: Pass, layer: Layer, x: Any, *, skipped: bool = False) -> Any:
-    """x plus what the layers make of it; `skipped` leaves x out."""
-    inner = run.run(layer.layers, x)
-    return inner if skipped else x + inner
+def residual(run: Pass, layer: Layer, x: Any) -> Any:
+    """x plus what the layers make of it."""
+    return x + run.run(layer.layers, x)
 
 
 def flatten(_run: Pass, _layer: Layer, x: Any) -> Any:
