@@ -15,8 +15,9 @@ from parity.judge.catalogue import CATALOGUE
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.ledger import apply
 from parity.judge.verdict import Comparison, Verdict
+from parity.reporting.advice import ADVICE
 from parity.reporting.evidence import evidence_text
-from parity.reporting.explain import ADVICE, ExplainError, case_called, explain_case, explain_id, explain_list
+from parity.reporting.explain import ExplainError, case_called, explain_case, explain_id, explain_list
 from parity.reporting.reasons import FINDINGS, REASONS, aligned, limit, rounded_up
 from parity.reporting.results import Results, ResultsError
 from tests.configs.loading import load

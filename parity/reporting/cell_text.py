@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from parity.cases.training.spec import TRAIN
 from parity.config.nodes import printable
 from parity.reporting.answer import plural
 from parity.reporting.cells import NOT_COMPARED, Cell, Status
@@ -16,6 +17,7 @@ from parity.reporting.explain import rows_of, values_text
 from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.reasons import CaseRows, factor, number, reason
 from parity.reporting.results import Results, Row
+from parity.reporting.training import cell_lines, where_text
 
 MAX_NAMES = 4
 HIDDEN = "hidden by the tolerance"
@@ -61,7 +63,14 @@ def headline(cell: Cell) -> str:
         return printable(f"{who}: {cell.verdict}, {factor(cell.excess)} tolerances off")
     size = f", {factor(cell.excess)} tolerances off" if math.isfinite(cell.excess) else ""
     ratio = f", error ratio {factor(cell.ratio)}" if cell.ratio is not None and math.isfinite(cell.ratio) else ""
-    return printable(f"{who}: {tensors_text(cell)}{size}{ratio}{cause(cell)}")
+    parts = parting_text(cell)
+    return printable(f"{who}: {parts}{tensors_text(cell)}{size}{ratio}{cause(cell)}")
+
+
+def parting_text(cell: Cell) -> str:
+    """`parts at step 1 in the update; `, or nothing."""
+    found = None if cell.training is None else cell.training["parting"]
+    return f"{where_text(found)}; " if found else ""
 
 
 def tensors_text(cell: Cell) -> str:
@@ -102,6 +111,8 @@ def details(cell: Cell, rows: CaseRows) -> Iterator[str]:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
         return
+    if cell.training is not None:
+        yield from map(printable, cell_lines(cell.training))
     told: set[str] = set()
     for tensor in cell.tensors:
         group = [row for row in (*cell.failing, *cell.hidden) if row["tensor"] == tensor]
@@ -132,10 +143,15 @@ def tensor_lines(tensor: str, group: Sequence[Row], cell: Cell, rows: CaseRows, 
     yield from (f"  accepted: {row['known']}" for row in group[:1] if row["known"] is not None)
 
 
-def commands(case: Row, run_dir: str) -> tuple[str, str]:
-    """What to type to see more of a case."""
+def commands(case: Row, run_dir: str) -> tuple[str, ...]:
+    """What to type to see more of a case; a training has no script."""
     arguments = f"{shlex.quote(printable(run_dir))} {shlex.quote(printable(case['id']))}"
-    return f"parity explain {arguments}", f"parity repro {arguments}"
+    return tuple(f"parity {name} {arguments}" for name in ("explain", *scripts(case)))
+
+
+def scripts(case: Row) -> tuple[str, ...]:
+    """The command that makes a script of a case; there is none for a training."""
+    return () if case["op"] == TRAIN else ("repro",)
 
 
 def run_dir_of(results: Results) -> str:

@@ -17,6 +17,7 @@ from parity.config.plan import ORACLE
 from parity.judge.envelope import OFF
 from parity.reporting.answer import FAILING, answer, causes, plural, suspects
 from parity.reporting.cells import cells, counts, counts_text
+from parity.reporting.console_training import training_tables
 from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.reasons import SEVERITY, factor
 from parity.reporting.record import excess
@@ -67,6 +68,8 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     console.print(Text(f"cells: {counts_text(counts(cells(results)))}", style="dim"), soft_wrap=True)
     for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
         console.print(line, soft_wrap=True)
+    for part in training_tables(results, console.width, verbose=verbosity > 0):
+        console.print(part, soft_wrap=isinstance(part, Text))
     if results.comparisons:
         for op, comparisons in by_op(results).items():
             console.print()

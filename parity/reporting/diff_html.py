@@ -90,8 +90,8 @@ def case_commands(diff: Diff, names: Sequence[str]) -> Iterator[list[str]]:
     found = {side.run_dir: {cell.id for cell in side.cells.values() if cell.finding} for side in (diff.a, diff.b)}
     for name in names:
         side, case = stored[name]
-        explain, repro = commands(case, str(side.run_dir))
-        yield [explain, repro] if name in found[side.run_dir] else [explain]
+        explain, *repro = commands(case, str(side.run_dir))
+        yield [explain, *repro] if name in found[side.run_dir] else [explain]
 
 
 def shown(text: str) -> str:

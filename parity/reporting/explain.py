@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,15 +13,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from parity.cases.training.spec import TRAIN
 from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.judge.catalogue import CATALOGUE, Entry
 from parity.judge.verdict import Verdict
+from parity.reporting.advice import advice
 from parity.reporting.answer import plural
+from parity.reporting.console_training import SPARK_FROM, training_parts
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.reasons import (
     FAILING,
-    FINDINGS,
     CaseRows,
     aligned,
     failing,
@@ -33,6 +35,7 @@ from parity.reporting.reasons import (
 )
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row, as_number, read_results
+from parity.reporting.training import call_text, recipe, training_runs
 
 MAX_LISTED = 20
 MAX_PAIRS = 4
@@ -158,6 +161,7 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
     yield from not_run(rows, results)
     yield Text()
     yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
+    yield from trainings(rows, results)
     for (dtype, tensor), group in by_tensor(rows).items():
         yield Text()
         yield from tensor_parts(dtype, tensor, group, rows)
@@ -172,11 +176,19 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
     yield from next_steps(rows, run_dir)
 
 
+def trainings(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
+    """The curves and the probed steps of a training, in the dtypes that are asked for."""
+    dtypes = {row["dtype"] for row in rows.comparisons} or set(map(str, rows.case["dtypes"]))
+    for run in training_runs(results):
+        if run.id == rows.case["id"] and run.dtype in dtypes:
+            yield from training_parts(run, SPARK_FROM, probes=True)
+
+
 def computed(case: Row, results: Results, run_dir: Path) -> Iterator[RenderableType]:
     """The op with everything that it was given, and who computed it."""
     yield Text.assemble((printable(case["id"]), "bold"), "\n")
-    params = ", ".join(f"{name}={value}" for name, value in case["params"].items())
-    rows = [("op", f"{case['op']}({params})"), ("from", f"{case['source']['file']}:{case['source']['line']}")]
+    rows = recipe(case) if case["op"] == TRAIN else [("op", call_text(case))]
+    rows.append(("from", f"{case['source']['file']}:{case['source']['line']}"))
     for i, (name, item) in enumerate(case["inputs"].items()):
         rows.append(("" if i else "inputs", f"{name} {item['shape']} {item['draw']}"))
     rows.append(("dtypes", ", ".join(map(str, case["dtypes"]))))
@@ -185,8 +197,9 @@ def computed(case: Row, results: Results, run_dir: Path) -> Iterator[RenderableT
     files = [item["file"] for item in case["inputs"].values() if item["file"]]
     if files:
         rows.append(("stored in", f"{(run_dir / files[0]).parent}"))
+    width = max(LABEL_WIDTH, *(len(label) + 1 for label, _ in rows))
     for label, text in rows:
-        yield Text.assemble((f"{label:<{LABEL_WIDTH}}", "dim"), printable(text))
+        yield Text.assemble((f"{printable(label):<{width}}", "dim"), printable(text))
 
 
 def backend_text(row: Row, baseline: str) -> str:
@@ -275,24 +288,14 @@ def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     if rounding:
         yield Text("  rounding: give this case the tolerance that it needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for verdict in dict.fromkeys(row["verdict"] for row in found if row["verdict"] in FINDINGS):
-        yield Padding(Text(f"{verdict}: {ADVICE[verdict]}"), (0, 0, 0, 2), expand=False)
+    for said in advice(rows, found):
+        yield Padding(Text(said), (0, 0, 0, 2), expand=False)
     entries = list(known_entries(rows))
     if entries:
         yield Text("  to accept it, with your reason, under `known:` in the config:")
     for entry in entries:
         yield Text(f"    {printable(entry)}")
     yield from stored(rows, run_dir)
-
-
-ADVICE: Mapping[str, str] = {
-    "degraded": "look for an attribute (eps, momentum, a decay) or an inner step that is float32 in the float64 kernel",
-    "unstable": "look for a sum that cancels, E[x^2] - E[x]^2 above all; see whether it shows on your data",
-    "semantic": "compare the conventions (defaults, eps, ddof, axes, momentum, order); no tolerance is right here",
-    "nonfinite": "start at the element above, with its inputs; see whether the other side clamps or checks",
-    "structure": "mend the outputs first: names, shape and dtype as the op documents them",
-}
-"""Where to look, by verdict."""
 
 
 def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:

@@ -88,7 +88,7 @@ def case_annotations(results: Results) -> Iterator[Annotation]:
         worst = group[0]
         others = [f"{cell.backend} {cell.dtype}" for cell in group[1:]]
         also = f"; also {', '.join(others)}" if others else ""
-        explain, _ = commands(worst.case, run_dir_of(results))
+        explain, *_ = commands(worst.case, run_dir_of(results))
         message = f"{headline(worst)}{also}; {explain}"
         yield Annotation(LEVELS[worst.status], *place(worst.case), f"parity: {case_id}", message)
 

@@ -21,8 +21,10 @@ from parity.reporting.html_fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html_space import Detail, Space
 from parity.reporting.html_table import filters, statuses, table_row
 from parity.reporting.html_templates import n_bytes, rendered, source
+from parity.reporting.html_training import trainings
 from parity.reporting.ledger_rows import ledger_lines
 from parity.reporting.results import Results
+from parity.reporting.training import training_links
 
 MINUTES = len("2026-01-31T10:00")
 FINDINGS_HERE = "<!-- findings -->"
@@ -48,6 +50,7 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
     """What the page says, but for its findings."""
     numbers = counts(found)
     script = source("report.js")
+    links = training_links(results)
     return {
         "parity": results.run.get("parity"),
         "name": str(results.run.get("id") or run_dir.name),
@@ -62,9 +65,10 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
         "suspects": list(map(summary.marked_up, [*suspects(results), *ledger_lines(results.known)])),
         "gate": summary.gate_facts(results),
         "matrix": summary.matrix(found, results),
-        "rows": map(table_row, found),
+        "rows": [table_row(cell, links.get((cell.id, cell.dtype), "")) for cell in found],
         "filters": filters(found),
         "n_findings": sum(cell.finding for cell in found),
+        "trainings": trainings(results, found),
         "no_results": summary.no_results(found),
         "fingerprints": read_fingerprints(run_dir, fingerprints),
         "ledger": summary.ledger(results),

@@ -11,12 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from parity.cases.training.spec import TRAIN
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
 from parity.judge.catalogue import CATALOGUE, Entry
+from parity.reporting.advice import advice
+from parity.reporting.cell_text import scripts
 from parity.reporting.cells import Cell
 from parity.reporting.evidence import HARMLESS, evidence_text, residual_text
-from parity.reporting.explain import ADVICE, DIGITS
+from parity.reporting.explain import DIGITS
 from parity.reporting.html_figures import residuals
 from parity.reporting.html_pictures import Gallery, Picture
 from parity.reporting.reasons import (
@@ -32,6 +35,7 @@ from parity.reporting.reasons import (
     tolerance_entry,
 )
 from parity.reporting.results import Results, Row, as_number
+from parity.reporting.training import call_text, training_links
 
 MAX_COMPARISONS = 10
 MAX_ALIKE = 8
@@ -94,7 +98,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cell with all that is told of it."""
+    """A cell with all that is told of it; `training` is the anchor of its curves."""
 
     cell: Cell
     excess: str
@@ -106,6 +110,7 @@ class Finding:
     not_pictured: tuple[str, ...]
     causes: tuple[Cause, ...]
     accepted: tuple[Accepted, ...]
+    training: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ class Teller:
         self.results = results
         self.run_dir = run_dir
         self.gallery = Gallery(results, run_dir)
+        self._trainings = training_links(results)
         self._compared = by_case(results.comparisons)
         self._diagnosed = by_case(results.diagnoses)
         self._tensors: dict[tuple[str, str], CaseRows] = {}
@@ -158,6 +164,7 @@ class Teller:
     def finding(self, cell: Cell, n_pictures: int) -> Finding:
         """All that is told of a cell, with pictures of so many tensors."""
         rows = [*cell.failing, *cell.hidden]
+        n_pictures = 0 if cell.op == TRAIN else n_pictures
         shown = cell.tensors[:n_pictures]
         pictures = [self.gallery.picture(cell, name, self.ratios(cell, name), unit_of(rows, name)) for name in shown]
         return Finding(
@@ -171,6 +178,7 @@ class Teller:
             not_pictured=cell.tensors[n_pictures:] if n_pictures else (),
             causes=tuple(cause(as_number(row)) for row in cell.diagnoses),
             accepted=tuple(self.accepted(cell)),
+            training=self._trainings.get((cell.id, cell.dtype), ""),
         )
 
     def whys(self, cell: Cell, rows: Sequence[Row], pictured: Collection[str]) -> Iterator[Why]:
@@ -205,16 +213,15 @@ class Teller:
     def head(self, case: Row, anchor: str) -> CaseHead:
         """What is told of a case once for all of its cells."""
         rows = self.rows(case)
-        params = ", ".join(f"{name}={value}" for name, value in case["params"].items())
         inputs = [(name, sizes(item["shape"]), str(item["draw"])) for name, item in case["inputs"].items()]
         return CaseHead(
             id=case["id"],
             anchor=anchor,
-            call=f"{case['op']}({params})",
+            call=call_text(case),
             source=f"{case['source']['file']}:{case['source']['line']}",
             inputs=tuple(inputs),
             aligned=aligned(rows.comparisons),
-            commands=(self.command("repro", case["id"]), self.command("explain", case["id"])),
+            commands=tuple(self.command(name, case["id"]) for name in (*scripts(case), "explain")),
             steps=tuple(steps(rows)),
         )
 
@@ -335,8 +342,7 @@ def steps(rows: CaseRows) -> Iterator[Step]:
     """What to do about a case."""
     found = [row for row in failing(rows.comparisons) if row["known"] is None]
     rounding = [row for row in found if row["verdict"] not in FINDINGS]
-    for verdict in dict.fromkeys(row["verdict"] for row in found if row["verdict"] in FINDINGS):
-        yield Step(f"{verdict}: {ADVICE[verdict]}.")
+    yield from (Step(f"{said}.") for said in advice(rows, found))
     if rounding:
         text = "rounding: give this case the tolerance that it needs, or run with --fail-on degraded."
         yield Step(text, (tolerance_entry(rounding),))

@@ -20,7 +20,8 @@ NOT_FINITE = "nothing finite exceeds the tolerance"
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row; `link` is the anchor of a finding, `anchor` that of the row itself where it has no finding."""
+    """A row; `link` is the anchor of a finding, or else of the training; `anchor` that of the row itself where it has
+    no finding."""
 
     status: str
     label: str
@@ -37,8 +38,8 @@ class TableRow:
     anchor: str
 
 
-def table_row(cell: Cell) -> TableRow:
-    """The row of a cell."""
+def table_row(cell: Cell, training: str = "") -> TableRow:
+    """The row of a cell; `training` is the anchor of its training."""
     compared = cell.verdict != Verdict.NOT_COMPARED.value
     return TableRow(
         status=cell.status.value,
@@ -52,7 +53,7 @@ def table_row(cell: Cell) -> TableRow:
         excess=factor(cell.excess) if compared else "",
         ratio="" if cell.ratio is None else factor(cell.ratio),
         causes=because(cell),
-        link=cell.anchor if cell.finding else "",
+        link=cell.anchor if cell.finding else training,
         anchor="" if cell.finding else cell.anchor,
     )
 

@@ -26,6 +26,9 @@ from parity.reporting.cells import Cell, Status, cells, counts, counts_text
 from parity.reporting.reasons import factor
 from parity.reporting.results import Results
 from parity.reporting.safe import bounded, code, fenced, html_code, prose
+from parity.reporting.training import HEAD as TRAINING_HEAD
+from parity.reporting.training import TrainingRun, sentence, training_runs
+from parity.reporting.training import table_row as side_texts
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -125,6 +128,21 @@ def table(_: Results, found: Sequence[Cell]) -> Section:
     return Section(TABLE_HEAD, [row(cell) for cell in urgent(found)[:MAX_ROWS]], "", "cell", 0.5)
 
 
+def trainings(results: Results, _: Sequence[Cell]) -> Section:
+    """A table of the trainings in which somebody parts, and a line for each of the others."""
+    runs = sorted(training_runs(results), key=lambda run: not run.parted)
+    pieces = [f"\n{code(run.id)} {code(run.dtype)}: {line(sentence(run))}\n{sides(run)}" for run in runs]
+    return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
+
+
+def sides(run: TrainingRun) -> str:
+    """The backends of a training, where one of them parts."""
+    if not run.parted:
+        return ""
+    rows = (table_row(tuple(code(text) for text in side_texts(row))) for row in run.rows)
+    return f"\n{table_row(TRAINING_HEAD)}{table_row(['---'] * len(TRAINING_HEAD))}{''.join(rows)}"
+
+
 def rest(_: Results, found: Sequence[Cell]) -> Section:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(found)[MAX_ROWS:]]
@@ -208,6 +226,7 @@ def fold(summary: str, lines: Sequence[str]) -> str:
 SECTIONS: tuple[Callable[[Results, Sequence[Cell]], Section], ...] = (
     ledger,
     table,
+    trainings,
     findings,
     rest,
     known,

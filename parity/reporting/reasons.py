@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parity.cases.training.spec import TRAIN
 from parity.config.plan import ORACLE, REASON_WANTED
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.verdict import Verdict
@@ -23,10 +24,25 @@ FINDINGS = FAILING - {Verdict.ROUNDING.value}
 """Verdicts for which somebody has to be off."""
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+STAGE = "stage."
+"""What the tensors of a training begin with that are a stage of a step, and no curve."""
+STAGE_WORDS: Mapping[str, str] = {
+    "data": "order of the data",
+    "forward": "forward pass",
+    "loss": "loss",
+    "gradient": "gradient",
+    "clip": "clipping",
+    "schedule": "learning rate's schedule",
+    "update": "update",
+}
+"""The stages of a step in a sentence, after `in the`."""
+
 HEADROOM = 2.0
 LARGEST_RTOL = 0.01
 """Where more than that is needed, the expected value is next to zero, and it is atol that has to be larger."""
 ACCEPTED_DAYS = 365
+UNMEASURED = frozenset((Verdict.NOT_COMPARED.value, Verdict.NONFINITE.value, Verdict.STRUCTURE.value))
+"""Verdicts without a distance."""
 UNSAID = frozenset((Verdict.ROUNDING.value, "unexplained", "not-identifiable"))
 """Diagnoses that name no cause, so that an entry of the ledger gains nothing by them."""
 
@@ -156,7 +172,31 @@ def rounded_up(value: float) -> float:
 
 def reason(row: Row, rows: CaseRows) -> str:
     """Why a comparison has its verdict, in its own numbers."""
+    if rows.case["op"] == TRAIN and row["verdict"] not in UNMEASURED:
+        return training_reason(row, rows)
     return REASONS[row["verdict"]](row, rows)
+
+
+def training_reason(row: Row, rows: CaseRows) -> str:
+    """How far a stage is from what the oracle makes of its input, or a curve from the baseline's."""
+    sides = row["culprit"] or [row["actual"]]
+    known = rows.ratios(row["dtype"], row["tensor"])
+    sizes = listed(f"{number(known.get(side))}" for side in sides)
+    who = listed(sides)
+    if row["tensor"].startswith(STAGE):
+        stage = STAGE_WORDS.get(row["tensor"].removeprefix(STAGE), row["tensor"])
+        if row["verdict"] not in FAILING:
+            return f"{who} makes of the input of the {stage} what the oracle makes of it, within rounding"
+        return (
+            f"the {stage} of {who} is {sizes} times as far from what the oracle makes of the same input as rounding "
+            f"explains; {OFF:g} is off"
+        )
+    if row["verdict"] not in FAILING:
+        return f"the curve of {who} stays within {OFF:g} envelopes of that of {row['expected']}"
+    return (
+        f"the curve of {who} goes {sizes} envelopes away from that of {row['expected']}; runs whose start is moved by "
+        f"an ulp stay within 1, and {OFF:g} is off"
+    )
 
 
 def passing_reason(row: Row, rows: CaseRows) -> str:

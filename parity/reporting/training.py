@@ -16,19 +16,8 @@ from parity.engine.inputs import slug
 from parity.judge.catalogue import CATALOGUE
 from parity.judge.envelope import OFF
 from parity.reporting.answer import plural
-from parity.reporting.reasons import factor, listed
+from parity.reporting.reasons import STAGE_WORDS, factor, listed
 from parity.reporting.results import Results, Row
-
-STAGE_WORDS: Mapping[str, str] = {
-    "data": "order of the data",
-    "forward": "forward pass",
-    "loss": "loss",
-    "gradient": "gradient",
-    "clip": "clipping",
-    "schedule": "learning rate's schedule",
-    "update": "update",
-}
-"""The stages of a step in a sentence, after `in the`."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LOST = "✕"
@@ -39,6 +28,8 @@ HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
 
 NOTHING = "–"
 FINAL_DIGITS = 7
+MAX_CALL = 400
+MAX_OFF = 4
 
 
 @dataclass(frozen=True)
@@ -112,6 +103,11 @@ def training_runs(results: Results) -> list[TrainingRun]:
     return made
 
 
+def training_links(results: Results) -> dict[tuple[str, str], str]:
+    """The anchor of the training of each case and dtype."""
+    return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
+
+
 def unique(base: str, taken: set[str]) -> str:
     """`base`, with a number behind it where it is taken; it is taken from now on."""
     name, n = base, 1
@@ -154,7 +150,7 @@ def why_text(run: TrainingRun, row: Row) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name, title = row["parting"]["diagnosis"], run.title(row)
     if not name:
-        return ": no cause was found"
+        return ", and no cause was found"
     return f": {title} ({name})" if title else f": {name}"
 
 
@@ -185,11 +181,11 @@ def by_outcome(missing: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def place_text(found: Row | None) -> str:
-    """Step and stage of a parting in a table: `1 update`, `500 curve of loss`."""
+    """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
     if found is None:
         return ""
     curve = f"curve of {found['tensor']}" if found["tensor"] else "curve"
-    return f"{found['step']:,} {found['stage'] or curve}"
+    return f"step {found['step']:,}, {found['stage'] or curve}"
 
 
 def ratio_curve(row: Row) -> NDArray[np.float64]:
@@ -240,6 +236,24 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     )
 
 
+def cell_lines(row: Row) -> Iterator[str]:
+    """What is told of the training of a cell: how far it came, where it parts, and the probed steps that are off."""
+    ratio = largest_ratio(row)
+    largest = "" if ratio is None else f", largest ratio {factor(ratio)}"
+    yield f"training: {row['steps']:,} of {plural_steps(row['planned'])}, final loss {final_loss(row)}{largest}"
+    if found := row["parting"]:
+        size = "" if found["ratio"] is None else f", ratio {factor(found['ratio'])}"
+        tensor = f" in {found['tensor']}" if found["tensor"] else ""
+        yield f"it {where_text({**found, 'tensor': None})}{tensor}{size}, seen by a {found['seen']}"
+    stages = stages_of([row])
+    off = [item for item in probed(row, stages) if item.outside is not None]
+    for item in off[:MAX_OFF]:
+        told = zip(stages, item.ratios, strict=True)
+        yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in told if r is not None)
+    if len(off) > MAX_OFF:
+        yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} with a stage that is off"
+
+
 @dataclass(frozen=True)
 class Probed:
     """A probed step: the ratio of each stage in the order of the columns, None where it was not observed.
@@ -278,6 +292,14 @@ def ensemble_text(run: TrainingRun) -> str:
 def recipe(case: Row) -> list[tuple[str, str]]:
     """What is trained, and how, by name."""
     return [(str(key).replace("_", " "), value_text(value)) for key, value in case["params"].items()]
+
+
+def call_text(case: Row) -> str:
+    """What a case computes: `layer_norm(eps=1e-05)`, or of a training the model and its recipe."""
+    if case["op"] == TRAIN:
+        text = "; ".join(f"{name} {value}" for name, value in recipe(case))
+        return f"train: {text if len(text) <= MAX_CALL else f'{text[:MAX_CALL]}…'}"
+    return f"{case['op']}({', '.join(f'{name}={value}' for name, value in case['params'].items())})"
 
 
 def value_text(value: Any) -> str:

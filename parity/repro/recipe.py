@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.op import Op, call_params, default_params
+from parity.cases.training.spec import TRAIN
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
@@ -36,6 +37,11 @@ BY_SIZE = frozenset(v.value for v in Verdict) - {Verdict.NONFINITE.value, Verdic
 """Verdicts on an error that has a size."""
 
 MAX_THREADS = 256
+
+NO_SCRIPT = (
+    "scripts are made of cases of one op, and this is a training; `parity explain` tells the step and the stage in "
+    "which it parts, and a case of that stage's op (the optimizer, the clipping, a layer) has a script"
+)
 
 Array = NDArray[Any]
 
@@ -144,6 +150,8 @@ def shown(cell: Cell) -> bool:
 
 def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Recipe:
     """What the script for a cell is made of, with what the run says about its case; raises ReproError."""
+    if cell.op == TRAIN:
+        raise ReproError(f"{name_of(cell)}: {NO_SCRIPT}")
     backend = next(row for row in results.backends if row["name"] == cell.backend)
     op = known_op(cell, backend)
     params = known_params(op, cell.case["params"])
