@@ -13,6 +13,7 @@ import numpy as np
 
 from parity import __version__
 from parity.cases.draw import Draw, TensorPlan, Values
+from parity.cases.training.spec import Training
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
@@ -20,6 +21,7 @@ from parity.judge.diagnosis import Diagnosis
 from parity.judge.metrics import Metrics
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome, Outcome
+from parity.reporting import training_record
 from parity.reporting.results import Row
 
 MAX_LITERAL = 8
@@ -75,12 +77,16 @@ def ops_copy(spec: BackendSpec) -> str:
 
 def case_row(case: CasePlan, folder: Path | None) -> Row:
     """A row of `cases`; `folder` is where its inputs are stored, relative to the run directory."""
+    if isinstance(case.params, Training):
+        params, inputs = training_record.params(case.params), training_record.inputs(case.params, folder)
+    else:
+        params, inputs = asdict(case.params), {tensor.name: input_row(tensor, folder) for tensor in case.tensors}
     return {
         "id": case.id,
         "op": case.op,
-        "params": asdict(case.params),
+        "params": params,
         "dtypes": list(case.dtypes),
-        "inputs": {tensor.name: input_row(tensor, folder) for tensor in case.tensors},
+        "inputs": inputs,
         "source": {"file": case.source.file, "line": case.source.line},
     }
 
