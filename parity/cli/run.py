@@ -151,10 +151,10 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     n_trainings = len(plan.cases) - len(ops)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)
-    trainings = f" ({n_trainings} of them trainings)" if n_trainings else ""
+    trainings = f", {n_trainings} of them trainings" if n_trainings else ""
     click.echo(f"ok: {len(plan.cases)} cases{trainings}, {n_cells} cells on each of {names}; baseline {plan.baseline}")
     if audit and n_trainings:
-        click.echo(f"the audit is of ops; it leaves {n_trainings} of the cases out, which are trainings", err=True)
+        click.echo(f"the audit is of ops; it leaves {n_trainings} cases out, which are trainings", err=True)
     if audit and ops:
         from parity.reporting.audit import audit_and_show
 

@@ -117,7 +117,7 @@ def _names(layers: Sequence[WrittenLayer], report: Report) -> list[str]:
     for layer in layers:
         if layer.options.name in taken:
             place = layer.node.mapping["name"]
-            report.add(place, f'two layers beside each other are called "{layer.options.name}"')
+            report.add(place, f'two layers of this list are called "{layer.options.name}"')
         if layer.options.name is not None:
             taken.add(layer.options.name)
     numbered = {kind: _numbered(kind, taken) for kind in KINDS}
@@ -161,7 +161,10 @@ class _Sizes:
         self.n_computed += prod(found.shape) + found.scratch
         self.n_parameters += sum(prod(parameter.shape) for parameter in found.parameters)
         if self.n_parameters > MAX_PARAMETERS:
-            self._refuse(item.node, f"up to {item.name} there are {self.n_parameters} parameters; at most 2**27")
+            self._refuse(
+                item.node,
+                f"up to {item.name} there are {self.n_parameters} parameters; at most {MAX_PARAMETERS} are possible",
+            )
         if self.n_layers > MAX_LAYERS:
             self._refuse(item.node, f"more than {MAX_LAYERS} layers")
         return named(item.kind.name, item.name, found, inner), Signal(found.shape, signal.rows)

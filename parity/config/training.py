@@ -191,9 +191,11 @@ def _count(case: Node, key: str, report: Report) -> int | None:
     node = case.get(key)
     if node is None:
         return COUNTS[key]
-    most = MAX_STEPS if key == "steps" else MAX_ELEMENTS
-    if isinstance(node.value, bool) or not isinstance(node.value, int) or not 1 <= node.value <= most:
-        report.add(node, f"{key} must be a whole number from 1 to {most}")
+    if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value < 1:
+        report.add(node, f"{key} must be a whole number, 1 or more")
+        return None
+    if key == "steps" and node.value > MAX_STEPS:
+        report.add(node, f"a training has at most {MAX_STEPS} steps")
         return None
     return node.value
 
