@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TorchStyleAdapter
@@ -14,6 +15,7 @@ class OneflowAdapter(TorchStyleAdapter):
     """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
 
     no_kernel = (r"Cannot find the kernel matching", r"no kernel|kernel.*not (found|registered)")
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.oneflow_trainer:OneflowTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # OneFlow 0.9.0 would write a folder `log` into the working directory.
@@ -48,6 +50,8 @@ class OneflowAdapter(TorchStyleAdapter):
     @staticmethod
     def layer(module: Any, weight: Any, bias: Any) -> Any:
         """`module` with our own leaves as its parameters, so that gradients arrive in them."""
+        # The tensors of a graph are no Parameters, and could not stand where some are.
+        del module.weight, module.bias
         module.weight, module.bias = weight, bias
         return module
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from parity.adapters.base import Adapter, Unsupported
 
@@ -23,6 +23,7 @@ class PaddleAdapter(Adapter):
         r"The kernel \S+ is not registered",
         r"[Tt]he kernel (\(|`|with key).*(not registered|not found)",
     )
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.paddle_trainer:PaddleTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import paddle
