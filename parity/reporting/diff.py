@@ -13,6 +13,7 @@ from parity.judge.envelope import OFF
 from parity.reporting.cells import Status
 from parity.reporting.diff_notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
 from parity.reporting.diff_sides import Key, Pair, Point, Side, sides
+from parity.reporting.diff_training import parting_notes
 from parity.reporting.reasons import FAILING, FINDINGS, SEVERITY
 from parity.reporting.results import read_results
 
@@ -89,7 +90,8 @@ class Diff:
     """Two runs compared, with the changes in the order of `Kind` and the worst first.
 
     Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
-    `never` (compared in neither) or `only_b` (by its status). `not_alike` are the cases that were not given the same.
+    `never` (compared in neither) or `only_b` (by its status). `partings` tells of the trainings that part elsewhere, or
+    in one run only. `not_alike` are the cases that were not given the same.
     """
 
     a: Side
@@ -99,6 +101,7 @@ class Diff:
     changes: tuple[Change, ...]
     ledger: tuple[LedgerChange, ...] = ()
     run_notes: tuple[str, ...] = ()
+    partings: tuple[str, ...] = ()
     not_alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
     same: int = 0
     never: int = 0
@@ -253,6 +256,7 @@ def compared(a: Side, b: Side, rule: Rule) -> Diff:
         changes=tuple(sorted(changes, key=urgency)),
         ledger=tuple(ledger_changes(a, b)),
         run_notes=tuple(run_notes(a, b)),
+        partings=tuple(parting_notes(a, b)),
         not_alike=not_alike,
         same=same,
         never=never,

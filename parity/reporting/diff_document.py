@@ -22,6 +22,7 @@ def document(diff: Diff) -> dict[str, Any]:
         "factor": diff.factor,
         "exit_code": diff.exit_code,
         "counts": {**diff.counts, "same": diff.same, "never_compared": diff.never, "only_b": diff.only_b},
+        "partings": list(diff.partings),
         "differences": list(diff.run_notes),
         "cases_not_alike": {case: list(notes) for case, notes in diff.not_alike.items()},
         "ledger": [vars(change) | {"fails": change.fails} for change in diff.ledger],

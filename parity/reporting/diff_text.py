@@ -140,7 +140,8 @@ def run_text(side: Side) -> str:
 
 
 def differences(diff: Diff) -> Iterator[str]:
-    """What else is not the same: the runs, the cases, the ledger."""
+    """What else is not the same: where trainings part, the runs, the cases, the ledger."""
+    yield from diff.partings
     yield from diff.run_notes
     if diff.not_alike:
         n = len(diff.not_alike)

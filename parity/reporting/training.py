@@ -28,7 +28,6 @@ HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
 
 NOTHING = "–"
 FINAL_DIGITS = 7
-MAX_CALL = 400
 MAX_OFF = 4
 
 
@@ -295,11 +294,11 @@ def recipe(case: Row) -> list[tuple[str, str]]:
 
 
 def call_text(case: Row) -> str:
-    """What a case computes: `layer_norm(eps=1e-05)`, or of a training the model and its recipe."""
+    """What a case computes: `layer_norm(eps=1e-05)`, or of a training the most important of its recipe."""
+    given = case["params"]
     if case["op"] == TRAIN:
-        text = "; ".join(f"{name} {value}" for name, value in recipe(case))
-        return f"train: {text if len(text) <= MAX_CALL else f'{text[:MAX_CALL]}…'}"
-    return f"{case['op']}({', '.join(f'{name}={value}' for name, value in case['params'].items())})"
+        given = {name: given[name] for name in ("optimizer", "steps", "batch_size", "weights") if name in given}
+    return f"{case['op']}({', '.join(f'{name}={value}' for name, value in given.items())})"
 
 
 def value_text(value: Any) -> str:
@@ -308,5 +307,7 @@ def value_text(value: Any) -> str:
         named = [str(value["name"])] if "name" in value else []
         return ", ".join([*named, *(f"{k}={value_text(v)}" for k, v in value.items() if k != "name")])
     if isinstance(value, (list, tuple)):
-        return "; ".join(map(value_text, value))
+        if any(isinstance(item, (Mapping, str)) for item in value):
+            return "; ".join(map(value_text, value))
+        return f"[{', '.join(map(value_text, value))}]"
     return "none" if value is None else str(value)
