@@ -2,7 +2,8 @@
 
 Requests and replies are JSON objects, one per line. The host sends one request and waits for its reply.
 
-hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1}
+hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1,
+         "mode": "eager", "ranks": 1}                 how it runs; ranks: processes of a data-parallel training
         -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
         -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
 load    {"do": "load", "path": "/my_ops.py", "wanted": ["layer_norm"]}        runs the user's file
@@ -19,6 +20,26 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed.
+
+A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
+"tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,
+`buffer.<name>`, `grad.<name>` and `clipped.<name>` (before and after clipping), `output`, `loss`, `lr`, `norm`, `rows`.
+
+train   {"do": "train", "spec": {...},                `parity.cases.training.spec.message`
+         "dtype": "float32", "x": "x.npy", "target": "target.npy",    the data set [rows, ...]
+         "order": "order.npy",                        [steps, batch]: the rows of every step
+         "tensors": {"linear0.weight": "...npy"},     parameters and buffers as they start
+         "moved": 0,                                  else a seed: every weight is moved by one ulp, up or down
+         "slot": "...", "memory": 134217728}          bytes for the records of the last steps
+        -> {..., "tracked": ["param.linear0.weight", ...], "keeps": 5}    records of so many steps are there
+steps   {"do": "steps", "count": 5, "slot": "..."}
+        -> {..., "done": 5, "seconds": 0.4}           done is less than count where a step fails: "step 7: ..."
+        tensors: loss, grad_norm [done], lr [done, groups], rows [done, batch], norms and sketches [done, tracked]
+record  {"do": "record", "step": 7, "slot": "..."}    every tensor of a step, those that it began with as `before.*`
+restore {"do": "restore", "step": 200, "tensors": {"param.linear0.weight": "...npy", ...}, "slot": "..."}
+        goes on after that step from this state
+state   {"do": "state", "slot": "..."}                `param.*`, `state.*` and `buffer.*` as they are now
+
 bye     {"do": "bye"}    no reply; the worker ends
 
 Anything that the framework prints goes to the log (descriptor 2). The worker leaves by os._exit, because frameworks
@@ -38,6 +59,7 @@ from typing import Any, Dict
 from parity.adapters import ADAPTERS
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
+from parity.worker.training import REQUESTS, TrainingDesk
 from parity.worker.user_ops import UserOps, UserOpsError
 
 PROTOCOL = 1
@@ -48,15 +70,19 @@ Message = Dict[str, Any]
 def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
+    desk: TrainingDesk | None = None
     with os.fdopen(requests, "r", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
             if request["do"] == "hello":
                 backend, reply = hello(request)
+                desk = None if backend is None else TrainingDesk(backend)
             elif request["do"] == "load" and backend is not None:
                 reply = load(backend, request)
             elif request["do"] == "run" and backend is not None:
                 reply = run_cell(backend, request)
+            elif request["do"] in REQUESTS and desk is not None:
+                reply = desk.answer(request)
             else:
                 break
             send(replies, reply)
@@ -94,7 +120,9 @@ def load(backend: Backend, request: Message) -> Message:
 def load_adapter(request: Message) -> Any:
     """The adapter's instance; this is where the framework is imported."""
     module, _, name = ADAPTERS[request["adapter"]].partition(":")
-    return getattr(importlib.import_module(module), name)(request["device"], request["threads"])
+    return getattr(importlib.import_module(module), name)(
+        request["device"], request["threads"], request.get("mode", "eager"), request.get("ranks", 1)
+    )
 
 
 def send(replies: int, reply: Message) -> None:

@@ -9,7 +9,7 @@ import sys
 import traceback
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from parity.adapters.base import Job
 
@@ -93,6 +93,28 @@ class UserOps:
         def call(*upstream: Any) -> Any:
             gradients = dict(zip([name for name in names if name not in offered], upstream))
             return function(**gradients, **{name: offered[name] for name in names if name in offered})
+
+        return call
+
+    def own(self, name: str, optional: Sequence[str] = (), returns: Sequence[str] = ()) -> Optional[Callable[..., Any]]:
+        """The user's function of that name for a training, called by keyword; None where there is none.
+
+        It need not take what is `optional`, and returns a mapping with all of `returns`, where there are any. Raises
+        UserOpsError where it does otherwise.
+        """
+        function = self.function(name)
+        if function is None:
+            return None
+        accepted: Dict[Tuple[str, ...], List[str]] = {}
+
+        def call(**offered: Any) -> Any:
+            names = accepted.get(tuple(offered))
+            if names is None:
+                names = accepted[tuple(offered)] = accepted_names(function, offered, list(optional))
+            found = function(**{name: offered[name] for name in names})
+            if returns and not (isinstance(found, Mapping) and all(name in found for name in returns)):
+                raise UserOpsError(f"{where(function)} must return a mapping with {', '.join(returns)}")
+            return found
 
         return call
 

@@ -23,6 +23,7 @@ from parity.adapters.training.job import (
     STATES,
     Arrays,
     Keep,
+    OwnError,
     ParameterGroup,
     TrainJob,
     group_of,
@@ -161,8 +162,9 @@ class Trainer:
     def step(self, number: int, rows: Any, keep: Keep) -> None:
         """Step `number` (from 1) on these rows of the data set; `keep` gets all that the step shows.
 
-        That is `rows` as they were used, `lr`, `output`, `loss`, `grad.*`, `clipped.*`, `norm` (what the clip by norm
-        says of the norm of all gradients together), and `param.*`, `state.*` and `buffer.*` after the step.
+        That is `rows` as they were used, `lr`, `output`, `loss`, `grad.*`, and where there is a clip `clipped.*` and
+        `norm` (what the clip by norm says of the norm of all gradients together), then `param.*`, `state.*` and
+        `buffer.*` after the step.
         """
         rows = self.batch(number, rows)
         rates = self.scheduled(number)
@@ -176,7 +178,8 @@ class Trainer:
         norm = self.clip()
         if norm is not None:
             keep("norm", norm)
-        self.keep_gradients("clipped", keep)
+        if self.recipe["clip"] is not None:
+            self.keep_gradients("clipped", keep)
         self.update(number, rates)
         for name, array in self.state():
             keep(name, array)
@@ -270,7 +273,7 @@ class Trainer:
         before = [self.gradient(name) for name in names]
         found = own(grads=before, **options)
         if len(found["grads"]) != len(names):
-            raise ValueError(f"clip_grad_{clip['name']} returned {len(found['grads'])} of {len(names)} gradients")
+            raise OwnError(f"clip_grad_{clip['name']} returned {len(found['grads'])} of {len(names)} gradients")
         for name, old, new in zip(names, before, found["grads"]):
             self.set_gradient(name, fitting(f"clip_grad_{clip['name']}", "gradient", new, old))
         return found.get("total_norm")
@@ -355,10 +358,9 @@ class Trainer:
 
 def mean(losses: Sequence[Any]) -> Any:
     """The mean of scalars, rounded once to their dtype."""
-    if len(losses) == 1:
-        return np.asarray(losses[0])
-    wide = np.result_type(losses[0].dtype, np.float64)
-    return np.asarray(np.mean(np.stack(losses).astype(wide))).astype(losses[0].dtype)
+    found = np.stack(losses).ravel()
+    wide = np.result_type(found.dtype, np.float64)
+    return np.asarray(found.astype(wide).mean()).astype(found.dtype)
 
 
 def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
@@ -367,15 +369,15 @@ def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
 
 
 def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
-    """What the user's `batch` or `shard` returned; raises ValueError where it is not `wanted` of the `count` rows."""
+    """What the user's `batch` or `shard` returned; raises OwnError where it is not `wanted` of the `count` rows."""
     found = np.asarray(rows)
     if found.dtype.kind not in "iu" or found.shape != (wanted,) or found.min() < 0 or found.max() >= count:
-        raise ValueError(f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers")
+        raise OwnError(f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers")
     return found.astype(np.int64)
 
 
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
-    """What a user's function returned in the place of `like`; raises ValueError where its shape is another."""
+    """What a user's function returned in the place of `like`; raises OwnError where its shape is another."""
     if shape_of(value) != shape_of(like):
-        raise ValueError(f"{function} returned a {what} of shape {shape_of(value)}, where {shape_of(like)} belongs")
+        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)}, where {shape_of(like)} belongs")
     return value

@@ -9,6 +9,11 @@ Arrays = Mapping[str, Any]
 Keep = Callable[[str, Any], None]
 """Takes a tensor of the step by its name in the record, as a NumPy array, and copies it."""
 
+
+class OwnError(ValueError):
+    """What a user's function returned cannot be used."""
+
+
 Own = Callable[..., Optional[Callable[..., Any]]]
 """`own(name, optional=(), returns=())`: the user's function of that name, called by keyword, or None. It need not take
 what is `optional`; the mapping that it returns must have the names in `returns`."""
@@ -57,7 +62,7 @@ NEEDED_BY: Mapping[str, str] = {"momentum_buffer": "momentum", "grad_avg": "cent
 def state_names(optimizer: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What the optimizer keeps for a parameter with these options."""
     names = STATES[optimizer]
-    return tuple(name for name in names if name not in NEEDED_BY or options[NEEDED_BY[name]])
+    return tuple(name for name in names if name not in NEEDED_BY or options.get(NEEDED_BY[name]))
 
 
 def plain(value: Any) -> Any:

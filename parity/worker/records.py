@@ -1,0 +1,138 @@
+"""What a worker keeps of a training: every tensor of the last steps, and a few numbers of every step."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+
+Arrays = Dict[str, Any]
+
+AFTER = ("param.", "state.", "buffer.")
+"""What begins the name of a tensor that goes from step to step."""
+
+
+class Ring:
+    """The tensors of the last `capacity` steps by name, in memory that is used again.
+
+    Entry 0, or that of a step behind which a training was put, has only what goes from step to step.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.entries: Dict[int, Arrays] = {}
+        self._spare: Arrays = {}
+        self._open: Arrays = {}
+
+    def open(self) -> Arrays:
+        """Begin an entry in the memory of the oldest one; what `keep` has put into it so far."""
+        if len(self.entries) >= self.capacity:
+            self._spare = self.entries.pop(min(self.entries))
+        self._open = {}
+        return self._open
+
+    def keep(self, name: str, array: Any) -> None:
+        """Copy an array into the entry."""
+        memory = self._spare.pop(name, None)
+        if memory is None or memory.shape != array.shape or memory.dtype != array.dtype:
+            memory = np.empty(array.shape, array.dtype)
+        np.copyto(memory, array)
+        self._open[name] = memory
+
+    def close(self, step: int) -> None:
+        """The entry is complete."""
+        self.entries[step] = self._open
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.entries.clear()
+
+    def record(self, step: int) -> Arrays:
+        """The tensors of a step, with those that it began with as `before.<name>`; raises KeyError where it is gone."""
+        before = {f"before.{name}": v for name, v in self.entries[step - 1].items() if name.startswith(AFTER)}
+        return {**before, **self.entries[step]}
+
+
+BLOCK = 1 << 16
+"""Elements that are measured together, which stay in the processor's cache."""
+
+SHIFTS = 4096
+SEED = 20260116
+
+
+class Sketcher:
+    """2-norms and random projections of tensors, in float64.
+
+    A projection is the sum of the elements, each times +1 or -1 as drawn for its place and the tensor's name: the same
+    in every worker, whatever runs it.
+    """
+
+    def __init__(self) -> None:
+        n = BLOCK + SHIFTS
+        drawn = np.random.PCG64(SEED).random_raw(-(-n // 64)).astype("<u8").view(np.uint8)
+        self._signs = np.unpackbits(drawn)[:n] * 2.0 - 1.0
+        self._wide = np.empty(BLOCK)
+
+    def measure(self, name: str, array: Any) -> tuple[float, float]:
+        """The sum of the squares of all elements, and their projection."""
+        flat, squares, projection = array.reshape(-1), 0.0, 0.0
+        key = zlib.crc32(name.encode())
+        for number, start in enumerate(range(0, flat.size, BLOCK)):
+            part = flat[start : start + BLOCK]
+            wide = self._wide[: part.size]
+            np.copyto(wide, part, casting="same_kind")
+            # Each block of a large tensor has another part of the signs, so that no two of them cancel alike.
+            shift = (key + number * 2654435761) % SHIFTS
+            squares += float(np.dot(wide, wide))
+            projection += float(np.dot(wide, self._signs[shift : shift + part.size]))
+        return squares, projection
+
+
+def total_norm(sketcher: Sketcher, arrays: Sequence[Any]) -> float:
+    """The 2-norm of all arrays together; NaN where there are none."""
+    if not arrays:
+        return float("nan")
+    return float(np.sqrt(sum(sketcher.measure("", array)[0] for array in arrays)))
+
+
+class Curve:
+    """A few numbers of each step, which a reply brings as arrays of the protocol's names."""
+
+    def __init__(self, sketcher: Sketcher, tracked: Sequence[str]) -> None:
+        self.sketcher = sketcher
+        self.tracked = tracked
+        self.parts: Dict[str, List[Any]] = {
+            name: [] for name in ("loss", "grad_norm", "lr", "rows", "norms", "sketches")
+        }
+
+    def add(self, entry: Arrays) -> None:
+        """Take the numbers of a step from its tensors."""
+        measured = [self.sketcher.measure(name, entry[name]) for name in self.tracked]
+        gradients = [array for name, array in entry.items() if name.startswith("grad.")]
+        found = {
+            "loss": float(entry["loss"]) if "loss" in entry else float("nan"),
+            "grad_norm": total_norm(self.sketcher, gradients),
+            "lr": entry["lr"],
+            "rows": entry["rows"],
+            "norms": np.sqrt([squares for squares, _ in measured]),
+            "sketches": np.array([projection for _, projection in measured]),
+        }
+        for name, value in found.items():
+            self.parts[name].append(value)
+
+    def arrays(self) -> Arrays:
+        """The curves [steps, ...]; none before the first step."""
+        if not self.parts["loss"]:
+            return {}
+        return {
+            name: np.stack([np.asarray(v, np.int64 if name == "rows" else np.float64) for v in values])
+            for name, values in self.parts.items()
+        }
+
+
+def nudged(array: Any, name: str, seed: int) -> Any:
+    """Every element moved to the next number of its dtype, up or down as drawn for its place, `name` and `seed`."""
+    drawn = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(-(-max(1, array.size) // 64))
+    up = np.unpackbits(drawn.astype("<u8").view(np.uint8))[: array.size].reshape(array.shape)
+    return np.nextafter(array, np.where(up, np.inf, -np.inf).astype(array.dtype))
