@@ -16,8 +16,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity import gate
+from parity.cases.training.spec import TRAIN
 from parity.config.plan import ORACLE, BackendSpec, Plan
-from parity.engine import BackendStarted, CasePrepared, CellFinished, EngineOptions, Event, execute
+from parity.engine import (
+    BackendInfo,
+    BackendStarted,
+    CasePrepared,
+    CellFinished,
+    EngineOptions,
+    Event,
+    TrainingFinished,
+    execute,
+)
 from parity.engine.inputs import slug
 from parity.judge import ledger as deviations
 from parity.judge.case import CaseJudge
@@ -41,6 +51,7 @@ from parity.reporting.results import (
     summarize,
     write_atomically,
 )
+from parity.reporting.resume import Finished, ResumeError, comparison, diagnosis, finished, key
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
@@ -70,15 +81,38 @@ class Ledger:
     outcomes: list[Row] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
+    trainings: list[Row] = field(default_factory=list)
     judging_s: float = 0.0
     memory: Memory = field(default_factory=Memory)
+    finished: Finished = field(default_factory=Finished)
+    stored: dict[tuple[str, ...], Row] = field(default_factory=dict)
+
+    def resume(self, finished: Finished) -> None:
+        """Go on from what an interrupted run has finished."""
+        self.finished = finished
+        self.started = datetime.datetime.fromisoformat(finished.started)
+        self.clock -= finished.seconds
+        self.judging_s = finished.judge_seconds
+        self.backends.update(finished.backends)
+        self.folders.update(finished.folders)
+        self.outcomes += finished.outcomes
+        self.trainings += finished.trainings
+        self.comparisons += map(comparison, finished.comparisons)
+        self.diagnoses += map(diagnosis, finished.diagnoses)
+        self.stored = {key(row): row for row in finished.comparisons}
+
+    def row(self, found: Comparison) -> Row:
+        """A comparison's row; that of a resumed run as it stands."""
+        row = record.comparison_row(found)
+        stored = self.stored.get(key(row))
+        return row if stored is None else {**stored, "known": found.known}
 
     def results(self, *, interrupted: bool = False) -> Results:
         """The results as they stand."""
         held = deviations.apply(
             self.plan, self.comparisons, self.diagnoses, datetime.date.today(), record.unsupported(self.outcomes)
         )
-        rows = [record.comparison_row(c) for c in held.comparisons]
+        rows = list(map(self.row, held.comparisons))
         code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
@@ -90,6 +124,7 @@ class Ledger:
             comparisons=rows,
             diagnoses=list(map(record.diagnosis_row, self.diagnoses)),
             known=list(map(ledger_row, held.entries)),
+            trainings=self.trainings,
         )
         numbers = {**summarize(self.outcomes, rows), "cells": counts(cells(found))}
         return replace(found, summary={**numbers, "exit_code": gate.INTERRUPTED if interrupted else code})
@@ -110,19 +145,20 @@ def run_and_show(
     outputs: Outputs,
     verbosity: int = 0,
     fail_on: str = gate.FAIL_ON[0],
+    resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
 
-    Raises OSError where `run_dir` or a file cannot be written.
+    Raises OSError where `run_dir` or a file cannot be written, and ResumeError as `run` does.
     """
     from rich.console import Console
 
     from parity.reporting.progress import reporter_for
 
-    n_cells = sum(len(case.dtypes) for case in plan.cases)
+    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op != TRAIN)
     with outputs.silenced():
         with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on)
+            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
         if not outputs.on_stdout:
             try:
                 show(results, verbosity=verbosity)
@@ -157,7 +193,7 @@ def claim(out: Path | None, plan: Plan) -> Path:
             raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(out)) from error
         for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
             (out / name).unlink(missing_ok=True)
-        for name in ("tensors", "ops", "repro"):
+        for name in ("tensors", "training", "ops", "repro"):
             shutil.rmtree(out / name, ignore_errors=True)
     return out
 
@@ -170,16 +206,25 @@ def run(
     command: Sequence[str] = (),
     *,
     fail_on: str = gate.FAIL_ON[0],
+    resume: bool = False,
 ) -> Results:
-    """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130."""
+    """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.
+
+    With `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan.
+    """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
     ledger = Ledger(plan, run_dir, command, options, fail_on)
+    if resume:
+        ledger.resume(finished(plan, options, run_dir))
     ledger.write(interrupted=True)
     judges: dict[str, CaseJudge] = {}
+    done = {case.id for case in plan.cases if ledger.finished.holds(case)}
     try:
-        for _ in follow(ledger, execute(plan, options, run_dir), observer, judges):
+        for _ in follow(ledger, execute(plan, options, run_dir, done), observer, judges):
             # Whoever is killed writes no more: until the end, what is written is that of an interrupted run.
+            ledger.write(interrupted=True)
+        for _ in train(ledger, observer):
             ledger.write(interrupted=True)
         return ledger.write()
     except KeyboardInterrupt:
@@ -188,6 +233,27 @@ def run(
     except BaseException:
         ledger.write(interrupted=True)
         raise
+
+
+def train(ledger: Ledger, observer: Observer) -> Iterator[None]:
+    """Run the trainings and take them in; yields after each."""
+    if all(case.op != TRAIN for case in ledger.plan.cases):
+        return
+    from parity.training import trainings
+
+    def observe(event: Event) -> None:
+        observer.on_event(event, take_in(ledger, event, {}))
+
+    found = trainings(ledger.plan, ledger.options, ledger.run_dir, observe, ledger.finished.cells)
+    with contextlib.closing(found):  # type: ignore[type-var]
+        for trained in found:
+            ledger.outcomes += map(record.outcome_row, trained.outcomes)
+            ledger.comparisons += trained.comparisons
+            ledger.diagnoses += trained.diagnoses
+            ledger.trainings += trained.rows
+            ledger.judging_s += trained.judge_seconds
+            observer.on_event(TrainingFinished(trained.case.id, trained.dtype), trained.comparisons)
+            yield
 
 
 def follow(ledger: Ledger, events: Iterator[Event], observer: Observer, judges: dict[str, CaseJudge]) -> Iterator[None]:
@@ -206,6 +272,7 @@ def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Seque
     """What one event teaches; the comparisons of a case, once its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
+        check_version(ledger, info)
         ledger.backends[info.spec.name] = record.backend_row(info.spec, info)
         keep_ops(ledger.run_dir, info.spec)
     elif isinstance(event, CasePrepared):
@@ -219,6 +286,13 @@ def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Seque
     elif isinstance(event, CellFinished):
         return take_cell(ledger, event, judges)
     return ()
+
+
+def check_version(ledger: Ledger, info: BackendInfo) -> None:
+    """Raise ResumeError where a run that goes on would mix two releases of a framework."""
+    earlier = ledger.finished.backends.get(info.spec.name, {}).get("version", info.version)
+    if earlier != info.version:
+        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier} and is {info.version} now")
 
 
 def take_cell(ledger: Ledger, event: CellFinished, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:

@@ -64,7 +64,7 @@ def session(
 
 
 def test_chunks_grow_and_never_exceed_what_is_kept():
-    assert list(chunk_ends(12, 4)) == [1, 3, 7, 11, 12]
+    assert list(chunk_ends(12, 5)) == [1, 3, 7, 11, 12]
     assert list(chunk_ends(200, 1000)) == [1, 3, 7, 15, 31, 63, 113, 163, 200]
     assert list(chunk_ends(3, 1)) == [1, 2, 3]
 
@@ -101,7 +101,7 @@ def test_who_fails_drops_out_and_the_others_go_on(mode, outcome, said, steps, tm
     monkeypatch.setattr("parity.engine.participant.START_S", 1.0)
     before = set(psutil.Process().children(recursive=True))
     with session(plan("eager", mode), tmp_path, monkeypatch, timeout_s=2.0) as found:
-        for last in chunk_ends(12, 4):
+        for last in chunk_ends(12, 5):
             found.advance(last)
         told = found.outcomes
         assert told["b1"].outcome is outcome
@@ -116,7 +116,7 @@ def test_who_fails_drops_out_and_the_others_go_on(mode, outcome, said, steps, tm
 
 @pytest.mark.parametrize("mode", ["eager", "norestore"])
 def test_a_session_goes_on_from_its_checkpoint(mode, tmp_path, monkeypatch):
-    asked, ends = plan("eager", mode), list(chunk_ends(12, 4))
+    asked, ends = plan("eager", mode), list(chunk_ends(12, 5))
 
     def run(chunks):
         """All curves of b1, and its records at the ends of chunks."""

@@ -4,6 +4,7 @@ from parity.engine.backend import Announced, BackendLost, BackendStarted, Engine
 from parity.engine.engine import CasePrepared, CellFinished, Event, execute
 from parity.engine.inputs import Prepared
 from parity.engine.starting import BackendInfo
+from parity.engine.training import TrainingAdvanced, TrainingFinished
 from parity.outcome import CellOutcome, Outcome, Output
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "Outcome",
     "Output",
     "Prepared",
+    "TrainingAdvanced",
+    "TrainingFinished",
     "execute",
 ]

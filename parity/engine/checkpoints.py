@@ -69,6 +69,12 @@ class Checkpoints:
         except (BundleError, KeyError) as error:
             raise RecordError(f"step {step} was not kept: {error}") from error
 
+    def copy(self, step: int, folder: Path) -> None:
+        """Copy a record, if it was kept, to `folder`, in place of what is there."""
+        if self._record(step).is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(self._record(step), folder)
+
     def _record(self, step: int) -> Path:
         return self._folder / f"record-{step}"
 

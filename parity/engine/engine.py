@@ -28,6 +28,8 @@ from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
 from parity.engine.slots import Scratch, Slots
+from parity.engine.starting import replaceable
+from parity.engine.training import TrainingAdvanced, TrainingFinished
 from parity.outcome import CellOutcome, Outcome
 
 MIN_CELLS_AHEAD = 64
@@ -63,7 +65,9 @@ class Idle:
     """Nothing has happened for a second."""
 
 
-Event = Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced
+Event = (
+    Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced | TrainingAdvanced | TrainingFinished
+)
 
 
 def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str] = ()) -> Iterator[Event]:
@@ -93,7 +97,7 @@ class Crew:
         self._scratch = Scratch()
         n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
-        ops = sorted({case.op for case in cases})
+        ops = replaceable(plan.cases)
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_slots = max(MIN_SLOTS, MAX_SLOTS // (per_backend * len(plan.backends)))
         self._queues: list[CellQueue] = []

@@ -49,7 +49,7 @@ class Participant:
         self.outcome, self.message = Outcome.OK, ""
         self.position, self.keeps, self.seconds = 0, 0, 0.0
         self._workers = workers
-        self._checkpoints = checkpoints
+        self.checkpoints = checkpoints
         self._stopped = stopped
         self._worker: Worker | None = None
         self._tracked: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Participant:
     def record(self, step: int) -> StepRecord:
         """Every tensor of a step; raises RecordError where they are gone."""
         if self._past is not None and step <= self._past.past.n_steps:
-            return self._checkpoints.record(step)
+            return self.checkpoints.record(step)
         if self._worker is None or (shown := self.shown) is None:
             raise RecordError(f"{self.role.name} is gone")
         with self._dropping_out(f"the record of step {step}: "):
@@ -116,7 +116,7 @@ class Participant:
             if reply["outcome"] != Outcome.OK.value:
                 raise RecordError(str(reply.get("message")))
             record = split(step, {"rows": shown.rows[step - shown.first], **arrays})
-            self._checkpoints.keep(record)
+            self.checkpoints.keep(record)
             return record
         raise RecordError(self.message)
 
@@ -128,7 +128,7 @@ class Participant:
         with self._dropping_out("its state: "):
             reply, state = self._worker.ask({"do": "state"}, self._allowance())
             if reply["outcome"] == Outcome.OK.value:
-                self._checkpoints.write(shown, state)
+                self.checkpoints.write(shown, state)
                 self._saved = self.position
 
     def leave(self) -> None:
@@ -174,7 +174,7 @@ class Participant:
 
     def _resume(self, worker: Worker) -> None:
         """Put the worker behind the steps of an interrupted run, where its mode can; else it takes them again."""
-        stored = self._checkpoints.read()
+        stored = self.checkpoints.read()
         if stored is None or stored.past.tracked != self._tracked:
             return
         paths = {name: str(path) for name, path in stored.tensors.items()}

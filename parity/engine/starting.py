@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from parity import environments
-from parity.config.plan import BackendSpec
+from parity.cases.training.spec import TRAIN
+from parity.config.plan import BackendSpec, CasePlan
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.outcome import Outcome
 
 PROTOCOL = 1
 START_TIMEOUT_S = 300.0
+
+
+TRAINING_OPS = (
+    *("linear", "embedding", "layer_norm", "batch_norm", "conv2d", "avg_pool2d", "scaled_dot_product_attention"),
+    *("relu", "gelu", "tanh", "silu", "sigmoid", "cross_entropy", "mse_loss"),
+    *("sgd", "adam", "adamw", "lamb", "rmsprop", "adagrad", "clip_grad_norm", "clip_grad_value", "learning_rate"),
+    *("batch", "zero_grad", "scale_loss", "shard"),
+)
+"""What a user's file may replace in a training."""
 
 
 class BackendError(Exception):
@@ -34,6 +44,11 @@ class BackendInfo:
     numpy: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
     executable: str = ""
+
+
+def replaceable(cases: Iterable[CasePlan]) -> list[str]:
+    """The functions that a user's file may replace in a run of these cases."""
+    return sorted({name for case in cases for name in (TRAINING_OPS if case.op == TRAIN else (case.op,))})
 
 
 def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], None]) -> environments.Interpreter:

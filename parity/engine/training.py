@@ -31,7 +31,33 @@ NUMPY = "numpy"
 WIDE = {"float64": "longdouble"}
 """The dtype of the oracle's own run; float64 for all others."""
 
+CHECKPOINT = "checkpoint"
+"""The folder in that of a training that says, as long as it is there, that the training is not finished."""
+
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TrainingAdvanced:
+    """All participants have taken `step` steps of `steps`; `loss` is the baseline's at the end of the last chunk.
+
+    `parted` are the steps at which curves left what rounding explains, by backend.
+    """
+
+    case: str
+    dtype: str
+    step: int
+    steps: int
+    loss: float
+    parted: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TrainingFinished:
+    """A training was run and judged in one dtype."""
+
+    case: str
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +66,11 @@ class Drawn:
 
     setting: Setting
     message: Message
+
+
+def training_folder(run_dir: Path, index: int, case: CasePlan) -> Path:
+    """What a run keeps of a training, a folder for each dtype in it; `index` is the case's place in the plan."""
+    return run_dir / "training" / f"{index:04d}-{slug(case.id)}"
 
 
 def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
@@ -79,12 +110,12 @@ def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, 
 
 
 def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
-    """The last steps of the chunks: 1, 3, 7, ..., and no chunk longer than what all participants keep records of."""
+    """The last steps of the chunks: 1, 3, 7, ...; `keeps` records reach back to the step before a chunk's first."""
     end, size = 0, 1
     while end < steps:
         end = min(steps, end + size)
         yield end
-        size = min(2 * size, keeps, MAX_CHUNK)
+        size = max(1, min(2 * size, keeps - 1, MAX_CHUNK))
 
 
 class TrainingSession:
@@ -154,6 +185,10 @@ class TrainingSession:
     def shown(self, name: str) -> Curves | None:
         """All steps of a participant, None where it took none."""
         return self._participants[name].shown
+
+    def keep(self, name: str, step: int, folder: Path) -> None:
+        """Copy the record that was taken of a participant's step, if one was, to `folder`."""
+        self._participants[name].checkpoints.copy(step, folder)
 
     def save(self) -> None:
         """Write down how far everybody is; to be called at the end of a chunk, once its records are taken."""

@@ -1,4 +1,4 @@
-"""What an interrupted run leaves for the one that goes on: checked to be of the same plan, its finished cells as rows."""
+"""What an interrupted run leaves for the one that goes on: checked to be of the same plan, as rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.judge.verdict import Comparison, Verdict
 from parity.reporting import record
 from parity.reporting.results import Results, ResultsError, Row, encode, read_results
 
-Key = tuple[str, ...]
+Key = tuple[str, str, str, str, str]
 
 
 class ResumeError(Exception):
@@ -84,9 +84,8 @@ def differences(plan: Plan, options: EngineOptions, results: Results, run_dir: P
     run = results.run
     if [config["sha256"] for config in run["configs"]] != [config.sha256 for config in plan.configs]:
         yield "its configs were others, or were changed since"
-    asked = {"seed": plan.seed, "baseline": plan.baseline}
-    given: Mapping[str, Any] = {name: run[name] for name in asked}
-    asked["threads"], given["threads"] = options.threads, run["host"]["threads"]
+    asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
+    given = {**run, "threads": run["host"]["threads"]}
     for name, value in asked.items():
         if given[name] != value:
             yield f"its {name} was {given[name]} and not {value}"
@@ -144,14 +143,19 @@ def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tupl
 
 def key(row: Row) -> Key:
     """What a comparison is of."""
-    return tuple(row[name] for name in ("case", "dtype", "tensor", "actual", "expected"))
+    return row["case"], row["dtype"], row["tensor"], row["actual"], row["expected"]
 
 
 def comparison(row: Row) -> Comparison:
     """A stored comparison, for the ledger; its measures stay in the row."""
+    case, dtype, tensor, actual, expected = key(row)
     ratio = row["error_ratio"]
     return Comparison(
-        *key(row),
+        case,
+        dtype,
+        tensor,
+        actual,
+        expected,
         verdict=Verdict(row["verdict"]),
         rtol=row["rtol"],
         atol=row["atol"],

@@ -97,7 +97,7 @@ def train(trainer, fault, request):
         reply(request["slot"], "unsupported", message="it has no such optimizer")
         return None
     trainer = Trainer(request)
-    reply(request["slot"], tracked=[f"param.{n}" for n in trainer.weights], keeps=4)
+    reply(request["slot"], tracked=[f"param.{n}" for n in trainer.weights], keeps=5)
     return trainer
 
 
