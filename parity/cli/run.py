@@ -53,11 +53,12 @@ def plan_options(command: Any) -> Any:
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory (default: reports/CONFIG-TIME)."
 )
+@click.option("--resume", is_flag=True, help="Go on with the run in --out DIR where it was interrupted.")
 @click.option(
     "--jobs",
     type=click.IntRange(1, MAX_THREADS),
     metavar="N",
-    help="How many cells compute at once (default: one per backend).",
+    help="How many workers compute at once (default: one per backend; in trainings one per core).",
 )
 @click.option(
     "--timeout",
@@ -65,7 +66,7 @@ def plan_options(command: Any) -> Any:
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds for one cell.",
+    help="Seconds for one cell, or for a step of a training; its first step has a minute more.",
 )
 @click.option(
     "--threads",
@@ -89,6 +90,7 @@ def plan_options(command: Any) -> Any:
 def run(
     configs: tuple[Path, ...],
     out: Path | None,
+    resume: bool,
     jobs: int | None,
     timeout: float,
     threads: int,
@@ -110,6 +112,7 @@ def run(
     could not be compared, 130 interrupted (what was finished is kept).
     """
     from parity.engine import EngineOptions
+    from parity.reporting.resume import ResumeError
     from parity.run import claim, run_and_show
 
     if not math.isfinite(timeout):
@@ -117,10 +120,12 @@ def run(
     wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     plan = load(configs, selection)
     options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
-    if out is not None and (out / "results.json").is_file():
+    if resume and out is None:
+        raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
+    if out is not None and not resume and (out / "results.json").is_file():
         click.echo(f"replaces the earlier run in {out}", err=True)
     try:
-        run_dir = claim(out, plan)
+        run_dir = out if out is not None and resume else claim(out, plan)
     except OSError as error:
         fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
     end_once_on_signals()
@@ -133,7 +138,10 @@ def run(
             outputs=wanted,
             verbosity=verbose - quiet,
             fail_on=fail_on,
+            resume=resume,
         )
+    except ResumeError as error:
+        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
     sys.exit(results.summary["exit_code"])

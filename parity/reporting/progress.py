@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from parity.engine import Announced, BackendLost, BackendStarted, CellFinished, Event
+from parity.engine import (
+    Announced,
+    BackendLost,
+    BackendStarted,
+    CellFinished,
+    Event,
+    TrainingAdvanced,
+    TrainingFinished,
+)
 from parity.judge.verdict import Comparison
 
 LINE_EVERY_S = 5.0
@@ -43,12 +53,13 @@ class SilentReporter:
 
 
 class BarReporter:
-    """A bar with the number of finished cells and of failing tensors."""
+    """A bar with the number of finished cells and of failing tensors, and one for the training at hand."""
 
     def __init__(self, console: Console, n_cells: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task("starting", total=n_cells)
+        self._task = self._progress.add_task("starting", total=n_cells, visible=n_cells > 0)
+        self._training: TaskID | None = None
         self._failing = 0
 
     def __enter__(self) -> BarReporter:
@@ -64,8 +75,22 @@ class BarReporter:
             self._failing += len({c.tensor for c in comparisons if c.verdict.fails})
             text = f"comparing ({self._failing} tensors differ)" if self._failing else "comparing"
             self._progress.update(self._task, advance=1, description=text)
+        elif isinstance(event, TrainingAdvanced):
+            self._advance(event)
+        elif isinstance(event, TrainingFinished):
+            self._advance(None)
         elif line := describe(event):
             self._progress.console.print(line, style="dim", markup=False, highlight=False)
+
+    def _advance(self, event: TrainingAdvanced | None) -> None:
+        """Show how far the training is; None ends its bar."""
+        if event is None or self._training is None:
+            if self._training is not None:
+                self._progress.remove_task(self._training)
+            self._training = None if event is None else self._progress.add_task("", total=event.steps)
+        if event is not None and self._training is not None:
+            text = f"{event.case} {event.dtype}{standing(event)}"
+            self._progress.update(self._training, completed=event.step, description=escape(text))
 
 
 class LineReporter:
@@ -75,6 +100,7 @@ class LineReporter:
         self._console = console
         self._n_cells = n_cells
         self._done = 0
+        self._news: tuple[object, ...] = ()
         self._printed = time.monotonic()
 
     def __enter__(self) -> LineReporter:
@@ -90,9 +116,23 @@ class LineReporter:
             self._done += 1
             if time.monotonic() - self._printed >= LINE_EVERY_S:
                 line = f"{self._done} of {self._n_cells} cells"
+        if isinstance(event, TrainingAdvanced) and self._is_due(event):
+            line = f"{event.case} {event.dtype}: step {event.step} of {event.steps}{standing(event)}"
         if line:
             self._printed = time.monotonic()
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _is_due(self, event: TrainingAdvanced) -> bool:
+        """Whether there is something new: somebody has parted, the end is there, or some seconds have passed."""
+        news = (event.case, event.dtype, tuple(event.parted), event.step == event.steps)
+        changed, self._news = news != self._news and bool(event.parted or event.step == event.steps), news
+        return changed or time.monotonic() - self._printed >= LINE_EVERY_S
+
+
+def standing(event: TrainingAdvanced) -> str:
+    """`, loss 3.215; paddle parts at step 312`: what there is to know of a training that is under way."""
+    loss = "" if math.isnan(event.loss) else f", loss {event.loss:.4g}"
+    return loss + "".join(f"; {name} parts at step {step}" for name, step in event.parted.items())
 
 
 def describe(event: Event) -> str:
