@@ -27,7 +27,7 @@ from parity.config import json_schema, load_plan
 from parity.config.fields import field_specs
 from parity.config.plan import CasePlan
 from tests.configs.loading import CASE, CONFIGS, load, load_case, refused
-from tests.test_config_fuzz import fuzz, leaves, maybe, to_yaml
+from tests.test_config_fuzz import anything, changed, fuzz, leaves, maybe, places, plain, to_yaml
 from tests.test_config_fuzz import load as load_bytes
 from tests.test_config_schema import parsed
 
@@ -389,6 +389,16 @@ parts = maybe(
 def test_any_training(entries: Any) -> None:
     entries = {"kind": "train", **entries} if isinstance(entries, dict) else {"kind": entries}
     load_bytes(f"version: 1\nbackends: [torch]\ncases: {to_yaml([entries])}\n".encode())
+
+
+WRITTEN = plain(WHOLE)
+
+
+@given(st.data())
+@fuzz(400)
+def test_good_trainings_with_one_value_changed(drawn: st.DataObject) -> None:
+    path = drawn.draw(st.sampled_from(places(WRITTEN)))
+    load_bytes(to_yaml(changed(WRITTEN, path, drawn.draw(st.one_of(anything, words, numbers)))).encode())
 
 
 good = st.fixed_dictionaries(

@@ -83,7 +83,7 @@ def check(params: Any) -> None:
     for name, value in vars(params).items():
         numbers = value if isinstance(value, tuple) else (value,)
         fraction = name in FRACTIONS or name == "betas"
-        if not all(np.isfinite(v) and v >= (name in POSITIVE) and (v < 1 or not fraction) for v in numbers):
+        if not all((name in POSITIVE) <= v < (1 if fraction else np.inf) for v in numbers):
             limits = "from 0 up to, but not, 1" if fraction else "1, 2, ..." if name in POSITIVE else "0 or more"
             raise CaseError(f"params.{name}", f"{name} must be {limits}, not {value}")
     if getattr(params, "nesterov", False) and (not params.momentum or params.dampening):

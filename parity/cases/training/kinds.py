@@ -63,16 +63,19 @@ class Kind:
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
+MOST = 2**31
+"""Sizes below it fit into a framework's integers."""
+
 LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda v: NAME.fullmatch(v) is not None, "a word of letters, digits and _ (60 at most), no digit first"),
     "init_std": (lambda v: isfinite(v) and v > 0, "a finite number above 0"),
     "eps": (lambda v: isfinite(v) and v > 0, "a finite number above 0"),
     "momentum": (lambda v: 0 <= v <= 1, "from 0 to 1"),
-    "padding": (lambda v: v >= 0, "0 or more"),
+    "padding": (lambda v: 0 <= v < MOST, "0 or more (below 2**31)"),
 }
 """What the options take; any other number is a size, 1 or more."""
 
-SIZE: tuple[Callable[[Any], bool], str] = (lambda v: v >= 1, "1 or more")
+SIZE: tuple[Callable[[Any], bool], str] = (lambda v: 1 <= v < MOST, "1 or more (below 2**31)")
 
 
 def check_limits(options: Any) -> None:

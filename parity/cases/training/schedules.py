@@ -179,13 +179,15 @@ SCHEDULES: Mapping[str, ScheduleKind] = {
 """Every schedule, by the name that a config calls it by."""
 
 COUNTS = frozenset(("total_iters", "T_max", "step_size"))
+MOST = 2**31
 
 
 def check(options: Any) -> None:
     """Raise CaseError, whose key is the option, for a number that no schedule takes."""
     for name, value in vars(options).items():
-        if not (np.isfinite(value) and value >= (name in COUNTS)):
-            raise CaseError(name, f"{name} must be {'1, 2, ...' if name in COUNTS else '0 or more'}, not {value}")
+        if not (name in COUNTS) <= value < MOST:
+            limits = "1, 2, ..." if name in COUNTS else "0 or more"
+            raise CaseError(name, f"{name} must be {limits} (below 2**31), not {value}")
     if isinstance(options, WarmupPolynomial) and options.warmup_steps >= options.total_iters:
         raise CaseError(
             "warmup_steps",
