@@ -22,45 +22,45 @@ def run(layers: Sequence[Layer], x: Any, tensors: Tensors) -> Any:
 
 
 def one(layer: Layer, x: Any, tensors: Tensors) -> Any:
-    options = layer.options
-
-    def own(name: str) -> torch.Tensor | None:
-        return tensors.get(f"{layer.name}.{name}")
-
-    if layer.kind == "linear":
-        return F.linear(x, own("weight"), own("bias"))
-    if layer.kind == "conv2d":
-        return F.conv2d(x, own("weight"), own("bias"), options["stride"], options["padding"])
-    if layer.kind == "embedding":
-        return F.embedding(x, own("weight"))
-    if layer.kind == "position_embedding":
-        return x + own("weight")[: x.shape[1]]
-    if layer.kind == "layer_norm":
-        return F.layer_norm(x, options["normalized_shape"], own("weight"), own("bias"), options["eps"])
-    if layer.kind == "batch_norm":
-        buffers = (own("running_mean"), own("running_var"))
-        return F.batch_norm(x, *buffers, own("weight"), own("bias"), True, options["momentum"], options["eps"])
-    if layer.kind == "activation":
-        return ACTIVATIONS[options["function"]](x)
+    """What one layer makes of x."""
+    own = {name.removeprefix(f"{layer.name}."): value for name, value in tensors.items() if own_name(layer, name)}
     if layer.kind == "residual":
         return x + run(layer.layers, x, tensors)
-    if layer.kind == "flatten":
-        return x.flatten(1)
-    if layer.kind == "avg_pool2d":
-        return F.avg_pool2d(x, options["kernel_size"])
-    return attention(layer, x, tensors)
+    return LAYERS[layer.kind](x, layer.options, own)
 
 
-def attention(layer: Layer, x: Any, tensors: Tensors) -> Any:
-    module = torch.nn.MultiheadAttention(layer.options["embed_dim"], layer.options["num_heads"], batch_first=True)
-    parts = {n: [tensors[f"{layer.name}.{p}_proj.{n}"] for p in "qkv"] for n in ("weight", "bias")}
-    given = {
-        "in_proj_weight": torch.cat(parts["weight"]),
-        "in_proj_bias": torch.cat(parts["bias"]),
-        "out_proj.weight": tensors[f"{layer.name}.out_proj.weight"],
-        "out_proj.bias": tensors[f"{layer.name}.out_proj.bias"],
-    }
-    return torch.func.functional_call(module.to(x.dtype), given, (x, x, x), {"need_weights": False})[0]
+def own_name(layer: Layer, name: str) -> bool:
+    return any(parameter.name == name for parameter in layer.parameters)
+
+
+def batch_norm(x: Any, options: Any, own: Tensors) -> Any:
+    statistics = own["running_mean"], own["running_var"]
+    return F.batch_norm(x, *statistics, own["weight"], own["bias"], True, options["momentum"], options["eps"])
+
+
+def attention(x: Any, options: Any, own: Tensors) -> Any:
+    module = torch.nn.MultiheadAttention(options["embed_dim"], options["num_heads"], batch_first=True).to(x.dtype)
+    given = {f"in_proj_{n}": torch.cat([own[f"{p}_proj.{n}"] for p in "qkv"]) for n in ("weight", "bias")}
+    given |= {f"out_proj.{n}": own[f"out_proj.{n}"] for n in ("weight", "bias")}
+    return torch.func.functional_call(module, given, (x, x, x), {"need_weights": False})[0]
+
+
+LAYERS = {
+    "linear": lambda x, _, own: F.linear(x, own["weight"], own.get("bias")),
+    "conv2d": lambda x, options, own: F.conv2d(
+        x, own["weight"], own.get("bias"), options["stride"], options["padding"]
+    ),
+    "embedding": lambda x, _, own: F.embedding(x, own["weight"]),
+    "position_embedding": lambda x, _, own: x + own["weight"][: x.shape[1]],
+    "layer_norm": lambda x, options, own: F.layer_norm(
+        x, options["normalized_shape"], own["weight"], own["bias"], options["eps"]
+    ),
+    "batch_norm": batch_norm,
+    "activation": lambda x, options, _: ACTIVATIONS[options["function"]](x),
+    "flatten": lambda x, *_: x.flatten(1),
+    "avg_pool2d": lambda x, options, _: F.avg_pool2d(x, options["kernel_size"]),
+    "multi_head_attention": attention,
+}
 
 
 LOSSES = {

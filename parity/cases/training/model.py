@@ -44,9 +44,13 @@ class Pass:
     def run(self, layers: Sequence[Layer], x: Any) -> Any:
         """What the layers make of `x`, one after the other."""
         for layer in layers:
-            knobs = {**self.knobs.get(layer.kind, {}), **self.knobs.get(f"{layer.kind}@{layer.name}", {})}
-            x = FORWARDS[layer.kind](self, layer, x, **knobs)
+            x = self.apply(layer, x)
         return x
+
+    def apply(self, layer: Layer, x: Any) -> Any:
+        """What one layer makes of `x`."""
+        knobs = {**self.knobs.get(layer.kind, {}), **self.knobs.get(f"{layer.kind}@{layer.name}", {})}
+        return FORWARDS[layer.kind](self, layer, x, **knobs)
 
     def own(self, layer: Layer, absent: Sequence[str] = ()) -> dict[str, Any]:
         """The layer's weights and buffers by their own names, without those in `absent`."""
