@@ -79,8 +79,7 @@ class PaddleTrainer(Trainer):
         self.parameters[name].grad = value.detach()
 
     def clear_gradients(self) -> None:
-        for parameter in self.parameters.values():
-            parameter.clear_gradient()
+        self.optimizer.clear_grad()
 
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
         scope = "per_tensor" if self.recipe["clip"]["scope"] == "tensor" else "global"
@@ -158,8 +157,9 @@ class PaddleTrainer(Trainer):
         stored = {}
         for group in self.groups:
             for name in group.names:
-                kept = {STATES[self.kind][state]: tensor for state, tensor in states[name].items()}
-                kept.update(self.powers(group.options, done))
+                kept = self.powers(group.options, done)
+                for state, own in STATES[self.kind].items():
+                    kept[own] = states[name].get(state, self.imported(name, self.zeros(name)))
                 stored.update({f"{self.parameters[name].name}_{own}_0": tensor for own, tensor in kept.items()})
         self.optimizer.set_state_dict(stored)
 
