@@ -15,7 +15,10 @@ class OneflowAdapter(TorchStyleAdapter):
     """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
 
     no_kernel = (r"Cannot find the kernel matching", r"no kernel|kernel.*not (found|registered)")
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.oneflow_trainer:OneflowTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.adapters.training.oneflow_trainer:OneflowTrainer",
+        "graph": "parity.adapters.training.oneflow_graph:GraphTrainer",
+    }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # OneFlow 0.9.0 would write a folder `log` into the working directory.

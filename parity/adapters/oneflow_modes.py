@@ -92,12 +92,8 @@ class OneflowAmp(OneflowAdapter):
     """`oneflow.autocast` to bfloat16; results come back in the dtype of the inputs."""
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.check_effect()
         flow = self.framework
-        ones = flow.ones(2, 2)
-        with flow.autocast(self.device, flow.bfloat16):
-            dtype = flow.matmul(ones, ones).dtype
-        if dtype != flow.bfloat16:
-            raise Unsupported(f"oneflow.autocast to bfloat16 does nothing on {self.device}")
 
         def call(**given: Any) -> Any:
             dtype = next(value.dtype for value in given.values() if flow.is_tensor(value))
@@ -106,3 +102,16 @@ class OneflowAmp(OneflowAdapter):
             return {name: value.to(dtype) for name, value in outputs.items()}
 
         return call
+
+    def trainer(self, job: Any) -> Any:
+        self.check_effect()
+        return super().trainer(job)
+
+    def check_effect(self) -> None:
+        """Raise Unsupported where a product of matrices stays as it is."""
+        flow = self.framework
+        ones = flow.ones(2, 2)
+        with flow.autocast(self.device, flow.bfloat16):
+            dtype = flow.matmul(ones, ones).dtype
+        if dtype != flow.bfloat16:
+            raise Unsupported(f"oneflow.autocast to bfloat16 does nothing on {self.device}")

@@ -23,7 +23,10 @@ class PaddleAdapter(Adapter):
         r"The kernel \S+ is not registered",
         r"[Tt]he kernel (\(|`|with key).*(not registered|not found)",
     )
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.paddle_trainer:PaddleTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.adapters.training.paddle_trainer:PaddleTrainer",
+        "static": "parity.adapters.training.paddle_static:StaticTrainer",
+    }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import paddle

@@ -36,12 +36,8 @@ class PaddleAmp(PaddleAdapter):
     """`paddle.amp.auto_cast` to bfloat16; results come back in the dtype of the inputs."""
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.check_effect()
         paddle = self.paddle
-        ones = paddle.ones([2, 2])
-        with paddle.amp.auto_cast(dtype="bfloat16"):
-            dtype = paddle.matmul(ones, ones).dtype
-        if dtype != paddle.bfloat16:
-            raise Unsupported(f"paddle.amp.auto_cast to bfloat16 does nothing on {self.device}")
 
         def call(**given: Any) -> Any:
             dtype = next(value.dtype for value in given.values() if paddle.is_tensor(value))
@@ -50,3 +46,15 @@ class PaddleAmp(PaddleAdapter):
             return {name: value.astype(dtype) for name, value in outputs.items()}
 
         return call
+
+    def trainer(self, job: Any) -> Any:
+        self.check_effect()
+        return super().trainer(job)
+
+    def check_effect(self) -> None:
+        """Raise Unsupported where a product of matrices stays as it is."""
+        ones = self.paddle.ones([2, 2])
+        with self.paddle.amp.auto_cast(dtype="bfloat16"):
+            dtype = self.paddle.matmul(ones, ones).dtype
+        if dtype != self.paddle.bfloat16:
+            raise Unsupported(f"paddle.amp.auto_cast to bfloat16 does nothing on {self.device}")

@@ -13,7 +13,13 @@ class TorchAdapter(TorchStyleAdapter):
     """torch.nn.functional and torch.nn.utils in eager mode, on a CPU or a CUDA device."""
 
     no_kernel = (r'"\w+" not implemented for',)
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.torch_trainer:TorchTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.adapters.training.torch_trainer:TorchTrainer",
+        "compile": "parity.adapters.training.torch_modes:CompileTrainer",
+        "channels_last": "parity.adapters.training.torch_modes:ChannelsLastTrainer",
+        "amp-bf16": "parity.adapters.training.torch_modes:AmpTrainer",
+        "tf32": "parity.adapters.training.torch_trainer:TorchTrainer",
+    }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import torch

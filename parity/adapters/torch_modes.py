@@ -53,22 +53,28 @@ class TorchAmp(TorchAdapter):
         torch, device = self.framework, self.device
 
         def call(**given: Any) -> Any:
-            seen: set[Any] = set()
-
-            def watch(_mode: Any, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = function(*args, **(kwargs or {}))
-                seen.add(getattr(result, "dtype", None))
-                return result
-
-            watching = type("Watch", (torch.overrides.TorchFunctionMode,), {"__torch_function__": watch})
-            with watching(), torch.autocast(device, torch.bfloat16):
-                outputs = named_outputs(function(**given))
-            if torch.bfloat16 not in seen:
-                raise Unsupported("torch.autocast computes nothing of this in bfloat16")
+            outputs = named_outputs(in_bfloat16(torch, device, function, **given))
             dtype = next(value.dtype for value in given.values() if torch.is_tensor(value))
             return {k: v.to(dtype) if getattr(v, "dtype", None) == torch.bfloat16 else v for k, v in outputs.items()}
 
         return call
+
+
+def in_bfloat16(torch: Any, device: str, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """What a function returns under autocast; raises Unsupported where nothing of it is computed in bfloat16."""
+    seen: set[Any] = set()
+
+    def watch(_mode: Any, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        seen.add(getattr(result, "dtype", None))
+        return result
+
+    watching = type("Watch", (torch.overrides.TorchFunctionMode,), {"__torch_function__": watch})
+    with watching(), torch.autocast(device, torch.bfloat16):
+        found = function(*args, **given)
+    if torch.bfloat16 not in seen:
+        raise Unsupported("torch.autocast computes nothing of this in bfloat16")
+    return found
 
 
 class TorchTf32(TorchAdapter):
@@ -80,6 +86,14 @@ class TorchTf32(TorchAdapter):
         self.framework.backends.cudnn.allow_tf32 = True
 
     def run(self, job: Job) -> dict[str, Any]:
+        self.check_device()
+        return super().run(job)
+
+    def trainer(self, job: Any) -> Any:
+        self.check_device()
+        return super().trainer(job)
+
+    def check_device(self) -> None:
+        """Raise Unsupported where there is no TF32."""
         if self.device != "cuda":
             raise Unsupported("TF32 is a format of CUDA devices; use `device: cuda`")
-        return super().run(job)

@@ -77,7 +77,10 @@ class WorkerProcess:
         """Send one request and wait for its reply; raises WorkerError and leaves nothing running where none comes."""
         try:
             self._send(message)
-            return self._receive(time.monotonic() + timeout_s, timeout_s)
+            reply = self._receive(time.monotonic() + timeout_s, timeout_s)
+            if reply.get("last"):
+                self.kill()
+            return reply
         except ValueError as error:
             # Another thread killed the worker and closed its pipes.
             self.kill()

@@ -42,6 +42,8 @@ state   {"do": "state", "slot": "..."}                `param.*`, `state.*` and `
 
 bye     {"do": "bye"}    no reply; the worker ends
 
+A reply with "last": true says that the worker ends after it, because its framework is in no state to go on.
+
 Anything that the framework prints goes to the log (descriptor 2). The worker leaves by os._exit, because frameworks
 abort in their exit handlers.
 """
@@ -56,7 +58,7 @@ import sys
 import traceback
 from typing import Any, Dict
 
-from parity.adapters import ADAPTERS
+from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
 from parity.worker.training import REQUESTS, TrainingDesk
@@ -85,8 +87,9 @@ def serve(requests: int, replies: int) -> None:
                 reply = desk.answer(request)
             else:
                 break
-            send(replies, reply)
-            if backend is None:
+            last = backend is None or backend.adapter.worn_out
+            send(replies, {**reply, "last": True} if last else reply)
+            if last:
                 break
     leave()
 
@@ -119,10 +122,9 @@ def load(backend: Backend, request: Message) -> Message:
 
 def load_adapter(request: Message) -> Any:
     """The adapter's instance; this is where the framework is imported."""
-    module, _, name = ADAPTERS[request["adapter"]].partition(":")
-    return getattr(importlib.import_module(module), name)(
-        request["device"], request["threads"], request.get("mode", "eager"), request.get("ranks", 1)
-    )
+    mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
+    module, _, name = place_of(request["adapter"], mode).partition(":")
+    return getattr(importlib.import_module(module), name)(request["device"], request["threads"], mode, ranks)
 
 
 def send(replies: int, reply: Message) -> None:
