@@ -75,8 +75,10 @@ def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: A
         path = folder / "my_ops.py"
         path.write_text(ops)
     folder.mkdir(exist_ok=True)
-    workers = Workers(EngineOptions(), WANTED, RunLog(folder / "log.txt"), lambda _: None)
+    log = RunLog(folder / "log.txt")
+    workers = Workers(EngineOptions(), WANTED, log, lambda _: None)
     try:
         yield Desk(workers.take(BackendSpec(adapter, adapter, ops=path, **spec)), folder)
     finally:
         workers.close()
+        log.close()
