@@ -55,8 +55,8 @@ class Pass:
     def own(self, layer: Layer, absent: Sequence[str] = ()) -> dict[str, Any]:
         """The layer's weights and buffers by their own names, without those in `absent`."""
         names = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
-        values = {**self.weights, **self.buffers}
-        return {own: values[name] for own, name in names.items() if own not in absent}
+        wanted = {own: name for own, name in names.items() if own not in absent}
+        return {own: self.weights[n] if n in self.weights else self.buffers[n] for own, n in wanted.items()}
 
     def product(self, a: Any, b: Any) -> Any:
         """`a @ b` in the precision that the knobs say."""

@@ -129,10 +129,11 @@ def updated(
     """
     op = OPS[training.optimizer]
     states = by_parameter(before["state"])
+    groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
     found: dict[str, Array] = {}
     for name, grad in grads.items():
-        group = training.group_of(name)
-        params = params_of(training, group, step, float(lr[min(group, len(lr) - 1)]), change)
+        i = groups[name]
+        params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
         param = before["param"][name]
         tensors = {"param": param, "grad": grad, **zero_states(op, params, param), **states.get(name, {})}
         made = dict(tensors if name in change.skipped else op.forward(tensors, params, **change.arguments))
