@@ -103,6 +103,8 @@ TRAININGS = (
             "with micro-batches, ranks or batch_norm it does not."
         ),
         shows="The recorded rows are a permutation of those of the step, or those of another step.",
+        known_in="PyTorch: a DistributedSampler whose set_epoch is not called gives every epoch the same order.",
+        source="The documentation of torch.utils.data.distributed.DistributedSampler.",
     ),
     Entry(
         id="repeated-data",
@@ -112,10 +114,7 @@ TRAININGS = (
             "The training goes on and sees less of the data than it should."
         ),
         shows="The recorded rows repeat within the step, or are those of the step before.",
-        known_in=(
-            "PyTorch: a DistributedSampler whose set_epoch is not called gives every epoch the same order, and a "
-            "loader without one gives every rank the same rows."
-        ),
+        known_in="No framework is wrong here: in PyTorch, a loader without a DistributedSampler does it.",
         source="The documentation of torch.utils.data.distributed.DistributedSampler.",
     ),
     Entry(

@@ -1,0 +1,218 @@
+"""The cause of a stage that is outside: each hypothesis is computed at every probe, and accepted where it leaves
+rounding at all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
+from parity.judge.search import CLEAR, CLEARER
+from parity.judge.training.hypotheses import Hypothesis, standing
+from parity.judge.training.oracle import NOTHING, Changes, Probe, StepOracle
+from parity.judge.training.proposals import proposals
+from parity.judge.training.stages import KINDS, Measured, measure, ratio, shown
+
+REFINED = 1e3
+"""Up to here a hypothesis that leaves too much is measured again by careful code that does the same."""
+PAIRED = 6
+"""So many of those that help most are tried together with every other one."""
+BAND = 8.0
+MISSED = 1.0
+"""What it costs to believe that a cause is not at work in a step in which it would show."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A probe at which a stage is outside, under the causes that are known already."""
+
+    probe: Probe
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A hypothesis, the worst ratio that it leaves, and the steps at which it would show and does not."""
+
+    hypothesis: Hypothesis
+    left: float
+    missed: tuple[int, ...] = ()
+
+    @property
+    def explains(self) -> bool:
+        """Whether it leaves rounding."""
+        return self.left < OFF
+
+    @property
+    def weight(self) -> float:
+        """How much has to be believed."""
+        return self.hypothesis.weight + MISSED * bool(self.missed)
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Smaller is better."""
+        return (not self.explains, self.weight, self.left)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best explanation, others that explain as much, and the best of those that do not."""
+
+    best: Explanation | None
+    rivals: tuple[Explanation, ...] = ()
+    second: Explanation | None = None
+    n_tried: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched: a stage of one side, the probes outside and inside, and what is known to be changed already."""
+
+    stage: str
+    outside: Sequence[Outside]
+    inside: Sequence[Outside]
+    known: Changes = NOTHING
+    ranks: int = 1
+    also: tuple[str, ...] = field(default_factory=tuple)
+    """Other stages whose hypotheses compete, since the mode does not show theirs."""
+
+
+def search(oracle: StepOracle, question: Question) -> Found:
+    """The cause of a stage that is outside at some probes."""
+    first = question.outside[0]
+    candidates = [h for s in (question.stage, *question.also) for h in standing(s, oracle.training, question.ranks)]
+    candidates += proposals(question.stage, first.probe, first.measured)
+    tried = [explanation(oracle, question, hypothesis) for hypothesis in candidates]
+    if not any(e.explains for e in tried):
+        tried += pairs(oracle, question, tried, first)
+    ranked = sorted(tried, key=lambda e: e.rank)
+    good = [e for e in ranked if e.explains]
+    rest = next((e for e in ranked if not e.explains and e.left < first.measured.worst / 2), None)
+    if not good:
+        return Found(None, (), rest, len(tried))
+    best = good[0]
+    rivals = [e for e in good[1:] if e.hypothesis.id != best.hypothesis.id and is_rival(best, e)]
+    return Found(best, tuple(one_of_each(rivals)), rest, len(tried))
+
+
+def one_of_each(explanations: Sequence[Explanation]) -> Iterator[Explanation]:
+    """The first of every id."""
+    found = {e.hypothesis.id: e for e in reversed(explanations)}
+    yield from reversed(found.values())
+
+
+def is_rival(best: Explanation, other: Explanation) -> bool:
+    """Whether the probes cannot tell two explanations apart."""
+    return other.weight <= best.weight and (other.left < CLEAR or other.left < CLEARER * best.left)
+
+
+def pairs(oracle: StepOracle, question: Question, tried: Sequence[Explanation], first: Outside) -> list[Explanation]:
+    """Two causes together: those that help most with all others."""
+    helping = sorted((e for e in tried if helps(oracle, question, e, first)), key=lambda e: e.left)
+    both = [
+        one.hypothesis.with_(other.hypothesis)
+        for one in helping[:PAIRED]
+        for other in tried
+        if other.hypothesis.id != one.hypothesis.id and not other.hypothesis.lossy
+    ]
+    return [explanation(oracle, question, hypothesis) for hypothesis in both]
+
+
+def helps(oracle: StepOracle, question: Question, explained: Explanation, first: Outside) -> bool:
+    """Whether a hypothesis brings some tensor inside, or leaves much less."""
+    if explained.hypothesis.lossy:
+        return False
+    left = predicted_ratios(oracle, question, explained.hypothesis, first)
+    base = first.measured.ratios
+    return any(base[n] >= OFF > r for n, r in left.items()) or score(left) < score(base) - 1
+
+
+def score(ratios: Mapping[str, float]) -> float:
+    """How much is left, in powers of two beyond rounding."""
+    return sum(math.log2(min(max(r, OFF), 2.0**60) / OFF) for r in ratios.values())
+
+
+def explanation(oracle: StepOracle, question: Question, hypothesis: Hypothesis) -> Explanation:
+    """What a hypothesis leaves at the probes, as far as it explains the first ones."""
+    left = 0.0
+    for outside in question.outside:
+        left = max(left, residual(oracle, question, hypothesis, outside))
+        if left >= OFF:
+            return Explanation(hypothesis, left)
+    missed = [o.probe.step for o in question.inside if residual(oracle, question, hypothesis, o) >= OFF]
+    return Explanation(hypothesis, left, tuple(missed))
+
+
+def residual(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
+    """The worst ratio that a hypothesis leaves at one probe."""
+    if hypothesis.lossy:
+        return in_band(oracle, question, hypothesis, outside)
+    worst = max(predicted_ratios(oracle, question, hypothesis, outside).values(), default=math.inf)
+    if OFF <= worst < REFINED:
+        changes = question.known.with_(hypothesis.changes)
+        measured = measure(oracle, question.stage, outside.probe, changes)
+        return worst if measured is None else min(worst, measured.worst)
+    return worst
+
+
+def predicted_ratios(
+    oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside
+) -> dict[str, float]:
+    """The ratio of every tensor against what a hypothesis predicts, by the envelope of the recipe; none where it
+    predicts nothing."""
+    predicted = predict(oracle, question, hypothesis, outside)
+    if predicted is None:
+        return {}
+    measured, unit = outside.measured, UNIT_ROUNDOFF[oracle.dtype]
+    found = {}
+    for name, observed in measured.observed.items():
+        theirs, ours = size(predicted[name]), size(measured.exact[name])
+        envelope = measured.envelopes[name].scaled(max(1.0, theirs.rms / ours.rms if ours.rms else 1.0))
+        envelope = envelope.joined(Envelope(unit * theirs.rms, unit * theirs.max))
+        found[name] = ratio(observed, predicted[name], envelope)
+    return found
+
+
+def predict(
+    oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside
+) -> dict[str, np.ndarray] | None:
+    """What the stage would be; None where the lines refuse, or give something of another shape."""
+    try:
+        found = oracle.answer(question.stage, outside.probe, question.known.with_(hypothesis.changes))
+    except (KeyError, ValueError, TypeError, ZeroDivisionError, IndexError):
+        return None
+    exact = outside.measured.exact
+    fits = all(name in found and found[name].shape == values.shape for name, values in exact.items())
+    return found if fits else None
+
+
+def in_band(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
+    """For what loses digits: how far the sizes of the errors are from what it loses; inf where it loses nothing."""
+    predicted = predict(oracle, question, hypothesis, outside)
+    if predicted is None:
+        return math.inf
+    worst = 0.0
+    for name, base in outside.measured.ratios.items():
+        exact = outside.measured.exact[name]
+        lost = size(predicted[name] - exact).rms
+        error = size(outside.measured.observed[name].astype(exact.dtype) - exact).rms
+        if base >= OFF:
+            worst = max(worst, max(error / lost, lost / error) if lost and error and math.isfinite(base) else math.inf)
+    return worst if worst < BAND else math.inf
+
+
+def competing(stage: str, probe: Probe) -> tuple[str, ...]:
+    """The stages before that the side does not show, so that their causes appear in this one."""
+    before = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}.get(stage, ())
+    found = []
+    for other in before:
+        if shown(other, probe):
+            break
+        found.append(other)
+    return tuple(found)
+
+
+__all__ = ["KINDS", "Explanation", "Found", "Outside", "Question", "competing", "search"]

@@ -1,0 +1,149 @@
+"""Trainings without processes: the oracle's own steps in a dtype are the backends, truthful ones and liars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from parity.cases.draw import TensorPlan, generator
+from parity.cases.summation import in_sequence
+from parity.cases.training import data
+from parity.cases.training.spec import Training
+from parity.cases.training.steps import StepChanges, Update, stepped
+from parity.config import load_plan
+from parity.config.plan import BackendSpec, CasePlan
+from parity.judge.training import JudgedTraining, TrainingJudge
+from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
+
+MEMBERS = ("~1", "~2", "~3", "~4")
+KINDS = ("param", "state", "buffer")
+CHUNK = 4
+
+
+def planned(text: str, folder: Path, dtypes: str = "[float32]") -> CasePlan:
+    """The case of a config that has one training."""
+    path = folder / "training.yaml"
+    path.write_text(f"version: 1\nbackends: [torch, paddle]\ndtypes: {dtypes}\ncases:{text}")
+    return load_plan([path]).cases[0]
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What a backend does otherwise in a step: `changes` by step, `rows` from the right ones, its gradient times a
+    factor; `other` sums in sequence, which is no lie."""
+
+    changes: Callable[[int], StepChanges] = lambda _: StepChanges()
+    rows: Callable[[int, np.ndarray], np.ndarray] = lambda _, rows: rows
+    factor: float = 1.0
+    other: bool = False
+    hidden: tuple[str, ...] = ()
+    ranks: int = 1
+
+
+def lies(changes: StepChanges, **more: object) -> Lie:
+    """The same lie in every step."""
+    return Lie(changes=lambda _: changes, **more)  # type: ignore[arg-type] - passed on as they are
+
+
+HONEST = Lie()
+
+
+class Run:
+    """One backend: A's steps in a dtype, with a lie."""
+
+    def __init__(self, training: Training, dtype: str, setting: Setting, lie: Lie = HONEST, moved: int = 0) -> None:
+        self.training, self.dtype, self.setting, self.lie = training, dtype, setting, lie
+        names = {p.name for p in training.parameters}
+        values = {n: np.asarray(v, dtype) for n, v in setting.tensors.items()}
+        if moved:
+            rng = generator(moved, "moved")
+            values = {
+                n: np.nextafter(v, rng.choice((-np.inf, np.inf), v.shape).astype(v.dtype)) for n, v in values.items()
+            }
+        self.state = {f"{'param' if n in names else 'buffer'}.{n}": v for n, v in values.items()}
+        self.step, self.records = 0, {}
+
+    def advance(self, count: int) -> Curves:
+        found = [self.one() for _ in range(count)]
+        tracked = tuple(sorted(n for n in found[0].tensors if n.startswith(KINDS)))
+        rng = np.random.default_rng(7)
+        vectors = {n: rng.choice((-1.0, 1.0), found[0].tensors[n].shape) for n in tracked}
+        wide = [{n: v.astype(np.float64) for n, v in f.tensors.items()} for f in found]
+        norm = [np.sqrt(sum(np.sum(v**2) for n, v in w.items() if n.startswith("grad."))) for w in wide]
+        return Curves(
+            first=found[0].step,
+            loss=np.array([float(w["loss"]) for w in wide]),
+            grad_norm=np.array(norm, np.float64),
+            lr=np.array([w["lr"] for w in wide]),
+            rows=np.array([f.rows for f in found]),
+            norms=np.array([[np.linalg.norm(w[n]) for n in tracked] for w in wide]),
+            sketches=np.array([[np.sum(w[n] * vectors[n]) for n in tracked] for w in wide]),
+            tracked=tracked,
+        )
+
+    def one(self) -> StepRecord:
+        self.step += 1
+        rows = self.lie.rows(self.step, np.asarray(self.setting.order[self.step - 1], np.int64))
+        n = self.training.accumulation
+        x, target = (np.split(v[rows], n) for v in (self.setting.x, self.setting.target))
+        changes = self.lie.changes(self.step)
+        if self.lie.other:
+            with in_sequence():
+                tensors = self._stepped(list(zip(x, target, strict=True)), changes)
+        else:
+            tensors = self._stepped(list(zip(x, target, strict=True)), changes)
+        before = {n: v for n, v in self.state.items() if n.startswith(KINDS)}
+        shown = {n: v for n, v in tensors.items() if not n.startswith(self.lie.hidden or "none")}
+        self.records[self.step] = StepRecord(self.step, rows, before, shown)
+        self.state = {n: v for n, v in tensors.items() if n.startswith((*KINDS, "clipped"))}
+        return replace(self.records[self.step], tensors=tensors)
+
+    def _stepped(self, batches: list, changes: StepChanges) -> dict[str, np.ndarray]:
+        from parity.cases.training import steps
+
+        def scaled(*args: object, **more: object) -> object:
+            found = original(*args, **more)
+            return replace(found, grads={n: g * g.dtype.type(self.lie.factor) for n, g in found.grads.items()})
+
+        original, steps.gradients = steps.gradients, scaled
+        try:
+            return stepped(self.training, self.step, self.state, batches, dtype=self.dtype, changes=changes)
+        finally:
+            steps.gradients = original
+
+
+def setting_of(case: CasePlan, seed: int = 0) -> Setting:
+    x, target = data.generate(case.params.data, seed, case.id, "float32")
+    order = data.order(case.params, seed, case.id)
+    tensors = {
+        p.name: TensorPlan(p.name, p.shape, p.draw).sample(seed, case.id, "float32") for p in case.params.tensors
+    }
+    return Setting(x, target, order, tensors)
+
+
+def judged(
+    case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0, baseline: str = ""
+) -> JudgedTraining:
+    """The judgement of backends, the first of which is the baseline unless one is named."""
+    training, setting = case.params, setting_of(case, seed)
+    specs = [BackendSpec(name, "numpy", ranks=lie.ranks) for name, lie in backends.items()]
+    base = baseline or specs[0].name
+    judge = TrainingJudge(case, dtype, setting, specs, base, Ensemble("oracle", "~0", MEMBERS))
+    runs = {name: Run(training, dtype, setting, lie) for name, lie in backends.items()}
+    narrow = lies(StepChanges(update=Update(narrow=dtype)))
+    runs |= {"~0": Run(training, dtype, setting)}
+    runs |= {name: Run(training, dtype, setting, narrow, moved=i + 1) for i, name in enumerate(MEMBERS)}
+    runs |= {"oracle": Run(training, "float64" if dtype == "float32" else "longdouble", setting)}
+    done = 0
+    while done < training.steps:
+        count = min(CHUNK, training.steps - done)
+        wanted = judge.observe({name: run.advance(count) for name, run in runs.items()})
+        for name, steps in wanted.items():
+            for step in steps:
+                judge.take(name, runs[name].records[step])
+        done += count
+    outcomes = {name: CellOutcome(case.id, dtype, name, Outcome.OK) for name in runs}
+    return judge.judged(outcomes)
