@@ -244,7 +244,8 @@ def train(ledger: Ledger, observer: Observer) -> Iterator[None]:
     def observe(event: Event) -> None:
         observer.on_event(event, take_in(ledger, event, {}))
 
-    found = trainings(ledger.plan, ledger.options, ledger.run_dir, observe, ledger.finished.cells)
+    done = ledger.finished.cells
+    found = trainings(ledger.plan, ledger.options, ledger.run_dir, observe, ledger.trainings, done)
     with contextlib.closing(found):  # type: ignore[type-var]
         for trained in found:
             ledger.outcomes += map(record.outcome_row, trained.outcomes)

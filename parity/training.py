@@ -33,10 +33,10 @@ from parity.engine.training import (
 )
 from parity.engine.training_workers import Workers
 from parity.judge.diagnosis import Diagnosis
-from parity.judge.training import TrainingJudge
+from parity.judge.training.findings import Parting
+from parity.judge.training.judge import JudgedTraining, TrainingJudge
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting import record
 from parity.reporting.kept import side_folders
 from parity.reporting.results import Row
 
@@ -65,9 +65,10 @@ def trainings(
     options: EngineOptions,
     run_dir: Path,
     observe: Callable[[Event], None],
+    rows: Sequence[Row] = (),
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[Trained]:
-    """Run the trainings of a plan but for those (case, dtype) that are `done`.
+    """Run the trainings of a plan but for those (case, dtype) that are `done`; `rows` are those of all up to now.
 
     An interrupt gives what was run so far before it is raised again. A training goes on from its checkpoint, where
     there is one in `run_dir`; it is removed once what was given has been taken in.
@@ -83,7 +84,7 @@ def trainings(
             folder = training_folder(run_dir, index, case)
             drawn = draw(case, plan.seed, run_dir / "tensors" / folder.name)
             for dtype in dtypes:
-                course = Course(plan, case, dtype, drawn, workers, folder / dtype, Told(events, observe))
+                course = Course(plan, case, dtype, drawn, workers, folder / dtype, Told(events, observe), rows)
                 with contextlib.closing(course):
                     yield from course.run()
                 shutil.rmtree(folder / dtype / CHECKPOINT, ignore_errors=True)
@@ -121,7 +122,15 @@ class Course:
     """One training in one dtype, from its first step to what the judge says of it; `folder` is what is kept of it."""
 
     def __init__(
-        self, plan: Plan, case: CasePlan, dtype: str, drawn: Drawn, workers: Workers, folder: Path, told: Told
+        self,
+        plan: Plan,
+        case: CasePlan,
+        dtype: str,
+        drawn: Drawn,
+        workers: Workers,
+        folder: Path,
+        told: Told,
+        rows: Sequence[Row],
     ) -> None:
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         self.run_dir = folder.parents[2]
@@ -131,10 +140,10 @@ class Course:
         self.judge = TrainingJudge(case, dtype, drawn.setting, plan.backends, plan.baseline, self.ensemble)
         self.judge_seconds = 0.0
         self._told = told
+        self._rows = rows
         self._last = self._observed = 0
         self._owed: dict[str, tuple[int, ...]] = {}
         self._lost: set[str] = set()
-        self._loss = math.nan
         self._due = time.monotonic() + SAVE_S
 
     def run(self) -> Iterator[Trained]:
@@ -175,8 +184,6 @@ class Course:
         with self._judging():
             self._owed = dict(self.judge.observe(curves))
         self._observed = self._last
-        if self.plan.baseline in curves:
-            self._loss = float(curves[self.plan.baseline].loss[-1])
 
     def _rest(self) -> None:
         """After an interrupt: finish the chunk at hand, where that is quick, and write down how far everybody is."""
@@ -196,8 +203,9 @@ class Course:
 
     def _tick(self) -> None:
         """Pass on what threads have said, and how far the training is."""
+        step, loss = self.session.position, self.session.loss(self.plan.baseline)
         steps, parted = self.case.params.steps, dict(self.judge.parted)
-        self._told(TrainingAdvanced(self.case.id, self.dtype, self.session.position, steps, self._loss, parted))
+        self._told(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, parted))
 
     def _tell(self) -> None:
         """Say who has dropped out, and how far the training is."""
@@ -211,14 +219,24 @@ class Course:
         """What the judge says, with what is kept of it stored."""
         outcomes = self._outcomes()
         with self._judging():
-            judged = self.judge.judged(outcomes, diagnose=diagnose)
+            judged = self.judge.judged(outcomes, self._others(), diagnose=diagnose)
         norms = self._keep_norms()
-        rows = [{**record.training_row(f), "norms": norms.get(f.backend)} for f in judged.findings]
+        rows = [{**vars(finding), "norms": norms.get(finding.backend)} for finding in judged.findings]
         for row in rows:
             if row["parting"] is not None:
                 self._keep_step(row["parting"]["step"])
         told = [outcomes[spec.name] for spec in self.plan.backends]
         return Trained(self.case, self.dtype, told, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
+
+    def _others(self) -> dict[str, JudgedTraining]:
+        """What was found in the case's dtypes that were judged before: where backends part."""
+        rows = [row for row in self._rows if row["case"] == self.case.id and row["dtype"] != self.dtype]
+        found: dict[str, dict[str, Parting | None]] = {}
+        for row in rows:
+            at = row["parting"]
+            parting = at and Parting(at["step"], at["stage"], at["tensor"] or "", at["ratio"] or math.nan)
+            found.setdefault(row["dtype"], {})[row["backend"]] = parting
+        return {dtype: JudgedTraining((), (), (), partings) for dtype, partings in found.items()}
 
     def _outcomes(self) -> dict[str, CellOutcome]:
         """Those of all participants. Without an ensemble nothing can be said of a curve: an error of every backend."""

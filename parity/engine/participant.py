@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Participant:
     def __init__(self, role: Role, workers: Workers, checkpoints: Checkpoints, stopped: threading.Event) -> None:
         self.role = role
         self.outcome, self.message = Outcome.OK, ""
-        self.position, self.keeps, self.seconds = 0, 0, 0.0
+        self.position, self.keeps, self.seconds, self.loss = 0, 0, 0.0, math.nan
         self._workers = workers
         self.checkpoints = checkpoints
         self._stopped = stopped
@@ -168,6 +169,7 @@ class Participant:
         except (KeyError, TypeError, ValueError) as error:
             raise worker.nonsense(error) from error
         self.position += done
+        self.loss = float(found[-1].loss[-1]) if found else self.loss
         self.seconds += seconds
         self._pace = seconds / done if done else self._pace
         return found

@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TrainingAdvanced:
-    """All participants have taken `step` steps of `steps`; `loss` is the baseline's at the end of the last chunk.
+    """All participants have taken `step` steps of `steps`; `loss` is the baseline's last one.
 
     `parted` are the steps at which curves left what rounding explains, by backend.
     """
@@ -164,6 +164,10 @@ class TrainingSession:
     def going(self) -> bool:
         """Whether anybody goes on."""
         return any(one.going for one in self._participants.values())
+
+    def loss(self, name: str) -> float:
+        """A participant's last loss; NaN where there is none yet."""
+        return self._participants[name].loss
 
     def begin(self) -> None:
         """Start the workers, let them build the model, and put them behind what an interrupted run did."""
