@@ -285,6 +285,15 @@ def test_an_ensemble_of_the_baseline_needs_the_baseline(tmp_path: Path) -> None:
     assert "cases[0].ensemble = {of: baseline}\n  the baseline of this run is the oracle" in told
 
 
+def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
+    head = "version: 1\nbackends: [torch, {name: two, adapter: torch, ranks: 2}]\n"
+    text = LONG.replace("steps: 80", "batch_size: 6, accumulation: 2")
+    told = refused(tmp_path, head + text)
+    assert "cases[0].batch_size\n  2 ranks of two cannot have equal parts of a micro-batch of 3 rows" in told
+    assert load(tmp_path, head + text, backends=("torch",)).cases
+    assert load(tmp_path, head + text.replace("batch_size: 6", "batch_size: 8")).cases
+
+
 def test_validate_counts_trainings_and_audits_the_others(parity: Callable[..., Any]) -> None:
     done = parity("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr

@@ -39,6 +39,7 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
     _check_ensembles(cases, baseline, report)
+    _check_ranks(cases, backends, report)
     _check_memory(cases, len(backends), report)
     if len(report) or not backends or not cases:
         return None
@@ -139,6 +140,19 @@ def _check_ensembles(cases: tuple[BuiltCase, ...], baseline: str, report: Report
         if built.plan.trains and built.plan.params.ensemble == "baseline" and baseline == ORACLE:
             message = "the baseline of this run is the oracle, and no backend; take an ensemble of auto or oracle"
             report.add(built.node.get("ensemble") or built.node, message)
+
+
+def _check_ranks(cases: tuple[BuiltCase, ...], backends: tuple[BackendSpec, ...], report: Report) -> None:
+    """Reports trainings whose micro-batches do not come out even over the ranks of a backend."""
+    for built in cases:
+        if not built.plan.trains:
+            continue
+        rows = built.plan.params.batch_size // built.plan.params.accumulation
+        for spec in backends:
+            if rows % spec.ranks:
+                node = built.node.get("batch_size") or built.node
+                message = f"{spec.ranks} ranks of {spec.name} cannot have equal parts of a micro-batch of {rows} rows"
+                report.add(node, message, key=f"{built.node.key}.batch_size", value=False)
 
 
 def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report) -> None:
