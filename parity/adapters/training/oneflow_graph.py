@@ -43,6 +43,10 @@ class GraphTrainer(OneflowTrainer):
                 raise Unsupported(f"an oneflow.nn.Graph holds OneFlow's own {name}; no other can take its place")
         super().build()
 
+    def clear_gradients(self) -> None:
+        # A graph leaves tensors of its own there, which have no values.
+        self.optimizer.zero_grad(set_to_none=True)
+
     def restore(self, done: int, arrays: Arrays) -> None:
         super().restore(done, arrays)
         told = self.optimizer, self.scheduler

@@ -104,7 +104,8 @@ class TorchStyleLayers:
         return self.nn.AvgPool2d(layer["kernel_size"])
 
 
-# Classes are made where a framework is known; it has no types.
+# Classes are made where a framework is known; it has no types. OneFlow's graphs call `forward` with a stand-in for
+# `self`, which knows no super().
 
 
 def position_embedding_class(framework: Any) -> Any:
@@ -112,7 +113,8 @@ def position_embedding_class(framework: Any) -> Any:
 
     class PositionEmbedding(framework.nn.Embedding):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
-            return x + super().forward(framework.arange(x.shape[-2], device=x.device))
+            positions = framework.arange(x.shape[-2], device=x.device)
+            return x + framework.nn.functional.embedding(positions, self.weight)
 
     return PositionEmbedding
 
@@ -120,9 +122,18 @@ def position_embedding_class(framework: Any) -> Any:
 def residual_class(nn: Any) -> Any:
     """x plus what a sequence of layers makes of it."""
 
-    class Residual(nn.Sequential):  # type: ignore[misc]
+    class Residual(nn.Module):  # type: ignore[misc]
+        def __init__(self, layers: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.names = list(layers)
+            for name, layer in layers.items():
+                setattr(self, name, layer)
+
         def forward(self, x: Any) -> Any:
-            return x + super().forward(x)
+            y = x
+            for name in self.names:
+                y = getattr(self, name)(y)
+            return x + y
 
     return Residual
 
