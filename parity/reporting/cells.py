@@ -133,7 +133,7 @@ def cells(results: Results) -> list[Cell]:
     level = failing_level(results)
     found = []
     for (key, case), anchor in zip(asked(results).items(), anchors(asked(results)), strict=True):
-        rows = sorted(owned.get(key, ()), key=severity, reverse=True)
+        rows = sorted(owned.get(key, ()), key=lambda row: severity(row, case["op"]), reverse=True)
         outcome = outcomes.get(key)
         made = cell(key, case, rows, outcome, told.get(key, ()), anchor, level)
         found.append(replace(made, training=trained.get(key)))
@@ -179,7 +179,7 @@ def cell(
         outcome="" if outcome is None else outcome["outcome"],
         message="" if outcome is None else outcome["message"],
         anchor=anchor,
-        excess=max(map(excess, made), default=0.0),
+        excess=max((excess(row, case["op"]) for row in made), default=0.0),
         ratio=max(ratios, default=None),
     )
 
@@ -228,9 +228,9 @@ def ratio_of(row: Row, backend: str) -> float | None:
     return None
 
 
-def severity(row: Row) -> tuple[float, float]:
+def severity(row: Row, op: str = "") -> tuple[float, float]:
     """Orders comparisons: by verdict, then by how many tolerances the worst element is off."""
-    return -1.0 if row["verdict"] == NOT_COMPARED else SEVERITY[row["verdict"]], excess(row)
+    return -1.0 if row["verdict"] == NOT_COMPARED else SEVERITY[row["verdict"]], excess(row, op)
 
 
 def urgency(found: Cell) -> tuple[float, ...]:

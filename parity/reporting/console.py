@@ -73,7 +73,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     if results.comparisons:
         for op, comparisons in by_op(results).items():
             console.print()
-            rows = tensor_rows(comparisons)
+            rows = tensor_rows(comparisons, op)
             console.print(op_table(op, rows, results, narrow=narrow, verbose=verbosity > 0))
             for line in details(rows) if verbosity > 0 else ():
                 console.print(line, soft_wrap=True)
@@ -162,19 +162,19 @@ def by_op(results: Results) -> dict[str, list[Row]]:
     return found
 
 
-def tensor_rows(comparisons: Iterable[Row]) -> list[Row]:
+def tensor_rows(comparisons: Iterable[Row], op: str) -> list[Row]:
     """One row per case, dtype and tensor: worst verdict, excess, culprits, every backend's error; worst first."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in comparisons:
         groups.setdefault((row["case"], row["dtype"], row["tensor"]), []).append(row)
-    rows = [tensor_row(*key, group) for key, group in groups.items()]
+    rows = [tensor_row(*key, group, op) for key, group in groups.items()]
     return sorted(rows, key=lambda row: (row["severity"], row["excess"]), reverse=True)
 
 
-def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row]) -> Row:
+def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row], op: str) -> Row:
     """What the comparisons of one tensor come to."""
     made = [row for row in group if row["verdict"] != "not-compared"]
-    worst = max(made or group, key=lambda row: (SEVERITY[row["verdict"]], excess(row)))
+    worst = max(made or group, key=lambda row: (SEVERITY[row["verdict"]], excess(row, op)))
     against_oracle = [row for row in group if row["expected"] == ORACLE]
     return {
         "case": case,
@@ -182,7 +182,7 @@ def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row]) -> Row:
         "tensor": tensor,
         "verdict": worst["verdict"],
         "severity": SEVERITY[worst["verdict"]],
-        "excess": excess(worst),
+        "excess": excess(worst, op),
         "worst": worst,
         "partial": len(made) < len(group),
         "known": isinstance(worst["known"], str),

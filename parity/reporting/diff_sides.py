@@ -113,7 +113,7 @@ class Side:
         return Point(
             status=status,
             verdict=made[0]["verdict"],
-            excess=max(map(excess, made)),
+            excess=max(excess(row, cell.op) for row in made),
             ratio=max(ratios, default=None),
             off=any(cell.backend in row["culprit"] for row in made),
             causes=tuple(dict.fromkeys(d["id"] for d in cell.diagnoses if tensor in d["tensors"])),

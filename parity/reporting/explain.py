@@ -33,7 +33,7 @@ from parity.reporting.reasons import (
     tolerance_entry,
     worst_first,
 )
-from parity.reporting.record import excess
+from parity.reporting.record import DIGITS, excess
 from parity.reporting.results import Results, Row, as_number, read_results
 from parity.reporting.training import call_text, recipe, training_runs
 
@@ -42,8 +42,6 @@ MAX_PAIRS = 4
 """How many comparisons of one tensor are shown with their values; the others are counted."""
 
 LABEL_WIDTH = 11
-DIGITS = {"float16": 5, "float32": 9, "float64": 17}
-"""What it takes to tell two values of a dtype apart."""
 
 
 class ExplainError(Exception):

@@ -19,7 +19,6 @@ from parity.reporting.advice import advice
 from parity.reporting.cell_text import scripts
 from parity.reporting.cells import Cell
 from parity.reporting.evidence import HARMLESS, evidence_text, residual_text
-from parity.reporting.explain import DIGITS
 from parity.reporting.html_figures import residuals
 from parity.reporting.html_pictures import Gallery, Picture
 from parity.reporting.reasons import (
@@ -34,6 +33,7 @@ from parity.reporting.reasons import (
     reason,
     tolerance_entry,
 )
+from parity.reporting.record import DIGITS
 from parity.reporting.results import Results, Row, as_number
 from parity.reporting.training import call_text, training_links
 

@@ -13,18 +13,24 @@ import numpy as np
 
 from parity import __version__
 from parity.cases.draw import Draw, TensorPlan, Values
-from parity.cases.training.spec import Training
+from parity.cases.training.spec import TRAIN, Training
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
 from parity.judge.diagnosis import Diagnosis
+from parity.judge.envelope import OFF
 from parity.judge.metrics import Metrics
+from parity.judge.training.judge import TrainingFinding
 from parity.judge.verdict import Comparison
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting import training_record
 from parity.reporting.results import Row
+from parity.reporting.training_rows import VALUES
 
 MAX_LITERAL = 8
+DIGITS = {"float16": 5, "float32": 9, "float64": 17}
+"""What it takes to tell two values of a dtype apart."""
+RATIO_DIGITS = 4
 
 
 def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> Row:
@@ -166,10 +172,33 @@ def comparison_row(comparison: Comparison) -> Row:
     }
 
 
-def excess(row: Row) -> float:
-    """By how many tolerances the worst element of a comparison is off; inf for what no tolerance lets pass."""
+def training_row(finding: TrainingFinding) -> Row:
+    """A row of `trainings`, with as many digits as its numbers have."""
+    row = asdict(finding)
+    curves = row["curves"]
+    digits = DIGITS.get(finding.dtype, max(DIGITS.values()))
+    told = {name: [shortened(value, digits) for value in curves[name]] for name in VALUES}
+    ratios = {
+        name: {key: [shortened(value, RATIO_DIGITS) for value in values] for key, values in curves[name].items()}
+        for name in ("ratio", "envelope")
+    }
+    return {**row, "curves": {**told, **ratios}}
+
+
+def shortened(value: float, digits: int) -> float:
+    """A number with so many digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def excess(row: Row, op: str = "") -> float:
+    """By how many tolerances the worst element of a comparison is off; inf for what no tolerance lets pass.
+
+    What of a training is judged without a tolerance may be OFF envelopes away.
+    """
     if row["verdict"] in ("structure", "nonfinite"):
         return math.inf
+    if op == TRAIN and not row["rtol"] and not row["atol"]:
+        return max((r for r in row["error_ratio"].values() if r is not None and r == r), default=0.0) / OFF
     if row["worst_index"] is None:
         return 0.0
     allowed = row["atol"] + row["rtol"] * abs(row["expected_value"])
