@@ -70,11 +70,11 @@ def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32"
 @contextmanager
 def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: Any) -> Iterator[Desk]:
     """A worker of an adapter; `ops` is the text of a file of user ops."""
+    folder.mkdir(exist_ok=True)
     path = None
     if ops is not None:
         path = folder / "my_ops.py"
         path.write_text(ops)
-    folder.mkdir(exist_ok=True)
     log = RunLog(folder / "log.txt")
     workers = Workers(EngineOptions(), WANTED, log, lambda _: None)
     try:

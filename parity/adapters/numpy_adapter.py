@@ -5,7 +5,8 @@ The one adapter that looks into another room: its framework is `parity.cases`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from parity.adapters.base import Adapter, Job, Unsupported, named_outputs
 
@@ -14,6 +15,7 @@ class NumpyAdapter(Adapter):
     """Forward and gradients through HIPS autograd; a user's op through its `<op>_backward`."""
 
     needs_backward = True
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.numpy_trainer:NumpyTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import numpy
