@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -297,8 +298,8 @@ def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
 def test_validate_counts_trainings_and_audits_the_others(parity: Callable[..., Any]) -> None:
     done = parity("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr
-    assert "ok: 4 cases, 3 of them trainings, 4 cells on each of torch, paddle; baseline torch" in done.stdout
-    assert "it leaves 3 cases out, which are trainings" in done.stderr
+    assert "ok: 4 cases (of which 3 trainings), 4 cells on each of torch, paddle; baseline torch" in done.stdout
+    assert "the audit is of ops and leaves 3 trainings out" in done.stderr
     assert "layer_norm: 1 case audited" in done.stdout
     alone = parity("validate", WHOLE, "--audit", "-k", "bert-adamw")
     assert "mistake" not in alone.stdout
@@ -314,16 +315,48 @@ def parity() -> Callable[..., Any]:
     return lambda *arguments: subprocess.run(parity_command(*arguments), capture_output=True, text=True, check=False)
 
 
+# The documentation
+
+DOCS = (CONFIGS.parent.parent / "docs" / "training.md").read_text()
+CONFIGS_SHOWN, [OPS_SHOWN] = (re.findall(rf"```{word}\n(.*?)```", DOCS, re.DOTALL) for word in ("yaml", "python"))
+
+
+@pytest.mark.parametrize("text", CONFIGS_SHOWN)
+def test_configs_of_the_documentation(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.py").write_text(OPS_SHOWN)
+    assert load(tmp_path, text).cases
+    assert SCHEMA.is_valid(parsed(tmp_path / "config.yaml"))
+
+
+def test_tables_of_the_documentation() -> None:
+    for table in (KINDS, PRESETS, GENERATORS, SCHEDULES):
+        for name, kind in table.items():
+            rows = [line for line in DOCS.splitlines() if line.startswith(f"| `{name}` |")]
+            wanted = [f"`{option}" for option in field_specs(kind.options) if option not in ("name", "init_std")]
+            assert any(all(option in row for option in wanted) for row in rows), name
+
+
+def test_functions_of_the_documentation(parity_run: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OPS_SHOWN)
+    (tmp_path / "ahead.py").write_text(OPS_SHOWN.replace("t = step - 1", "t = step"))
+    both = "ops: ./mine.py}, {name: ahead, adapter: torch, ops: ./ahead.py}]"
+    done = parity_run(CONFIGS_SHOWN[-1].replace("ops: ./mine.py}]", both))
+    assert done.code == 1, done.stderr
+    assert {(row["backend"], row["id"]) for row in done.results["diagnoses"]} == {("ahead", "schedule-off-by-one")}
+    assert {row["actual"] for row in done.failing()} == {"ahead"}
+    assert {row["actual"] for row in done.results["comparisons"]} >= {"mine", "torch"}
+
+
 # The schema
 
 BROKEN = [
-    "accumulation", "key-unknown", "with-op", "model-unknown", "model-two", "model-option", "layers", "data-unknown",
+    "key-unknown", "with-op", "model-unknown", "model-two", "model-option", "layers", "data-unknown",
     "data-option", "loss-unknown", "optimizer-unknown", "optimizer-option", "groups", "excludes-text",
     "schedule-unknown", "schedule-option", "clip-scope", "counts", "ensemble", "sweep", "words", "kind",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if name != "accumulation"])
+@pytest.mark.parametrize("name", BROKEN)
 def test_the_schema_refuses_what_loading_refuses(name: str) -> None:
     assert not SCHEMA.is_valid(parsed(CONFIGS / "broken" / f"train-{name}.yaml"))
 

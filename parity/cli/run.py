@@ -154,15 +154,18 @@ def run(
 @click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
+    from parity.reporting.answer import plural
+
     plan = load(configs, selection)
     ops = tuple(case for case in plan.cases if not case.trains)
     n_trainings = len(plan.cases) - len(ops)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)
-    trainings = f", {n_trainings} of them trainings" if n_trainings else ""
-    click.echo(f"ok: {len(plan.cases)} cases{trainings}, {n_cells} cells on each of {names}; baseline {plan.baseline}")
+    trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
+    counted = f"{plural(len(plan.cases), 'case')}{trainings}, {plural(n_cells, 'cell')}"
+    click.echo(f"ok: {counted} on each of {names}; baseline {plan.baseline}")
     if audit and n_trainings:
-        click.echo(f"the audit is of ops; it leaves {n_trainings} cases out, which are trainings", err=True)
+        click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
     if audit and ops:
         from parity.reporting.audit import audit_and_show
 
