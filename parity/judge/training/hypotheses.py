@@ -17,8 +17,9 @@ from parity.judge.causes import DEGRADED, NARROW, SEMANTIC
 from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, Rework
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
-NAMED, FITTED = 0.5, 2.5
-"""What it costs to believe a factor that means something, and one that does not."""
+ALONE, NAMED, LOSSY, FITTED = 0.125, 0.5, 1.5, 2.5
+"""What it costs to believe that one layer of a kind does what the others do not, a factor that means something, a band
+of sizes, and a factor that means nothing."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,10 @@ def layer_knobs(training: Training) -> Iterator[tuple[str, Knob]]:
 def from_knob(kind: str, knob: Knob) -> Hypothesis:
     """A knob of the model's lines."""
     lossy = knob.unstable or knob.id == "reduced-precision"
+    weight = LOSSY if lossy else ALONE if "@" in kind else 0.0
     arguments = {**knob.arguments, **knob.params, **({"absent": knob.absent} if knob.absent else {})}
     shown = {"in": kind, **{name: v for name, v in arguments.items() if v != ()}}
-    return Hypothesis(
-        knob.id, shown, Changes(model={kind: arguments}), 1.5 if lossy else 0.0, knob.told_by, lossy=lossy
-    )
+    return Hypothesis(knob.id, shown, Changes(model={kind: arguments}), weight, knob.told_by, lossy=lossy)
 
 
 def loss(training: Training, ranks: int) -> Iterator[Hypothesis]:
@@ -202,8 +202,7 @@ def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
     for knob in update_knobs(training):
         changes = Changes(update=Update(knob.arguments))
         yield Hypothesis(knob.id, dict(knob.arguments), changes, told_by=knob.told_by)
-    params = OPS[training.optimizer].params
-    if hasattr(params(), "step"):
+    if counts_steps(training):
         for offset in (-1, 1):
             changes = Changes(update=Update(offset=offset))
             yield Hypothesis("step-offset", {"offset": offset}, changes, told_by="an early step")
@@ -219,6 +218,12 @@ def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
 
 
 EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+
+def counts_steps(training: Training) -> bool:
+    """Whether the number of a step enters the optimizer's lines."""
+    op = OPS[training.optimizer]
+    return any("step" in knob.params for group in training.groups for knob in op.knobs(op.params(**group.options), {}))
 
 
 def update_knobs(training: Training) -> list[Knob]:

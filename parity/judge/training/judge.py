@@ -182,13 +182,13 @@ class TrainingJudge:
         own = self.ensemble.of == ORACLE
         theirs = expected.worst(quantity, own=True) if own else None
         ratios = (curve.worst(quantity, own=True) if own else ratio, theirs)
-        spread = self.curves.envelope.get(quantity, ())
+        spread = self.curves.envelope.get(quantity, [])
         return replace(
             base,
             verdict=verdict,
             metrics=metrics,
             error_ratio=ratios,
-            envelope=(spread[-1], spread[-1]) if len(spread) else None,
+            envelope=(spread[-1], spread[-1]) if spread else None,
             culprit=culprit if verdict.fails else (),
             message=ONE_DTYPE if verdict.fails and len(self.case.dtypes) == 1 else "",
         )

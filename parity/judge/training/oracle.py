@@ -46,6 +46,10 @@ class Probe:
         return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
 
 
+class UnknownError(LookupError):
+    """The records do not have what an answer starts from."""
+
+
 Rework = Callable[[dict[str, Array], Probe], dict[str, Array] | None]
 """A change of the gradients of a step; None where it cannot be told what they would be."""
 
@@ -89,11 +93,14 @@ class StepOracle:
     def answer(self, stage: str, probe: Probe, changes: Changes = NOTHING, run: int | None = None) -> dict[str, Array]:
         """What the tensors of a stage should be: in the wide dtype, or as `run` of careful code in the case's dtype.
 
-        Raises KeyError where the record lacks what the stage starts from.
+        Raises UnknownError where the records lack what the stage starts from.
         """
         order = in_sequence() if run is not None and run % 3 == 1 else nullcontext()
         with order, np.errstate(all="ignore"):
-            return STAGES[stage](self, probe, changes, run)
+            try:
+                return STAGES[stage](self, probe, changes, run)
+            except KeyError as error:
+                raise UnknownError(str(error)) from error
 
     def cast(self, values: Array, name: str, run: int | None) -> Array:
         """A tensor as the stage starts from it: wide, or in the dtype and moved by a unit roundoff."""
@@ -126,12 +133,12 @@ class StepOracle:
         return {f"grad.{n}": v for n, v in self.gradients(probe, changes, run).items()}
 
     def gradients(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """The step's gradients by parameter. Raises KeyError where a change of them cannot be computed."""
+        """The step's gradients by parameter. Raises UnknownError where a change of them cannot be computed."""
         found: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
         for rework in changes.rework:
             found = None if found is None else rework(found, probe)
         if found is None:
-            raise KeyError("gradient")
+            raise UnknownError("the gradient of the step before")
         return found
 
     def clip(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
+from parity.judge.lab import REFUSALS
 from parity.judge.search import CLEAR, CLEARER
 from parity.judge.training.hypotheses import Hypothesis, standing
-from parity.judge.training.oracle import NOTHING, Changes, Probe, StepOracle
+from parity.judge.training.oracle import NOTHING, Changes, Probe, StepOracle, UnknownError
 from parity.judge.training.proposals import proposals
 from parity.judge.training.stages import KINDS, Measured, measure, ratio, shown
 
@@ -125,7 +126,10 @@ def helps(oracle: StepOracle, question: Question, explained: Explanation, first:
     """Whether a hypothesis brings some tensor inside, or leaves much less."""
     if explained.hypothesis.lossy:
         return False
-    left = predicted_ratios(oracle, question, explained.hypothesis, first)
+    try:
+        left = predicted_ratios(oracle, question, explained.hypothesis, first)
+    except UnknownError:
+        return False
     base = first.measured.ratios
     return any(base[n] >= OFF > r for n, r in left.items()) or score(left) < score(base) - 1
 
@@ -137,21 +141,35 @@ def score(ratios: Mapping[str, float]) -> float:
 
 def explanation(oracle: StepOracle, question: Question, hypothesis: Hypothesis) -> Explanation:
     """What a hypothesis leaves at the probes, as far as it explains the first ones."""
-    left = 0.0
+    known: list[float] = []
     for outside in question.outside:
-        left = max(left, residual(oracle, question, hypothesis, outside))
-        if left >= OFF:
-            return Explanation(hypothesis, left)
-    missed = [o.probe.step for o in question.inside if residual(oracle, question, hypothesis, o) >= OFF]
-    return Explanation(hypothesis, left, tuple(missed))
+        left = residual(oracle, question, hypothesis, outside)
+        known += [] if left is None else [left]
+        if left is not None and left >= OFF:
+            break
+    if not known or max(known) >= OFF:
+        return Explanation(hypothesis, max(known, default=math.inf))
+    rest = {o.probe.step: residual(oracle, question, hypothesis, o) for o in question.inside}
+    missed = [step for step, left in rest.items() if left is not None and left >= OFF]
+    return Explanation(hypothesis, max(known), tuple(missed))
 
 
-def residual(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
-    """The worst ratio that a hypothesis leaves at one probe."""
-    if hypothesis.lossy:
-        return in_band(oracle, question, hypothesis, outside)
+def residual(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float | None:
+    """The worst ratio that a hypothesis leaves at one probe; None where the records cannot tell."""
+    try:
+        return (
+            in_band(oracle, question, hypothesis, outside)
+            if hypothesis.lossy
+            else refined(oracle, question, hypothesis, outside)
+        )
+    except UnknownError:
+        return None
+
+
+def refined(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
+    """The worst ratio, by the envelope of careful code that does the same where that of the recipe is too narrow."""
     worst = max(predicted_ratios(oracle, question, hypothesis, outside).values(), default=math.inf)
-    if OFF <= worst < REFINED:
+    if OFF <= worst < min(REFINED, outside.measured.worst / 2):
         changes = question.known.with_(hypothesis.changes)
         measured = measure(oracle, question.stage, outside.probe, changes)
         return worst if measured is None else min(worst, measured.worst)
@@ -179,10 +197,10 @@ def predicted_ratios(
 def predict(
     oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside
 ) -> dict[str, np.ndarray] | None:
-    """What the stage would be; None where the lines refuse, or give something of another shape."""
+    """What the stage would be; None where the lines refuse, or give something of another shape. Raises UnknownError."""
     try:
         found = oracle.answer(question.stage, outside.probe, question.known.with_(hypothesis.changes))
-    except (KeyError, ValueError, TypeError, ZeroDivisionError, IndexError):
+    except REFUSALS:
         return None
     exact = outside.measured.exact
     fits = all(name in found and found[name].shape == values.shape for name, values in exact.items())

@@ -13,7 +13,7 @@ from parity.cases.training.knobs import TERMS
 from parity.cases.training.spec import walk
 from parity.cases.training.steps import Update, params_of
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, Size, envelope_of, error_ratio, size
-from parity.judge.training.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle
+from parity.judge.training.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle, UnknownError
 
 FIRST_RUNS = 3
 RUNS = 12
@@ -91,7 +91,7 @@ def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOT
         return None
     try:
         exact = oracle.answer(stage, probe, changes)
-    except KeyError:
+    except UnknownError:
         return None
     observed = observed_of(probe, exact, oracle.dtype)
     exact = {name: values for name, values in exact.items() if name in observed}
