@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
+
+import numpy as np
 
 from parity.cases.batch_norm import BATCH_NORM, BatchNormParams
 from parity.cases.layer_norm import LAYER_NORM, LayerNormParams
@@ -70,6 +73,7 @@ def layer_norm(layer: Layer) -> Iterator[Knob]:
     shapes = {"x": shape, "weight": shape, "bias": shape}
     knobs = LAYER_NORM.knobs(LayerNormParams(shape, layer.options["eps"]), shapes)
     yield from (knob for knob in knobs if knob.id != "wrong-axis")
+    yield from attributes(layer, "eps")
 
 
 def batch_norm(layer: Layer) -> Iterator[Knob]:
@@ -82,6 +86,20 @@ def batch_norm(layer: Layer) -> Iterator[Knob]:
             yield replace(knob, id="batch-norm-statistics")
         elif knob.id != "wrong-axis":
             yield knob
+    yield from attributes(layer, "eps", "momentum")
+
+
+def attributes(layer: Layer, *names: str) -> Iterator[Knob]:
+    """Options that are kept in float32, in every combination; a momentum m also as 1 - float32(1 - m)."""
+    forms = []
+    for name in names:
+        value = layer.options[name]
+        narrow = [float(np.float32(value)), *([1.0 - float(np.float32(1.0 - value))] if name == "momentum" else [])]
+        forms.append([value, *(v for v in dict.fromkeys(narrow) if v != value)])
+    for values in product(*forms):
+        changed = {name: v for name, v in zip(names, values, strict=True) if v != layer.options[name]}
+        if changed:
+            yield Knob("attribute-precision", params=changed, told_by="a value that float32 cannot hold, in float64")
 
 
 def activation(layer: Layer) -> Iterator[Knob]:
