@@ -132,9 +132,8 @@ class PaddleTrainer(Trainer):
         make = SCHEDULERS[options.pop("name")]
         absolute = [name for name in RATES if options.get(name)]
         if absolute and len(set(self.factors)) > 1:
-            raise Unsupported(
-                f"the groups of an optimizer of Paddle share one schedule, so none can have {absolute[0]}"
-            )
+            reason = "the groups of a Paddle optimizer have factors of one rate"
+            raise Unsupported(f"{reason}, which a schedule with {absolute[0]} does not give them")
         try:
             self.scheduler = make(self.paddle.optimizer.lr, self.base, **options)
         except (AssertionError, ValueError) as error:
