@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from parity.cases.op import CaseError
 from parity.cases.training.data import GENERATORS, IGNORED, check, generate, order
+from parity.cases.training.knobs import narrow_options
 from parity.cases.training.messages import training_of
 from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.schedules import check as check_schedule
@@ -284,6 +286,18 @@ def test_skipped_parameters_stay():
     found = run(case, changes=StepChanges(update=Update(skipped=frozenset((name,)))))[-1]
     assert np.array_equal(found[f"param.{name}"], drawn(case)[name])
     assert not np.array_equal(found[f"param.{case.parameters[1].name}"], drawn(case)[case.parameters[1].name])
+
+
+def test_options_in_float32_are_tried_in_every_combination():
+    case = case_of("momentum", steps=2)
+    names = {"lr", "momentum", "dampening", "weight_decay"}
+    assert set(narrow_options(case)) == {frozenset(some) for n in range(1, 5) for some in combinations(names, n)}
+    plain, one, every = (
+        run(case, changes=StepChanges(update=update))[-1]["param.head.weight"]
+        for update in (Update(), Update(narrow="float32", narrowed=frozenset({"lr"})), Update(narrow="float32"))
+    )
+    assert 0 < np.abs(one - plain).max() < 1e-7
+    assert 0 < np.abs(every - one).max() < 1e-7
 
 
 def test_two_changes_together():

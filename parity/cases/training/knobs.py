@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
+from parity.cases import OPS
 from parity.cases.batch_norm import BATCH_NORM, BatchNormParams
 from parity.cases.layer_norm import LAYER_NORM, LayerNormParams
 from parity.cases.op import Knob
 from parity.cases.training.losses import LOSS_KNOBS
 from parity.cases.training.spec import Layer, Training, walk
+from parity.cases.training.steps import narrowed_options
 
 BIAS = "a bias that is not 0"
 FORMATS = ("bfloat16", "tf32", "float16")
@@ -132,6 +134,18 @@ TERMS: Mapping[str, Mapping[str, Any]] = {
 }
 """Knobs under which nothing cancels in a gradient: they give it a scale where the exact one is zero, as that of a key's
 bias is, or of a bias before a batch normalisation."""
+
+
+def narrow_options(training: Training) -> tuple[frozenset[str], ...]:
+    """The sets of the optimizer's options that a kernel may keep in float32: `steps.Update.narrowed`."""
+    op = OPS[training.optimizer]
+    found = set()
+    for group in training.groups:
+        params = op.params(**group.options)
+        found |= {name for name, value in narrowed_options(params, "float32") if value != getattr(params, name)}
+    names = sorted(found | {"lr"})
+    return tuple(frozenset(some) for n in range(1, len(names) + 1) for some in combinations(names, n))
+
 
 MATRICES = frozenset(("linear", "conv2d", "multi_head_attention"))
 

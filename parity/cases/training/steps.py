@@ -32,7 +32,7 @@ class Update:
     """What is changed of the update: arguments of the op's lines; the number of the step; options by group.
 
     `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
-    `skipped` stay as they are. What is `narrow` has its options rounded to that dtype.
+    `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +42,7 @@ class Update:
     factor: float = 1.0
     skipped: frozenset[str] = frozenset()
     narrow: str = ""
+    narrowed: frozenset[str] = frozenset()
 
     def with_(self, other: Update) -> Update:
         """Both together."""
@@ -55,6 +56,7 @@ class Update:
             self.factor * other.factor,
             self.skipped | other.skipped,
             other.narrow or self.narrow,
+            self.narrowed | other.narrowed,
         )
 
 
@@ -153,7 +155,9 @@ def params_of(training: Training, group: int, step: int, lr: float, change: Upda
         lr = change.rate(step, group, lr)
     params = op.params(**{**options, "lr": lr})
     if change.narrow:
-        params = replace(params, **dict(narrowed_options(params, change.narrow)))
+        rounded = dict(narrowed_options(params, change.narrow))
+        wanted = change.narrowed or rounded.keys()
+        params = replace(params, **{name: value for name, value in rounded.items() if name in wanted})
     return replace(params, step=max(1, step + change.offset)) if hasattr(params, "step") else params
 
 
