@@ -129,7 +129,7 @@ def tensor_lines(tensor: str, group: Sequence[Row], cell: Cell, rows: CaseRows, 
     """
     worst = group[0]
     yield f"{tensor}: {worst['verdict']}{'' if worst in cell.failing else ', and the tolerance hides it'}"
-    yield from (f"  {values_text(row)}" for row in group[:MAX_PER_TENSOR])
+    yield from (f"  {values_text(row, cell.op)}" for row in group[:MAX_PER_TENSOR])
     if len(group) > MAX_PER_TENSOR:
         yield f"  and {plural(len(group) - MAX_PER_TENSOR, 'more comparison')} of it"
     ratios = rows.ratios(cell.dtype, tensor)

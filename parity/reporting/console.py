@@ -19,7 +19,7 @@ from parity.reporting.answer import FAILING, answer, causes, plural, suspects
 from parity.reporting.cells import cells, counts, counts_text
 from parity.reporting.console_training import training_tables
 from parity.reporting.ledger_rows import ledger_lines
-from parity.reporting.reasons import SEVERITY, factor
+from parity.reporting.reasons import SEVERITY, enveloped, factor, place_text
 from parity.reporting.record import excess
 from parity.reporting.results import Results, Row
 
@@ -75,7 +75,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
             console.print()
             rows = tensor_rows(comparisons, op)
             console.print(op_table(op, rows, results, narrow=narrow, verbose=verbosity > 0))
-            for line in details(rows) if verbosity > 0 else ():
+            for line in details(rows, op) if verbosity > 0 else ():
                 console.print(line, soft_wrap=True)
         console.print()
         console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
@@ -234,23 +234,24 @@ def who(row: Row, backends: Sequence[str], why: Mapping[tuple[str, str, str, str
     return ", ".join(f"{side}: {cause}" if cause else side for side, cause in causes.items()) + known
 
 
-def details(rows: Sequence[Row]) -> Iterator[Text]:
+def details(rows: Sequence[Row], op: str) -> Iterator[Text]:
     """A line for each tensor that is not bit for bit equal: its worst element and the values there."""
     for row in rows:
-        text = row["worst"]["message"] or describe_worst(row["worst"])
+        text = row["worst"]["message"] or describe_worst(row["worst"], op)
         if text and row["verdict"] != "equal":
             yield Text.assemble((printable(f"{row['case']} {row['dtype']} {row['tensor']}: "), "bold"), printable(text))
 
 
-def describe_worst(worst: Row) -> str:
+def describe_worst(worst: Row, op: str) -> str:
     """`paddle -0.84543 against torch -0.84544 at [0, 0], oracle -0.84543; needs rtol 1e-5`."""
     if worst["worst_index"] is None:
         return ""
     parts = [f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"]
-    parts.append(f"at {list(worst['worst_index'])}")
+    parts.append(f"at {place_text(worst, op)}")
     if worst["expected"] != ORACLE and worst["oracle_value"] is not None:
         parts.append(f"(oracle {worst['oracle_value']:.9g})")
-    parts.append(f"rtol {worst['rtol']:g} atol {worst['atol']:g}, needs rtol {worst['required_rtol']:.2g}")
+    if not enveloped(worst, op):
+        parts.append(f"rtol {worst['rtol']:g} atol {worst['atol']:g}, needs rtol {worst['required_rtol']:.2g}")
     ratios = zip(("actual", "expected"), worst["error_ratio"].values(), strict=True)
     known = [f"{worst[side]} {factor(ratio)}" for side, ratio in ratios if ratio is not None]
     if known:
@@ -261,6 +262,7 @@ def describe_worst(worst: Row) -> str:
 def legend(results: Results, *, narrow: bool) -> str:
     """What the columns mean, where there is something to explain."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
+    text += f"Of a training, {OFF:g} envelopes are the tolerance. " if results.trainings else ""
     text += f"A wider console (COLUMNS={width_of(results)}) shows each backend's error. " if narrow else ""
     failing = any(row["verdict"] in FAILING for row in results.comparisons)
     if not narrow:

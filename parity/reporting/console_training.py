@@ -16,8 +16,8 @@ from parity.reporting.training import (
     HEAD,
     Probed,
     TrainingRun,
-    ensemble_text,
     probed,
+    remark,
     sentence,
     sparkline,
     stages_of,
@@ -44,7 +44,7 @@ def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[Re
     if run.rows:
         yield sides(run, spark=width >= SPARK_FROM)
     if probes:
-        yield Text(printable(ensemble_text(run)), style="dim")
+        yield Text(printable(remark(run)), style="dim")
         stages = stages_of(run.rows)
         yield from (probe_table(row, stages) for row in run.rows if row["probes"])
 
@@ -58,7 +58,7 @@ def sides(run: TrainingRun, *, spark: bool) -> Table:
         table.add_column("loss", no_wrap=True)
     for row in (*run.rows, *([run.oracle] if run.oracle else [])):
         style = "red" if row["parting"] else ""
-        texts = [Text(printable(text), style=style if i > 3 else "") for i, text in enumerate(table_row(row))]
+        texts = [Text(printable(text), style=style if i > 3 else "") for i, text in enumerate(table_row(run, row))]
         table.add_row(*texts, *([Text(sparkline(row["curves"]["loss"]), style="dim")] if spark else []))
     return table
 

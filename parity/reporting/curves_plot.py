@@ -24,7 +24,8 @@ FOOT, LABEL_ROW, HEAD = 30, 13, 20
 SCALE = 2
 """Coordinates of a curve are whole numbers of half a unit."""
 N_COLUMNS = 208
-MAX_LABELS, MAX_LABEL = 4, 58
+MAX_LABELS, LETTER = 4, 5.6
+"""How many partings have a text, and how wide a letter of it is."""
 MARKS_PER_CURVE = 3
 LOG_FROM = 20.0
 """Where the largest value is so many times the least, the axis is logarithmic."""
@@ -341,8 +342,6 @@ def scaled(dash: str) -> str:
 
 def partings(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
     """A line down at each parting, with a ring on the curve and its text above; of many, the first have a text."""
-    labels = [shortened(mark.text) for mark in marks[:MAX_LABELS]]
-    hidden = len(marks) - MAX_LABELS
     for i, mark in enumerate(marks):
         x, y = float(frame.x(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
         look = f'stroke="{mark.look.colour}"'
@@ -350,14 +349,15 @@ def partings(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
         if not math.isnan(mark.value):
             yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.y(mark.value)):.1f}" r="5"/>'
         if i <= MAX_LABELS:
-            text = labels[i] if i < MAX_LABELS else f"and {hidden} more"
-            right = x > (LEFT + RIGHT) / 2
-            yield words(x - 4 if right else x + 4, y + 4, text, "end label" if right else "label")
+            yield label(x, y + 4, mark.text if i < MAX_LABELS else f"and {len(marks) - MAX_LABELS} more")
 
 
-def shortened(text: str) -> str:
-    """As much of a label as fits."""
-    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
+def label(x: float, y: float, text: str) -> str:
+    """A text beside a line, on the side where there is more room."""
+    left = x > (LEFT + RIGHT) / 2
+    room = int((x - LEFT if left else RIGHT - x) / LETTER)
+    shown = text if len(text) <= room else f"{text[: room - 1]}…"
+    return words(x - 4 if left else x + 4, y, shown, "end label" if left else "label")
 
 
 def key(look: Look | None) -> Markup:

@@ -131,6 +131,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "candidates": candidates_text,
     "not_told_from": rivals_text,
     "sizes": sizes_text,
+    "stage": lambda value: f"stage: {value}" if value else "",
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
     "where": lambda value: f"where: {plain(value)}",
     "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",

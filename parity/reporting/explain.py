@@ -16,7 +16,9 @@ from rich.text import Text
 from parity.cases.training.spec import TRAIN
 from parity.config.errors import nearest
 from parity.config.nodes import printable
+from parity.config.plan import ORACLE
 from parity.judge.catalogue import CATALOGUE, Entry
+from parity.judge.envelope import OFF
 from parity.judge.verdict import Verdict
 from parity.reporting.advice import advice
 from parity.reporting.answer import plural
@@ -26,9 +28,11 @@ from parity.reporting.reasons import (
     FAILING,
     CaseRows,
     aligned,
+    enveloped,
     failing,
     known_entries,
     number,
+    place_text,
     reason,
     tolerance_entry,
     worst_first,
@@ -233,7 +237,7 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) 
     label = worst["verdict"] if worst["verdict"] in FAILING else f"{worst['verdict']}, suspect"
     yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
     for row in group[:MAX_PAIRS]:
-        yield Text(f"  {printable(values_text(row))}")
+        yield Text(f"  {printable(values_text(row, rows.case['op']))}")
     if len(group) > MAX_PAIRS:
         yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of it")
     ratios = rows.ratios(dtype, tensor)
@@ -246,18 +250,22 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) 
         yield Padding(Text(f"accepted: {printable(str(accepted))}", style="green"), (0, 0, 0, 2), expand=False)
 
 
-def values_text(row: Row) -> str:
+def values_text(row: Row, op: str = "") -> str:
     """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
     if row["worst_index"] is None:
         return f"{row['actual']} against {row['expected']}: {row['message'] or 'nothing to compare'}"
     digits = DIGITS.get(row["dtype"], 9)
     values = [f"{row[side]} {number(row[f'{side}_value'], digits)}" for side in ("actual", "expected")]
-    exact = f", oracle {number(row['oracle_value'], digits)}" if row["expected"] != "oracle" else ""
+    told = row["expected"] != ORACLE and (row["oracle_value"] is not None or op != TRAIN)
+    exact = f", oracle {number(row['oracle_value'], digits)}" if told else ""
     outside = ""
     if row.get("n_mismatched"):
         outside = f"; {row['n_mismatched']} of {row.get('n_elements')} outside"
+    at = f"{' against '.join(values)} at {place_text(row, op)}{exact}"
+    if enveloped(row, op):
+        return at
     limits = f"rtol {number(row['rtol'])} atol {number(row['atol'])}, needs rtol {number(row['required_rtol'], 2)}"
-    return f"{' against '.join(values)} at {row['worst_index']}{exact}{outside}; {limits}"
+    return f"{at}{outside}; {limits}"
 
 
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
@@ -267,11 +275,14 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
     fine = [row for row in fine if (row["dtype"], row["tensor"]) not in doubtful]
     for dtype in dict.fromkeys(row["dtype"] for row in fine):
         group = [row for row in fine if row["dtype"] == dtype]
-        nearest_miss = max(group, key=excess)
+        nearest_miss = max(group, key=lambda row: excess(row, rows.case["op"]))
         tensors = ", ".join(dict.fromkeys(row["tensor"] for row in group))
-        text = f"{tensors} agree; the worst element is {number(excess(nearest_miss), 2)} tolerances off"
-        if nearest_miss["worst_index"] is not None:
-            text += f": {values_text(nearest_miss)}"
+        size = excess(nearest_miss, rows.case["op"])
+        text = f"{tensors} agree; the worst element is {number(size, 2)} tolerances off"
+        if enveloped(nearest_miss, rows.case["op"]):
+            text = f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}, where {OFF:g} is off"
+        elif nearest_miss["worst_index"] is not None:
+            text += f": {values_text(nearest_miss, rows.case['op'])}"
         yield Text()
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 

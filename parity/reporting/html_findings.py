@@ -15,6 +15,7 @@ from parity.cases.training.spec import TRAIN
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
 from parity.judge.catalogue import CATALOGUE, Entry
+from parity.judge.envelope import OFF
 from parity.reporting.advice import advice
 from parity.reporting.cell_text import scripts
 from parity.reporting.cells import Cell
@@ -25,11 +26,13 @@ from parity.reporting.reasons import (
     FINDINGS,
     CaseRows,
     aligned,
+    enveloped,
     factor,
     failing,
     known_entries,
     listed,
     number,
+    place_text,
     reason,
     tolerance_entry,
 )
@@ -171,7 +174,7 @@ class Teller:
             cell=cell,
             excess=factor(cell.excess),
             ratio="" if cell.ratio is None else factor(cell.ratio),
-            values=tuple(by_tensor(rows[:MAX_COMPARISONS])),
+            values=tuple(by_tensor(rows[:MAX_COMPARISONS], cell.op)),
             n_hidden=max(len(rows) - MAX_COMPARISONS, 0),
             whys=tuple(self.whys(cell, rows, {picture.tensor for picture in pictures if picture.histogram})),
             pictures=tuple(pictures),
@@ -251,33 +254,35 @@ def case_anchors(found: Iterable[Cell]) -> dict[str, str]:
     return anchors
 
 
-def by_tensor(rows: Iterable[Row]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+def by_tensor(rows: Iterable[Row], op: str) -> Iterator[tuple[str, tuple[Value, ...]]]:
     """The comparisons of each tensor."""
     found: dict[str, list[Value]] = {}
     for row in rows:
-        found.setdefault(row["tensor"], []).append(value(row))
+        found.setdefault(row["tensor"], []).append(value(row, op))
     yield from ((tensor, tuple(values)) for tensor, values in found.items())
 
 
-def value(row: Row) -> Value:
+def value(row: Row, op: str) -> Value:
     """A comparison as a row of a finding's table."""
     digits = DIGITS.get(row["dtype"], 9)
     compared = row["worst_index"] is not None
     sides = ("actual", "expected", "oracle")
     actual, expected, oracle = (signed(row[f"{side}_value"], digits) if compared else "" for side in sides)
-    n_shared = common(actual, oracle)
+    by_oracle = row["expected"] == ORACLE or row["oracle_value"] is not None or op != TRAIN
+    n_shared = common(actual, oracle if by_oracle else expected)
+    judged = enveloped(row, op)
     n_outside, n = row.get("n_mismatched"), row.get("n_elements")
     return Value(
         expected=row["expected"],
         verdict=row["verdict"],
-        place=sizes(row["worst_index"]) if compared else "",
+        place=place_text(row, op) if compared else "",
         shared=actual[:n_shared],
         differing=actual[n_shared:],
         expected_value=expected,
-        oracle_value=oracle if row["expected"] != ORACLE else "",
+        oracle_value=oracle if row["expected"] != ORACLE and by_oracle else "",
         outside=f"{n_outside} of {n}" if n_outside is not None else "",
-        allowed=f"{row['rtol']:.2g}, {row['atol']:.2g}",
-        needs=factor(needed) if isinstance(needed := row["required_rtol"], (int, float)) else "",
+        allowed=f"{OFF:g} envelopes" if judged else f"{row['rtol']:.2g}, {row['atol']:.2g}",
+        needs=factor(needed) if not judged and isinstance(needed := row["required_rtol"], (int, float)) else "",
         message=row["message"],
     )
 

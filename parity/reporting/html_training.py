@@ -19,11 +19,11 @@ from parity.reporting.training import (
     HEAD,
     Probed,
     TrainingRun,
-    ensemble_text,
     place_text,
     probed,
     ratio_curve,
     recipe,
+    remark,
     sentence,
     stages_of,
     table_row,
@@ -124,7 +124,7 @@ def training(run: TrainingRun, looks: Mapping[str, Look], anchors: Mapping[tuple
         badge=badge(run),
         parts=bool(run.parted),
         recipe=tuple(recipe(run.case)),
-        ensemble=ensemble_text(run),
+        ensemble=remark(run),
         head=HEAD,
         sides=(*sides, *oracle_row(run)),
         plots=tuple(plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)),
@@ -138,13 +138,13 @@ def side_row(
 ) -> SideRow:
     """A backend in the table."""
     link = anchors.get((run.id, run.dtype, row["backend"]), "")
-    return SideRow(key(looks[row["backend"]]), table_row(row), link, row["parting"] is not None)
+    return SideRow(key(looks[row["backend"]]), table_row(run, row), link, row["parting"] is not None)
 
 
 def oracle_row(run: TrainingRun) -> Iterator[SideRow]:
     """The oracle, where its own curve is drawn."""
     if run.oracle is not None:
-        yield SideRow(key(None), table_row(run.oracle), "", parts=False)
+        yield SideRow(key(None), table_row(run, run.oracle), "", parts=False)
 
 
 def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
@@ -177,19 +177,19 @@ def marks(run: TrainingRun, curves: Sequence[Curve], looks: Mapping[str, Look], 
         value = float(curve[found["step"] - 1]) if known else math.nan
         if ratio and found["ratio"] is not None and not value >= OFF:
             value = found["ratio"]
-        made.append(Mark(found["step"], value, mark_text(row), looks[row["backend"]]))
+        made.append(Mark(found["step"], value, mark_text(run, row), looks[row["backend"]]))
     return made
 
 
-def mark_text(row: Row) -> str:
+def mark_text(run: TrainingRun, row: Row) -> str:
     """`oneflow: step 1, update, dampening-first-step`."""
-    cause = row["parting"]["diagnosis"]
-    return f"{row['backend']}: {place_text(row['parting'])}" + (f", {cause}" if cause else "")
+    return f"{row['backend']}: {', '.join([place_text(row['parting']), *run.ids(row)])}"
 
 
 def band(run: TrainingRun, name: str) -> Band | None:
     """What rounding explains: OFF envelopes around the baseline's curve."""
-    centre: Sequence[float] = next((row["curves"][name] for row in run.rows if row["backend"] == row["expected"]), [])
+    rows = [*run.rows, *([run.oracle] if run.oracle else [])]
+    centre: Sequence[float] = next((row["curves"][name] for row in rows if row["backend"] == row["expected"]), [])
     width: Sequence[float] = next((found for row in run.rows if (found := row["curves"]["envelope"].get(name))), [])
     n = min(len(centre), len(width))
     if not n:

@@ -139,7 +139,7 @@ def sides(run: TrainingRun) -> str:
     """The backends of a training, where one of them parts."""
     if not run.parted:
         return ""
-    rows = (table_row(tuple(code(text) for text in side_texts(row))) for row in run.rows)
+    rows = (table_row(tuple(code(text) for text in side_texts(run, row))) for row in run.rows)
     return f"\n{table_row(TRAINING_HEAD)}{table_row(['---'] * len(TRAINING_HEAD))}{''.join(rows)}"
 
 

@@ -26,6 +26,8 @@ FINDINGS = FAILING - {Verdict.ROUNDING.value}
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 STAGE = "stage."
 """What the tensors of a training begin with that are a stage of a step, and no curve."""
+CURVES = ("loss", "grad_norm")
+"""The tensors of a training with a number for each step; the others are norms after the last step."""
 STAGE_WORDS: Mapping[str, str] = {
     "data": "order of the data",
     "forward": "forward pass",
@@ -177,6 +179,21 @@ def reason(row: Row, rows: CaseRows) -> str:
     return REASONS[row["verdict"]](row, rows)
 
 
+def place_text(row: Row, op: str) -> str:
+    """Where the worst element of a comparison is: an index, or of a training's curve the step."""
+    index = row["worst_index"]
+    if op != TRAIN or row["tensor"].startswith(STAGE):
+        return f"[{', '.join(map(str, index))}]" if isinstance(index, list) else str(index)
+    if row["tensor"] in CURVES and isinstance(index, list) and index and isinstance(index[0], int):
+        return f"step {index[0] + 1}"
+    return "the last step"
+
+
+def enveloped(row: Row, op: str) -> bool:
+    """Whether a comparison of a training is judged by its envelope and by no tolerance."""
+    return op == TRAIN and not row["rtol"] and not row["atol"]
+
+
 def training_reason(row: Row, rows: CaseRows) -> str:
     """How far a stage is from what the oracle makes of its input, or a curve from the baseline's."""
     sides = row["culprit"] or [row["actual"]]
@@ -193,8 +210,9 @@ def training_reason(row: Row, rows: CaseRows) -> str:
         )
     if row["verdict"] not in FAILING:
         return f"the curve of {who} stays within {OFF:g} envelopes of that of {row['expected']}"
+    whom = ORACLE if isinstance(row["error_ratio"].get("expected"), (int, float)) else row["expected"]
     return (
-        f"the curve of {who} goes {sizes} envelopes away from that of {row['expected']}; runs whose start is moved by "
+        f"the curve of {who} goes {sizes} envelopes away from that of {whom}; runs whose start is moved by "
         f"an ulp stay within 1, and {OFF:g} is off"
     )
 

@@ -28,6 +28,8 @@ HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
 
 NOTHING = "–"
 FINAL_DIGITS = 7
+UNSAID = (None, "", "unexplained")
+"""Partings of which no cause is known."""
 MAX_OFF = 4
 
 
@@ -35,8 +37,8 @@ MAX_OFF = 4
 class TrainingRun:
     """A training in one dtype: a row for each backend, in the order of the run, and the oracle's own where it ran.
 
-    `missing` are the backends of which there is no row, each with what became of it. `titles` are those of the
-    diagnoses, by backend and id.
+    `missing` are the backends of which there is no row, each with what became of it. `diagnoses` are those of the case
+    in this dtype.
     """
 
     case: Row
@@ -44,7 +46,7 @@ class TrainingRun:
     rows: tuple[Row, ...]
     oracle: Row | None
     missing: Mapping[str, str]
-    titles: Mapping[tuple[str, str], str]
+    diagnoses: tuple[Row, ...]
     anchor: str
 
     @property
@@ -70,8 +72,22 @@ class TrainingRun:
     def title(self, row: Row) -> str:
         """What the cause of a parting is, in words; empty where none was named."""
         name = row["parting"]["diagnosis"]
-        known = CATALOGUE[name].title if name in CATALOGUE else ""
-        return self.titles.get((row["backend"], name), known) if name else ""
+        known = (told["title"] for told in self.causes(row) if told["id"] == name)
+        return next(known, CATALOGUE[name].title if name in CATALOGUE else "")
+
+    def causes(self, row: Row) -> list[Row]:
+        """The diagnoses of a backend."""
+        return [told for told in self.diagnoses if told["backend"] == row["backend"]]
+
+    def others(self, row: Row) -> list[Row]:
+        """The diagnoses of a backend in other stages than the one in which it parts."""
+        first = row["parting"]["stage"] if row["parting"] else None
+        return [told for told in self.causes(row) if (stage := stage_of(told)) is not None and stage != first]
+
+    def ids(self, row: Row) -> list[str]:
+        """The causes of a backend, that of its parting first."""
+        first = [row["parting"]["diagnosis"]] if row["parting"] and row["parting"]["diagnosis"] else []
+        return list(dict.fromkeys([*first, *(told["id"] for told in self.others(row))]))
 
 
 def training_runs(results: Results) -> list[TrainingRun]:
@@ -87,7 +103,7 @@ def training_runs(results: Results) -> list[TrainingRun]:
     for case, dtype in asked:
         rows = found.get((case["id"], dtype), {})
         missing = {name: outcomes.get((case["id"], dtype, name), "not run") for name in order if name not in rows}
-        told = [row for row in results.diagnoses if (row["case"], row["dtype"]) == (case["id"], dtype)]
+        told = (row for row in results.diagnoses if (row["case"], row["dtype"]) == (case["id"], dtype))
         made.append(
             TrainingRun(
                 case=case,
@@ -95,7 +111,7 @@ def training_runs(results: Results) -> list[TrainingRun]:
                 rows=tuple(rows[name] for name in order if name in rows),
                 oracle=rows.get(ORACLE),
                 missing=missing,
-                titles={(row["backend"], row["id"]): row["title"] for row in told},
+                diagnoses=tuple(told),
                 anchor=unique(f"training-{slug(case['id'])}.{slug(dtype)}", taken),
             )
         )
@@ -133,7 +149,7 @@ def part_text(run: TrainingRun, row: Row) -> str:
     """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     found = row["parting"]
     stop = f" (and {stop_text(row)})" if row["steps"] < row["planned"] else ""
-    return f"{row['backend']} {where_text(found)}{why_text(run, row)}{stop}"
+    return f"{row['backend']} {where_text(found)}{why_text(run, row)}{also_text(run, row)}{stop}"
 
 
 def where_text(found: Row) -> str:
@@ -145,11 +161,26 @@ def where_text(found: Row) -> str:
     return f"leaves the envelope at step {step}{tensor}, though no single step of it is off"
 
 
+def stage_of(diagnosis: Row) -> str | None:
+    """The stage that a diagnosis is about."""
+    stage = diagnosis["evidence"].get("stage")
+    return stage if stage in STAGES else None
+
+
+def also_text(run: TrainingRun, row: Row) -> str:
+    """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
+    told: dict[str, list[str]] = {}
+    for item in run.others(row):
+        told.setdefault(STAGE_WORDS[item["evidence"]["stage"]], []).append(item["id"])
+    places = [f"{stage} ({', '.join(ids)})" for stage, ids in told.items()]
+    return f", and is off in the {listed(places)} too" if places else ""
+
+
 def why_text(run: TrainingRun, row: Row) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name, title = row["parting"]["diagnosis"], run.title(row)
-    if not name:
-        return ", and no cause was found"
+    if name in UNSAID:
+        return ", for no cause that was tried"
     return f": {title} ({name})" if title else f": {name}"
 
 
@@ -202,14 +233,13 @@ def largest_ratio(row: Row) -> float | None:
     return max(found, default=None)
 
 
-def table_row(row: Row) -> tuple[str, ...]:
+def table_row(run: TrainingRun, row: Row) -> tuple[str, ...]:
     """A row of a training's table, in the order of HEAD."""
     steps = f"{row['steps']:,}" + (f" of {row['planned']:,}" if row["steps"] < row["planned"] else "")
     name = f"{row['backend']} = baseline" if row["backend"] == row["expected"] else row["backend"]
     ratio = largest_ratio(row)
-    cause = row["parting"]["diagnosis"] if row["parting"] else None
     values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
-    return (name, *values, place_text(row["parting"]) or NOTHING, cause or "")
+    return (name, *values, place_text(row["parting"]) or NOTHING, ", ".join(run.ids(row)))
 
 
 def final_loss(row: Row) -> str:
@@ -277,6 +307,13 @@ def probed(row: Row, stages: Sequence[str]) -> Iterator[Probed]:
         ratios = tuple(item["ratios"].get(stage) for stage in stages)
         off = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
         yield Probed(item["step"], ratios, off[0] if off else None)
+
+
+def remark(run: TrainingRun) -> str:
+    """What the ratios were measured with, and whether the baseline itself parts."""
+    guilty = any(row["backend"] == run.expected for row in run.parted)
+    own = f"; {run.expected}, from whose curve distances are taken, parts itself, so others may be far from it"
+    return ensemble_text(run) + (own if guilty else "")
 
 
 def ensemble_text(run: TrainingRun) -> str:
