@@ -24,13 +24,23 @@ def product(a: NDArray[Any], b: NDArray[Any], operands: str = "", result: str = 
     `operands` and `result` are rounded to the formats of these names, here and in the gradient.
     """
     a, b = (rounded(v, FORMATS[operands]) if operands else v for v in (a, b))
-    if b.ndim == 2:
-        found = matmul(a, b)
-    elif sequential():
-        found = sum(a[..., k, None] * b[..., None, k, :] for k in range(a.shape[-1]))
-    else:
-        found = np.matmul(a, b)
+    found = plain_product(a, b)
     return rounded(found, FORMATS[result]) if result else found
+
+
+MAX_LOOPED = 1 << 24
+"""Larger products in float64 and float32 are never looped over: BLAS sums some hundred terms in sequence itself."""
+
+
+def plain_product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """`a @ b`, exact in longdouble, and in sequence where sums are and it is quick enough."""
+    if sequential() and a.size * b.shape[-1] > MAX_LOOPED and a.dtype != np.longdouble:
+        return np.asarray(np.matmul(a, b))
+    if b.ndim == 2:
+        return np.asarray(matmul(a, b))
+    if sequential():
+        return np.asarray(sum(a[..., k, None] * b[..., None, k, :] for k in range(a.shape[-1])))
+    return np.asarray(np.matmul(a, b))
 
 
 def _product_vjp_a(_ans: Any, _a: Any, b: Any, operands: str = "", result: str = "") -> Any:
