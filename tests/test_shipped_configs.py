@@ -15,7 +15,7 @@ from tests.conftest import CONFIGS, Finished, parity_command, user_config
 pytestmark = pytest.mark.frameworks
 
 
-WITH_FINDINGS = {"layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers"}
+WITH_FINDINGS = {"modes", "layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers"}
 
 
 @cache
