@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,18 @@ def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
 
 @contextmanager
 def session(
-    asked: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 60.0
+    asked: Plan,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_s: float = 60.0,
+    workers: Workers | None = None,
 ) -> Iterator[TrainingSession]:
     """A session whose workers are fakes."""
     monkeypatch.setattr(process, "BOOTSTRAP", FAKES / "trainer.py")
     case = asked.cases[0]
     log = RunLog(folder / "log.txt")
-    workers = Workers(EngineOptions(timeout_s=timeout_s, jobs=4), ["linear"], log, lambda _: None)
+    own = workers is None
+    workers = workers or Workers(EngineOptions(timeout_s=timeout_s, jobs=4), ["linear"], log, lambda _: None)
     participants, _ = roles(case, "float32", asked, asked.baseline)
     found = TrainingSession(
         case, draw(case, asked.seed, folder / "tensors"), participants, workers, folder / "checkpoint", lambda: None
@@ -59,7 +65,8 @@ def session(
         yield found
     finally:
         found.close()
-        workers.close()
+        if own:
+            workers.close()
         log.close()
 
 
@@ -140,6 +147,17 @@ def test_a_session_goes_on_from_its_checkpoint(mode, tmp_path, monkeypatch):
             np.testing.assert_array_equal(records[last].tensors[name], array)
 
 
+def test_workers_stay_warm_from_one_training_to_the_next(tmp_path, monkeypatch):
+    asked = plan("eager", "eager")
+    with session(asked, tmp_path, monkeypatch) as found:
+        found.advance(3)
+        found.close()
+        before = set(psutil.Process().children())
+        with session(asked, tmp_path, monkeypatch, workers=found._workers) as next_one:
+            assert next_one.advance(3).keys() == {"b0", "b1", "~1", "~2"}
+            assert set(psutil.Process().children()) == before
+
+
 def test_a_broken_checkpoint_is_none(tmp_path, monkeypatch):
     asked = plan("eager")
     with session(asked, tmp_path, monkeypatch) as found:
@@ -156,7 +174,12 @@ def test_an_end_in_the_middle_of_a_step_leaves_nothing_running(tmp_path, monkeyp
     before = set(psutil.Process().children(recursive=True))
     with session(plan("eager", "hang@3"), tmp_path, monkeypatch) as found:
         found.advance(2)
-        thread = threading.Thread(target=found.advance, args=(4,))
+
+        def advance():
+            with suppress(CancelledError):
+                found.advance(4)
+
+        thread = threading.Thread(target=advance)
         thread.start()
         assert not found.comes_to_rest(10**9)
     thread.join(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,7 +139,6 @@ class TrainingSession:
         self._flying: list[Future[Any]] = []
         self._tick = tick
         self._stopped = threading.Event()
-        self._threads = ThreadPoolExecutor(workers.n_computing, thread_name_prefix="parity-training")
         self._participants = {
             role.name: Participant(role, workers, Checkpoints(folder / f"{i:02d}-{slug(role.name)}"), self._stopped)
             for i, role in enumerate(participants)
@@ -207,16 +206,17 @@ class TrainingSession:
     def close(self) -> None:
         """Let the workers go. Those that are still at work are ended."""
         self._stopped.set()
-        busy = any(not future.done() for future in self._flying)
-        if busy:
+        for future in self._flying:
+            future.cancel()
+        if any(not future.done() for future in self._flying):
             self._workers.stop()
-        self._threads.shutdown(cancel_futures=True)
+            wait(self._flying)
         for one in self._participants.values():
             one.leave()
 
     def _each(self, work: Callable[[Participant], Result], names: Iterable[str]) -> dict[str, Result]:
         """What `work` gives for each of these participants, in threads; raises what it raises, but for outcomes."""
-        futures = {name: self._threads.submit(work, self._participants[name]) for name in names}
+        futures = {name: self._workers.threads.submit(work, self._participants[name]) for name in names}
         self._flying = list(futures.values())
         left: set[Future[Result]] = set(futures.values())
         while left:

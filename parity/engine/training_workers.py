@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,14 @@ class Worker:
 class Workers:
     """Gives a worker to whoever wants one of a backend, and ends them all; `post` takes the events of their starts.
 
-    Several threads may take and give back. At most `n_computing` of them should be at work at the same time.
+    `threads` are for whoever works with them: at most `n_computing` at the same time. They must outlive the workers,
+    which Linux ends together with the thread that started them.
     """
 
     def __init__(self, options: EngineOptions, ops: Sequence[str], log: RunLog, post: Callable[[Any], None]) -> None:
         self.options = options
         self.n_computing = options.jobs or os.cpu_count() or 1
+        self.threads = ThreadPoolExecutor(self.n_computing, thread_name_prefix="parity-training")
         self.scratch = Scratch()
         self._ops = ops
         self._log = log
@@ -102,6 +105,7 @@ class Workers:
         for worker in (worker for idle in self._idle.values() for worker in idle):
             worker.process.close()
         self.stop()
+        self.threads.shutdown(cancel_futures=True)
         kill_strays(process.cookie for process in self._processes)
         self.scratch.remove()
 
