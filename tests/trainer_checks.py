@@ -16,6 +16,7 @@ from parity.cases.training.spec import Clip, Group, Schedule, Training, message
 from parity.cases.training.steps import NO_CHANGES, StepChanges, stepped
 from parity.config.plan import BackendSpec
 from parity.engine.starting import resolve
+from parity.environments import worker_environment
 from tests.conftest import ROOT
 from tests.training_desk import Desk, drawn
 from tests.trainings import preset
@@ -142,10 +143,10 @@ def run_by_hand(desk: Desk, adapter: str, script: str, case: Training, folder: P
     """What the loop of a user's own file makes of what the desk's training was drawn with: losses and parameters."""
     names = {p.name: desk.drawn.message["tensors"][p.name] for p in case.parameters}
     (folder / "setting.json").write_text(json.dumps({**desk.drawn.message, "tensors": list(names.values())}))
-    python = resolve(BackendSpec(adapter, adapter), provision=False, announce=lambda _: None).python
+    interpreter = resolve(BackendSpec(adapter, adapter), provision=False, announce=lambda _: None)
     path = ROOT / "tests" / "hand_written" / script
     # OneFlow would write a folder `log` into the working directory.
-    environment = {"OMP_NUM_THREADS": "1", "GLOG_logtostderr": "1"}
-    done = subprocess.run([python, path, folder], capture_output=True, text=True, env=environment)
+    environment = {**worker_environment(interpreter, 1), "GLOG_logtostderr": "1"}
+    done = subprocess.run([interpreter.python, path, folder], capture_output=True, text=True, env=environment)
     assert (folder / "losses.npy").exists(), done.stderr
     return np.load(folder / "losses.npy"), {n: np.load(folder / f"{i}.npy") for i, n in enumerate(names)}
