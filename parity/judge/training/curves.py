@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.training.spec import Training
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.training.stages import EXPONENTIAL, kind_of
 from parity.outcome import Curves
 
 Array = NDArray[Any]
 QUANTITIES = ("loss", "grad_norm", "param", "state", "buffer")
 SCALARS = ("loss", "grad_norm")
 FLOOR = 4.0
-"""Unit roundoffs of the largest value so far: what an envelope is at least."""
+"""Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""
 NOISE = 0.05
 """A tensor in which moved runs differ by this part of its size holds noise: a gradient that is zero but for rounding,
 which an optimizer that divides by its size makes as large as any other."""
@@ -34,11 +36,11 @@ class Carried:
     spread: Array | float = 0.0
     size: Array | float = 0.0
 
-    def envelope(self, spread: Array, size: Array, unit: float) -> Array:
-        """The envelope at each step of a chunk; `spread` and `size` are [steps, ...]."""
+    def envelope(self, spread: Array, size: Array, floor: float) -> Array:
+        """The envelope at each step of a chunk; `spread` and `size` are [steps, ...], `floor` a part of the size."""
         found, sizes = (running(values, start) for values, start in ((spread, self.spread), (size, self.size)))
         self.spread, self.size = found[-1], sizes[-1]
-        envelope: Array = np.maximum(found, FLOOR * unit * sizes)
+        envelope: Array = np.maximum(found, floor * sizes)
         return envelope
 
 
@@ -91,8 +93,10 @@ class Runs:
 class CurveJudge:
     """Measures chunks of steps as they come; a step leaves a few numbers behind."""
 
-    def __init__(self, dtype: str, runs: Runs) -> None:
-        self._unit, self._runs = UNIT_ROUNDOFF[dtype], runs
+    def __init__(self, training: Training, dtype: str, runs: Runs) -> None:
+        self._runs = runs
+        self._floor = UNIT_ROUNDOFF[dtype] * (EXPONENTIAL if training.loss.name == "cross_entropy" else FLOOR)
+        self._counts = {p.name: float(np.prod(p.shape)) for p in training.tensors}
         self._carried: dict[str, Carried] = {}
         self._noise: dict[str, NDArray[np.bool_]] = {}
         self.sides: dict[str, Side] = {}
@@ -132,13 +136,25 @@ class CurveJudge:
             values = getattr(base, name)[:n_steps]
             spread = [np.abs(getattr(m, name)[:n_steps] - values) for m in members]
             carried = self._carried.setdefault(name, Carried())
-            found[name] = carried.envelope(largest(spread, values), np.abs(values), self._unit)
+            found[name] = carried.envelope(largest(spread, values), np.abs(values), self._floor)
             self.envelope[name] += found[name].tolist()
         spread = [distances(m, base, n_steps) for m in members]
         norms = base.norms[:n_steps]
         carried = self._carried.setdefault("tensors", Carried())
-        found["tensors"] = carried.envelope(largest(spread, norms), norms, self._unit)
+        found["tensors"] = carried.envelope(largest(spread, norms), self._sizes(norms), self._floor)
         found["usable"] = self._usable(running(largest(spread, norms), 0.0), norms)
+        return found
+
+    def _sizes(self, norms: Array) -> Array:
+        """The norms, and for parameters and states that of so many typical elements of their kind, if that is more: a
+        bias that starts at zero is measured by the weights around it."""
+        found = norms.copy()
+        counts = np.array([self._counts.get(owner(name), 1.0) for name in self.tracked])
+        kinds = np.array([kind_of(name) for name in self.tracked])
+        for kind in set(kinds.tolist()) - {"buffer"}:
+            at = kinds == kind
+            typical = np.sqrt((norms[:, at] ** 2).sum(axis=1) / counts[at].sum())
+            found[:, at] = np.maximum(found[:, at], typical[:, None] * np.sqrt(counts[at]))
         return found
 
     def _usable(self, spread: Array, norms: Array) -> NDArray[np.bool_]:

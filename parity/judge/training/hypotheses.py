@@ -9,7 +9,7 @@ from typing import Any
 from parity.cases import OPS
 from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import Knob
-from parity.cases.training.knobs import model_knobs, on
+from parity.cases.training.knobs import model_knobs, narrow_options, on
 from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.spec import Training, walk
 from parity.cases.training.steps import Clipping, Update
@@ -197,6 +197,19 @@ def clip(training: Training, _ranks: int) -> Iterator[Hypothesis]:
 CLIPS = "steps in which the norm is above the limit"
 
 
+def precisions(training: Training) -> Iterator[Hypothesis]:
+    """Options of the optimizer that are kept in float32, and what is computed from them."""
+    op = OPS[training.optimizer]
+    knobs = {repr(k.arguments): k for g in training.groups for k in op.knobs(op.params(**g.options), {})}
+    computed = [k.arguments for k in knobs.values() if k.id == "attribute-precision"]
+    for names in narrow_options(training):
+        for arguments in ({}, *computed):
+            change = Update(arguments, narrow="float32", narrowed=names)
+            shown = {"float32": sorted(names), **arguments}
+            weight = 0.01 * (len(names) + len(arguments))
+            yield Hypothesis("attribute-precision", shown, Changes(update=change), weight, told_by=FLOAT64)
+
+
 def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
     """Of the optimizer's step: the arguments of its lines, whose options are whose, the rate, the step's number."""
     for knob in update_knobs(training):
@@ -217,6 +230,7 @@ def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
             yield Hypothesis("eps-value", {"eps": eps}, Changes(update=Update(options=each)), NAMED)
 
 
+FLOAT64 = "float64, in which it shows what float32 has lost"
 EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
@@ -302,9 +316,10 @@ HYPOTHESES: Mapping[str, Callable[[Training, int], Iterator[Hypothesis]]] = {
     "update": update,
 }
 """The standing hypotheses of every stage that the oracle computes."""
+NARROWED = ("update", "float64")
 
 
-def standing(stage: str, training: Training, ranks: int) -> list[Hypothesis]:
-    """Those of a stage, without two that are told as the same thing."""
-    found = {repr((h.id, sorted(h.parameters.items()))): h for h in HYPOTHESES[stage](training, ranks)}
-    return list(found.values())
+def standing(stage: str, training: Training, ranks: int, dtype: str) -> list[Hypothesis]:
+    """Those of a stage, without two that are told as the same thing; in float64 those about float32 as well."""
+    stated = [*HYPOTHESES[stage](training, ranks), *(precisions(training) if (stage, dtype) == NARROWED else ())]
+    return list({repr((h.id, sorted(h.parameters.items()))): h for h in stated}.values())

@@ -72,7 +72,7 @@ class TrainingJudge:
         self._wanted = {name: set(planned_steps(self.training)) for name in self.sides}
         self.parted: dict[str, int] = {}
         true = ORACLE if ensemble.of == ORACLE else None
-        self.curves = CurveJudge(dtype, Runs(baseline, ensemble.base, ensemble.members, true))
+        self.curves = CurveJudge(self.training, dtype, Runs(baseline, ensemble.base, ensemble.members, true))
 
     def observe(self, curves: Mapping[str, Curves]) -> dict[str, tuple[int, ...]]:
         """The next steps of everybody; the steps among them whose records are wanted, by backend."""

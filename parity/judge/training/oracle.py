@@ -161,16 +161,27 @@ class StepOracle:
         }
         lr = np.ravel(probe.record.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
-        return updated(self.training, probe.step, before, grads, lr, replace(changes.update, narrow=narrow))
+        change = replace(changes.update, narrow=changes.update.narrow or narrow)
+        return updated(self.training, probe.step, before, grads, lr, change)
 
-    def passed(self, probe: Probe, changes: Changes, run: int | None) -> StepGradients:
-        """A pass through the model from the side's own parameters, buffers and rows."""
+    def terms(self, probe: Probe) -> dict[str, Array]:
+        """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
+        where a softmax is almost its target. Nothing of other losses."""
+        if self.training.loss.name != "cross_entropy":
+            return {}
+        found, other = (self.passed(probe, NOTHING, None, moved).grads for moved in (False, True))
+        return {f"grad.{name}": other[name] - values for name, values in found.items()}
+
+    def passed(self, probe: Probe, changes: Changes, run: int | None, moved: bool = False) -> StepGradients:
+        """A pass through the model from the side's own parameters, buffers and rows; `moved`: for the next classes."""
         given = {**probe.group("param", before=True), **probe.group("buffer", before=True)}
-        key = digest(given, probe.record.rows, repr(sorted(changes.model.items())), run)
+        key = digest(given, probe.record.rows, repr((sorted(changes.model.items()), moved)), run)
         if key not in self._passes:
             tensors = self.gathered(given, "", run)
             x = self.cast(self.setting.x[probe.record.rows], "x", run)
             target = self.setting.target[probe.record.rows]
+            if moved:
+                target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
             n = self.training.accumulation
             batches = list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
             dtype = self.wide if run is None else self.dtype

@@ -84,7 +84,9 @@ class Question:
 def search(oracle: StepOracle, question: Question) -> Found:
     """The cause of a stage that is outside at some probes."""
     first = question.outside[0]
-    candidates = [h for s in (question.stage, *question.also) for h in standing(s, oracle.training, question.ranks)]
+    candidates = [
+        h for s in (question.stage, *question.also) for h in standing(s, oracle.training, question.ranks, oracle.dtype)
+    ]
     candidates += proposals(question.stage, first.probe, first.measured)
     tried = [explanation(oracle, question, hypothesis) for hypothesis in candidates]
     if not any(e.explains for e in tried):
