@@ -19,7 +19,7 @@ from parity.reporting.cells import Status, cells, counts
 from parity.reporting.diff import compare
 from parity.reporting.html import html_report
 from parity.reporting.results import Results, read_results, write_atomically
-from tests.stored_runs import CASE
+from tests.stored_runs import CASE, backend_row, parted, trained, training
 from tests.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -281,6 +281,46 @@ def test_a_link_can_be_copied(browser, mixed):
         assert seen.page.evaluate("location.hash") == anchor
         expect(seen.page.locator("#said")).to_have_text("Link copied")
         assert seen.page.evaluate("navigator.clipboard.readText()").endswith(anchor)
+
+
+@pytest.fixture(scope="module")
+def with_curves(tmp_path_factory) -> Path:
+    """Trainings with partings, in a browser's eyes."""
+    run_dir = tmp_path_factory.mktemp("trained")
+    names = ("torch", "paddle", "oneflow==0.9.0:graph", "mine-" + "x" * 90)
+    rows = [training("torch", 1_000), *(parted(name, 1_000) for name in names[1:])]
+    trained(run_dir, rows, backends=[backend_row(name) for name in names])
+    return written(read_results(run_dir), run_dir)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_trainings_have_enough_contrast(browser, with_curves, scheme):
+    with opened(browser, with_curves, color_scheme=scheme) as seen:
+        found_here = seen.page.evaluate(CONTRASTS)
+        assert any("svg" not in row[1] and "step 1, update" in row[1] for row in found_here)
+        assert [row for row in found_here if row[0] < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [390, 700, 1440])
+def test_trainings_fit_into_the_window(browser, with_curves, width):
+    with opened(browser, with_curves, "#training-perceptron.float32") as seen:
+        page = seen.page
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        plots = [plot.bounding_box() for plot in page.locator(".plots svg").all()]
+        assert len(plots) == 4
+        assert all(300 < box["width"] <= 577 and box["x"] >= 0 for box in plots)
+        assert all(box["x"] + box["width"] <= width for box in plots)
+        beyond = "svg => [...svg.querySelectorAll('text')].filter(t => t.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1).map(t => t.textContent)"
+        assert [page.locator(".plots svg").nth(i).evaluate(beyond) for i in range(4)] == [[]] * 4
+
+
+def test_paper_has_the_curves_and_the_probed_steps(browser, with_curves):
+    with opened(browser, with_curves) as seen:
+        seen.page.emulate_media(media="print")
+        for what in (".plots svg", ".probe", ".training .facts"):
+            assert all(element.is_visible() for element in seen.page.locator(what).all())
+        assert seen.page.locator(".probe").count() == 4
 
 
 def test_both_themes_have_enough_contrast(browser, pictured):

@@ -197,7 +197,7 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
         ),
         (
             [training("torch"), parted(parting={**PARTING, "stage": None, "tensor": "loss", "step": 9, "seen": "curve"})],
-            "paddle leaves the envelope at step 9 (loss), though no single step of it is off: the first step is dampened "
+            "paddle leaves the envelope at step 9 (loss), though no probed step of it is off: the first step is dampened "
             "too (dampening-first-step), and is off in the update (dampening-first-step) too; torch stays within what "
             "rounding explains over 12 steps",
         ),
@@ -484,7 +484,7 @@ def test_the_baseline_lies_below_the_others():
 def test_marks_are_where_the_parting_is():
     text = drawn(Panel("loss", [curve(np.linspace(2, 1, 101))], [Mark(51, 1.5, "backend-0: step 51, update", Look(0))]))
     ring = re.search(r'<circle class="parted"[^>]* cx="([\d.]+)" cy="([\d.]+)"', text)
-    assert float(ring[1]) == pytest.approx((48 + 464) / 2)
+    assert float(ring[1]) == pytest.approx((52 + 464) / 2)
     assert "backend-0: step 51, update" in text
 
 

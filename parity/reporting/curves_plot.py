@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
@@ -19,12 +18,12 @@ from parity.reporting.drift_plot import COLOURS, DASHES
 from parity.reporting.html_figures import power, svg, words
 from parity.reporting.reasons import factor, number
 
-WIDTH, LEFT, RIGHT = 484, 48, 464
+WIDTH, LEFT, RIGHT = 484, 52, 464
 FOOT, LABEL_ROW, HEAD = 30, 13, 20
 SCALE = 2
 """Coordinates of a curve are whole numbers of half a unit."""
 N_COLUMNS = 208
-MAX_LABELS, LETTER = 4, 5.6
+MAX_LABELS, LETTER = 4, 6.2
 """How many partings have a text, and how wide a letter of it is."""
 MARKS_PER_CURVE = 3
 LOG_FROM = 20.0
@@ -154,8 +153,10 @@ def plot(panel: Panel) -> Markup:
 
 
 def depth(curve: Curve) -> int:
-    """What is drawn first lies below: the oracle, then the baseline."""
-    return 0 if curve.look is None else 1 if curve.look.baseline else 2
+    """What is drawn first lies below: the oracle, the baseline, and lines without gaps."""
+    if curve.look is None:
+        return 0
+    return 1 if curve.look.baseline else 3 if curve.look.dash else 2
 
 
 def frame_of(panel: Panel, shown: Sequence[Curve], top: float) -> Frame:
@@ -234,23 +235,22 @@ def threshold(frame: Frame) -> Iterator[str]:
 
 def band(found: Band, frame: Frame) -> Iterator[str]:
     """What rounding explains, as an area."""
-    high = columns(found.high, np.fmax)
-    low = columns(found.low, np.fmin)
-    usable = [(x, a, b) for (x, a), (_, b) in zip(high, low, strict=True) if not (math.isnan(a) or math.isnan(b))]
-    if usable:
-        steps, upper, lower = (np.array(part) for part in zip(*usable, strict=True))
-        xs, above, below = frame.x(steps), frame.y(upper), frame.y(lower)
+    high, low = np.fmax.reduce(columns(found.high), axis=1), np.fmin.reduce(columns(found.low), axis=1)
+    usable = ~(np.isnan(high) | np.isnan(low))
+    if usable.any():
+        steps = np.linspace(1, len(found.high), len(high))[usable]
+        xs, above, below = frame.x(steps), frame.y(high[usable]), frame.y(low[usable])
         edge = [*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True)]
         yield f'<g transform="scale({1 / SCALE:g})"><path class="band" d="{relative(edge)}z"/></g>'
 
 
-def columns(values: Floats, of: np.ufunc) -> list[tuple[float, float]]:
-    """Step and value of each column of the page."""
-    groups = np.array_split(values, min(N_COLUMNS, len(values))) if len(values) else []
-    ends = np.cumsum([len(group) for group in groups])
-    return [
-        (float(end - (len(group) - 1) / 2), float(of.reduce(group))) for end, group in zip(ends, groups, strict=True)
-    ]
+def columns(values: Floats) -> Floats:
+    """The values by column of the page, [columns, steps], with NaN behind the last one."""
+    width = max(-(-len(values) // N_COLUMNS), 1) if len(values) > 2 * N_COLUMNS else 1
+    n_columns = -(-len(values) // width)
+    padded = np.full(n_columns * width, np.nan)
+    padded[: len(values)] = values
+    return padded.reshape(n_columns, width)
 
 
 def thinned(values: Floats) -> list[list[tuple[float, float]]]:
@@ -258,18 +258,19 @@ def thinned(values: Floats) -> list[list[tuple[float, float]]]:
 
     A column without any number but NaN ends a stretch.
     """
-    if len(values) <= 2 * N_COLUMNS:
-        groups = [(i, values[i : i + 1]) for i in range(len(values))]
-    else:
-        edges = np.arange(N_COLUMNS + 1) * len(values) // N_COLUMNS
-        groups = [(int(a), values[a:b]) for a, b in pairwise(edges)]
+    table = columns(values)
+    lost = np.isnan(table)
+    least, largest = np.where(lost, np.inf, table).argmin(axis=1), np.where(lost, -np.inf, table).argmax(axis=1)
+    ends = np.sort(np.stack([least, largest], axis=1), axis=1)
+    rows = np.arange(len(table))[:, None]
+    steps, found = rows * table.shape[1] + ends + 1, table[rows, ends]
     stretches: list[list[tuple[float, float]]] = [[]]
-    for start, group in groups:
-        if np.isnan(group).all():
+    empty_ones = np.asarray(lost.all(axis=1))
+    for empty, at, what in zip(empty_ones, steps.tolist(), found.tolist(), strict=True):
+        if empty:
             stretches.append([])
-            continue
-        places = sorted({int(np.nanargmin(group)), int(np.nanargmax(group))})
-        stretches[-1] += [(start + place + 1.0, float(group[place])) for place in places]
+        else:
+            stretches[-1] += dict(zip(at, what, strict=True)).items()
     return [stretch for stretch in stretches if stretch]
 
 

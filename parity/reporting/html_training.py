@@ -13,7 +13,7 @@ from parity.judge.envelope import OFF
 from parity.reporting.cells import Cell
 from parity.reporting.curves_plot import Band, Curve, Floats, Look, Mark, Panel, key, plot
 from parity.reporting.html_templates import n_bytes, rendered
-from parity.reporting.reasons import factor
+from parity.reporting.reasons import factor, listed
 from parity.reporting.results import Results, Row
 from parity.reporting.training import (
     HEAD,
@@ -34,7 +34,10 @@ BUDGET = 600_000
 """Bytes of all trainings together; those that would exceed it are told in a sentence."""
 SMALL = 84
 """The height of the plots of the gradient's norm and of the rate."""
+MAX_NAME = 22
 MAX_PROBES = 60
+MAX_TRIED = 3
+"""Once so many trainings had no space, the others are not tried."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def trainings(results: Results, found: Sequence[Cell]) -> Markup:
     looks = looks_of(results)
     left, parts, n_brief = BUDGET, [], 0
     for run in sorted(runs, key=lambda run: not run.parted):
-        part = rendered("training", t=training(run, looks, anchors))
-        if n_bytes(part) > left:
+        part = rendered("training", t=training(run, looks, anchors)) if n_brief < MAX_TRIED else Markup()
+        if not part or n_bytes(part) > left:
             part, n_brief = rendered("training", t=brief(run)), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
@@ -182,8 +185,12 @@ def marks(run: TrainingRun, curves: Sequence[Curve], looks: Mapping[str, Look], 
 
 
 def mark_text(run: TrainingRun, row: Row) -> str:
-    """`oneflow: step 1, update, dampening-first-step`."""
-    return f"{row['backend']}: {', '.join([place_text(row['parting']), *run.ids(row)])}"
+    """`oneflow: step 1, loss, scaled; also dampening-first-step`."""
+    first, *others = run.ids(row) or [""]
+    cause = f", {first}" if first else ""
+    name = row["backend"]
+    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+    return f"{shown}: {place_text(row['parting'])}{cause}{f'; also {listed(others)}' if others else ''}"
 
 
 def band(run: TrainingRun, name: str) -> Band | None:

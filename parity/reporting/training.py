@@ -158,7 +158,7 @@ def where_text(found: Row) -> str:
     if found["stage"] is not None:
         return f"parts at step {step} in the {STAGE_WORDS[found['stage']]}"
     tensor = f" ({found['tensor']})" if found["tensor"] else ""
-    return f"leaves the envelope at step {step}{tensor}, though no single step of it is off"
+    return f"leaves the envelope at step {step}{tensor}, though no probed step of it is off"
 
 
 def stage_of(diagnosis: Row) -> str | None:
@@ -180,7 +180,7 @@ def why_text(run: TrainingRun, row: Row) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name, title = row["parting"]["diagnosis"], run.title(row)
     if name in UNSAID:
-        return ", for no cause that was tried"
+        return "" if row["parting"]["stage"] is None else ", for no cause that was tried"
     return f": {title} ({name})" if title else f": {name}"
 
 
