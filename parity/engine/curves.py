@@ -24,6 +24,14 @@ def read(first: int, n_steps: int, arrays: Arrays, tracked: Sequence[str]) -> Cu
     return Curves(first, **parts, tracked=tuple(tracked))
 
 
+def check_like(curves: Curves, earlier: Curves) -> None:
+    """Raise ValueError where one has other rows, groups or tensors than the other, so that they cannot be joined."""
+    for name in PARTS:
+        mine, others = (getattr(one, name).shape[1:] for one in (curves, earlier))
+        if mine != others:
+            raise ValueError(f"{name} of step {curves.first} has {list(mine)} numbers and had {list(others)} before")
+
+
 def part(arrays: Arrays, name: str, n_steps: int, n_axes: int) -> NDArray[Any]:
     """One of PARTS in int64 or float64; raises ValueError where it is missing or of another shape."""
     if name not in arrays:

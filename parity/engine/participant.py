@@ -166,6 +166,8 @@ class Participant:
             if not 0 <= done <= count or (reply["outcome"] == Outcome.OK.value and done < count):
                 raise ValueError(f"{done} of {count} steps were done")
             found = [reading.read(self.position + 1, done, arrays, self._tracked)] if done else []
+            for curves in found:
+                reading.check_like(curves, (self._fresh or self._shown or found)[-1])
         except (KeyError, TypeError, ValueError) as error:
             raise worker.nonsense(error) from error
         self.position += done

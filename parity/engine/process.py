@@ -76,7 +76,7 @@ class WorkerProcess:
     def request(self, message: Message, timeout_s: float) -> Message:
         """Send one request and wait for its reply; raises WorkerError and leaves nothing running where none comes."""
         try:
-            self._send(message)
+            self._send({**message, "timeout_s": timeout_s})
             reply = self._receive(time.monotonic() + timeout_s, timeout_s)
             if reply.get("last"):
                 self.kill()
