@@ -22,7 +22,16 @@ MODES = {
 }
 """Adapter and mode, other than eager, to the place of its class."""
 
+RANKS = {
+    "torch": "parity.adapters.ranks:TorchRanks",
+    "paddle": "parity.adapters.ranks:PaddleRanks",
+    "oneflow": "parity.adapters.ranks:OneflowRanks",
+}
+"""Adapter to the place of its class for one of several ranks."""
 
-def place_of(adapter: str, mode: str = "eager") -> str:
-    """The place of the class that computes in `mode`: `module:Class`."""
+
+def place_of(adapter: str, mode: str = "eager", ranks: int = 1) -> str:
+    """The place of the class that computes in `mode`, on one of `ranks` ranks: `module:Class`."""
+    if ranks > 1:
+        return RANKS[adapter]
     return ADAPTERS[adapter] if mode == "eager" else MODES[f"{adapter}:{mode}"]

@@ -61,6 +61,7 @@ from typing import Any, Dict
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
+from parity.worker.ranks import Alone, company
 from parity.worker.training import REQUESTS, TrainingDesk
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -73,9 +74,13 @@ def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
     desk: TrainingDesk | None = None
+    ranks = Alone()
     with os.fdopen(requests, "r", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
+            if request["do"] == "hello":
+                ranks = company(request, replies, send)
+            ranks.begin(request)
             if request["do"] == "hello":
                 backend, reply = hello(request)
                 desk = None if backend is None else TrainingDesk(backend)
@@ -87,9 +92,11 @@ def serve(requests: int, replies: int) -> None:
                 reply = desk.answer(request)
             else:
                 break
-            last = backend is None or backend.adapter.worn_out
-            send(replies, {**reply, "last": True} if last else reply)
-            if last:
+            reply = ranks.end(reply)
+            if backend is None or backend.adapter.worn_out:
+                reply["last"] = True
+            send(replies, reply)
+            if reply.get("last"):
                 break
     leave()
 
@@ -123,7 +130,7 @@ def load(backend: Backend, request: Message) -> Message:
 def load_adapter(request: Message) -> Any:
     """The adapter's instance; this is where the framework is imported."""
     mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
-    module, _, name = place_of(request["adapter"], mode).partition(":")
+    module, _, name = place_of(request["adapter"], mode, ranks).partition(":")
     return getattr(importlib.import_module(module), name)(request["device"], request["threads"], mode, ranks)
 
 
