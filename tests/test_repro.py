@@ -364,13 +364,18 @@ def test_tensors_that_are_gone_are_asked_for(finding):
     assert "float32.mine.py" in done.stdout
 
 
+def constructed(device="cpu", threads=1):
+    """What an adapter's constructor gets."""
+    return {"device": device, "threads": threads, "mode": "eager", "ranks": 1}
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_every_method_of_every_adapter_becomes_functions(adapter):
     names = [op for op in OPS if has_method(adapter, op)]
     assert names or adapter == "numpy"
     for op in names:
         needed = ["leaf", "to_numpy", *(["gradients"] if OPS[op].upstream else []), op]
-        found = calls(adapter, needed, {"device": "cpu", "threads": 1})
+        found = calls(adapter, needed, constructed())
         text = "\n".join([*found.imports, *found.setup, *found.definitions.values()])
         tree = ast.parse(text, feature_version=(3, 8))
         assert "self" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -380,16 +385,16 @@ def test_every_method_of_every_adapter_becomes_functions(adapter):
 
 def test_an_adapter_that_cannot_be_turned_into_functions_is_refused():
     with pytest.raises(SourceError, match="there is no method no_such_op"):
-        calls("torch", ["no_such_op"], {"device": "cpu", "threads": 1})
+        calls("torch", ["no_such_op"], constructed())
     with pytest.raises(SourceError, match="imports from parity"):
-        calls("numpy", ["run"], {"device": "cpu", "threads": 1})
+        calls("numpy", ["run"], constructed())
 
 
 def test_a_device_that_is_not_asked_for_leaves_no_line():
-    setup = "\n".join(calls("torch", ["leaf"], {"device": "cpu", "threads": 3}).setup)
+    setup = "\n".join(calls("torch", ["leaf"], constructed(threads=3)).setup)
     assert "is_available" not in setup
     assert "torch.set_num_threads(3)" in setup
-    assert "is_available" in "\n".join(calls("torch", ["leaf"], {"device": "cuda", "threads": 1}).setup)
+    assert "is_available" in "\n".join(calls("torch", ["leaf"], constructed(device="cuda")).setup)
     assert adapter_class("torch").__name__ == "TorchAdapter"
 
 

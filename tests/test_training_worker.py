@@ -386,6 +386,15 @@ def test_cells_and_trainings_take_turns(clean: Desk) -> None:
     assert len(first["loss"]) == len(clean.steps(2)["loss"]) == 2
 
 
+def test_numbers_that_overflow_go_on_as_nan(clean: Desk) -> None:
+    model = [{"linear": {"out_features": 8}}, {"linear": {"out_features": 2}}]
+    data = {"name": "regression", "features": (6,), "targets": 2}
+    clean.train(training(model, data, options={**SGD, "lr": 1e30}, steps=6))
+    curves = clean.steps(6)
+    assert np.isfinite(curves["loss"][0]) and np.isnan(curves["loss"][-1]) and np.isnan(curves["norms"][-1]).all()
+    assert np.isnan(clean.record(6)["output"]).all()
+
+
 def test_requests_without_a_training_are_errors(tmp_path: Path) -> None:
     with desk(tmp_path, "numpy") as d:
         reply, _ = d.ask("steps", count=1)

@@ -10,7 +10,11 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from parity.adapters.training.base import Trainer
+    from parity.adapters.training.job import TrainJob
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,13 @@ class Adapter:
             raise Unsupported(f"{type(self).__name__} has no method for {op}")
         return function  # type: ignore[no-any-return]
 
-    def trainer(self, job: Any) -> Any:
-        """A `parity.adapters.training.base.Trainer` for a TrainJob; raises Unsupported where this mode has none."""
+    def trainer(self, job: TrainJob) -> Trainer:
+        """What trains in this mode; raises Unsupported where nothing does."""
         place = self.trainers.get(self.mode)
         if place is None:
             raise Unsupported(f"{type(self).__name__} does not train in the mode {self.mode}")
         module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(self, job)
+        return getattr(importlib.import_module(module), name)(self, job)  # type: ignore[no-any-return]
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
         """`leaf`, for an array or a list of arrays."""

@@ -29,7 +29,7 @@ def is_small(recipe: Recipe) -> bool:
 
 def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
-    constructed = {"device": recipe.backend["device"], "threads": recipe.threads}
+    constructed = {"device": recipe.backend["device"], "threads": recipe.threads, "mode": "eager", "ranks": 1}
     found = calls(recipe.framework, methods(recipe), constructed, ["named_outputs"] if is_checked(recipe) else [])
     checks = recipe.checks
     return template().render(

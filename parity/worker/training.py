@@ -9,7 +9,6 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from parity.adapters.base import Unsupported
-from parity.adapters.training.base import Trainer
 from parity.adapters.training.job import OwnError, TrainJob
 from parity.worker.cell import Backend, explain, read_array
 from parity.worker.records import AFTER, Curve, Ring, Sketcher, nudged
@@ -112,9 +111,7 @@ class RunningTraining:
         self.done = 0
         self.failed = False
         x, target = (read_values(request[name], self.dtype) for name in ("x", "target"))
-        self.trainer: Trainer = backend.adapter.trainer(
-            TrainJob(self.recipe, self.dtype, x, target, backend.user_ops.own)
-        )
+        self.trainer = backend.adapter.trainer(TrainJob(self.recipe, self.dtype, x, target, backend.user_ops.own))
         start = self.start(request)
         self.sketcher = Sketcher()
         size = step_bytes(self.recipe, start, target[: self.order.shape[1]])

@@ -31,8 +31,8 @@ class TorchTrainer(TorchStyleTrainer):
 
 
 def linear(lr_scheduler: Any, optimizer: Any, total_iters: int, start_factor: float) -> Any:
-    """LinearLR, which takes no factor 0."""
-    if start_factor > 0:
+    """LinearLR, which takes factors above 0 up to 1."""
+    if 0 < start_factor <= 1:
         return lr_scheduler.LinearLR(optimizer, start_factor, 1.0, total_iters)
     return lr_scheduler.LambdaLR(optimizer, partial(rising, total_iters=total_iters, start_factor=start_factor))
 
