@@ -15,7 +15,7 @@ from parity.reporting.cells import NOT_COMPARED, Cell, Status
 from parity.reporting.evidence import diagnosis_lines
 from parity.reporting.explain import rows_of, values_text
 from parity.reporting.ledger_rows import FAILING_STATES
-from parity.reporting.reasons import CaseRows, factor, number, reason
+from parity.reporting.reasons import CaseRows, enveloped, factor, number, reason
 from parity.reporting.results import Results, Row
 from parity.reporting.training import cell_lines, where_text
 
@@ -60,8 +60,10 @@ def headline(cell: Cell) -> str:
     if cell.verdict == NOT_COMPARED:
         return printable(f"{who}: {no_result(cell)}")
     if not cell.finding:
-        return printable(f"{who}: {cell.verdict}, {factor(cell.excess)} tolerances off")
-    size = f", {factor(cell.excess)} tolerances off" if math.isfinite(cell.excess) else ""
+        size = f", {factor(cell.excess)} tolerances off" if cell.training is None else ""
+        return printable(f"{who}: {cell.verdict}{size}")
+    told = math.isfinite(cell.excess) and not all(enveloped(row, cell.op) for row in cell.failing)
+    size = f", {factor(cell.excess)} tolerances off" if told else ""
     ratio = f", error ratio {factor(cell.ratio)}" if cell.ratio is not None and math.isfinite(cell.ratio) else ""
     parts = parting_text(cell)
     return printable(f"{who}: {parts}{tensors_text(cell)}{size}{ratio}{cause(cell)}")

@@ -16,9 +16,9 @@ from parity.reporting.training import (
     HEAD,
     Probed,
     TrainingRun,
+    brief,
     probed,
     remark,
-    sentence,
     sparkline,
     stages_of,
     table_row,
@@ -40,7 +40,7 @@ def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[Re
     """A training: the answer, a row for each backend, and what was probed."""
     yield Text()
     style = "bold red" if run.parted else "bold"
-    yield Text.assemble((printable(f"training {run.id} {run.dtype}: "), style), printable(sentence(run)))
+    yield Text.assemble((printable(f"training {run.id} {run.dtype}: "), style), printable(brief(run)))
     if run.rows:
         yield sides(run, spark=width >= SPARK_FROM)
     if probes:

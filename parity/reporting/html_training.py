@@ -19,12 +19,12 @@ from parity.reporting.training import (
     HEAD,
     Probed,
     TrainingRun,
+    clauses,
     place_text,
     probed,
     ratio_curve,
     recipe,
     remark,
-    sentence,
     stages_of,
     table_row,
     training_runs,
@@ -67,7 +67,7 @@ class Training:
     id: str
     dtype: str
     anchor: str
-    sentence: str
+    said: tuple[str, ...]
     badge: str
     parts: bool
     recipe: tuple[tuple[str, str], ...]
@@ -90,7 +90,7 @@ def trainings(results: Results, found: Sequence[Cell]) -> Markup:
     for run in sorted(runs, key=lambda run: not run.parted):
         part = rendered("training", t=training(run, looks, anchors)) if n_brief < MAX_TRIED else Markup()
         if not part or n_bytes(part) > left:
-            part, n_brief = rendered("training", t=brief(run)), n_brief + 1
+            part, n_brief = rendered("training", t=in_brief(run)), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
     n_parted = sum(bool(run.parted) for run in runs)
@@ -103,10 +103,10 @@ def looks_of(results: Results) -> dict[str, Look]:
     return {str(row["name"]): Look(i, row["name"] == baseline) for i, row in enumerate(results.backends)}
 
 
-def brief(run: TrainingRun) -> Training:
+def in_brief(run: TrainingRun) -> Training:
     """A training in a sentence."""
     parts = bool(run.parted)
-    return Training(run.id, run.dtype, run.anchor, sentence(run), badge(run), parts, (), "", (), (), (), (), ())
+    return Training(run.id, run.dtype, run.anchor, tuple(clauses(run)), badge(run), parts, (), "", (), (), (), (), ())
 
 
 def badge(run: TrainingRun) -> str:
@@ -123,7 +123,7 @@ def training(run: TrainingRun, looks: Mapping[str, Look], anchors: Mapping[tuple
         id=run.id,
         dtype=run.dtype,
         anchor=run.anchor,
-        sentence=sentence(run),
+        said=tuple(clauses(run)),
         badge=badge(run),
         parts=bool(run.parted),
         recipe=tuple(recipe(run.case)),

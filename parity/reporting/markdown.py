@@ -27,7 +27,7 @@ from parity.reporting.reasons import factor
 from parity.reporting.results import Results
 from parity.reporting.safe import bounded, code, fenced, html_code, prose
 from parity.reporting.training import HEAD as TRAINING_HEAD
-from parity.reporting.training import TrainingRun, sentence, training_runs
+from parity.reporting.training import TrainingRun, brief, training_runs
 from parity.reporting.training import table_row as side_texts
 
 MARKER = "<!-- parity -->"
@@ -131,7 +131,7 @@ def table(_: Results, found: Sequence[Cell]) -> Section:
 def trainings(results: Results, _: Sequence[Cell]) -> Section:
     """A table of the trainings in which somebody parts, and a line for each of the others."""
     runs = sorted(training_runs(results), key=lambda run: not run.parted)
-    pieces = [f"\n{code(run.id)} {code(run.dtype)}: {line(sentence(run))}\n{sides(run)}" for run in runs]
+    pieces = [f"\n{code(run.id)} {code(run.dtype)}: {line(brief(run))}\n{sides(run)}" for run in runs]
     return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
 
 

@@ -135,14 +135,29 @@ def unique(base: str, taken: set[str]) -> str:
 
 def sentence(run: TrainingRun) -> str:
     """The answer: who parts, where and why; who stays within rounding; who has no result."""
-    parts = [part_text(run, row) for row in run.parted]
+    return "; ".join(clauses(run))
+
+
+def brief(run: TrainingRun) -> str:
+    """The answer beside a table: where several part, only who."""
+    if len(run.parted) < 2:
+        return sentence(run)
+    return "; ".join([f"{listed(str(row['backend']) for row in run.parted)} part", *rest(run)])
+
+
+def clauses(run: TrainingRun) -> list[str]:
+    """The answer in its parts: one for each side that parts, then what is said of the others."""
+    return [*(part_text(run, row) for row in run.parted), *rest(run)] or ["nothing was run"]
+
+
+def rest(run: TrainingRun) -> Iterator[str]:
+    """Who stopped, who stays within rounding, who has no result."""
     calm = [row for row in run.rows if not row["parting"]]
     stopped = [row for row in calm if row["steps"] < row["planned"]]
-    whole = [str(row["backend"]) for row in calm if row not in stopped]
-    parts += [f"{row['backend']} {stop_text(row)}" for row in stopped]
-    parts += [calm_text(whole, run)] if whole else []
-    parts += [f"{listed(names)} gave no result ({outcome})" for outcome, names in by_outcome(run.missing).items()]
-    return "; ".join(parts) or "nothing was run"
+    yield from (f"{row['backend']} {stop_text(row)}" for row in stopped)
+    if whole := [str(row["backend"]) for row in calm if row not in stopped]:
+        yield calm_text(whole, run)
+    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in by_outcome(run.missing).items())
 
 
 def part_text(run: TrainingRun, row: Row) -> str:
