@@ -36,6 +36,7 @@ def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
         steps=steps,
         batch_size=4,
         members=members,
+        ensemble="baseline",
     )
     case = CasePlan("tiny", "train", training, ("float32",), (), DEFAULT_TOLERANCES, Source("x.yaml", 1))
     backends = tuple(BackendSpec(f"b{i}", "numpy", mode=mode) for i, mode in enumerate(modes))

@@ -96,6 +96,9 @@ def train(trainer, fault, request):
     if fault == "unsupported":
         reply(request["slot"], "unsupported", message="it has no such optimizer")
         return None
+    if fault == "unmoved" and request["moved"]:
+        reply(request["slot"], "error", message="it cannot be moved")
+        return None
     trainer = Trainer(request)
     reply(request["slot"], tracked=[f"param.{n}" for n in trainer.weights], keeps=5)
     return trainer
