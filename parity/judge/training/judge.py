@@ -69,7 +69,7 @@ class TrainingJudge:
         self.training: Training = case.params
         oracle = StepOracle(case.id, self.training, dtype, setting)
         self.sides = {spec.name: Side(spec.name, oracle, spec.ranks) for spec in backends}
-        self._wanted = {name: set(planned_steps(self.training)) for name in self.sides}
+        self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.sides}
         self.parted: dict[str, int] = {}
         true = ORACLE if ensemble.of == ORACLE else None
         self.curves = CurveJudge(self.training, dtype, Runs(baseline, ensemble.base, ensemble.members, true))

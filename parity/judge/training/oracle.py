@@ -114,14 +114,14 @@ class StepOracle:
 
     def forward(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
         """`output`, and the buffers after the step."""
-        found = self.passed(probe, changes, run)
+        found = self.passed(probe, changes, run, backward=changes is NOTHING)
         return {"output": found.output, **{f"buffer.{n}": v for n, v in found.buffers.items()}}
 
     def loss(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
         """`loss`, from the side's own output."""
         seen = probe.record.tensors.get("output")
         if seen is None:
-            loss = self.passed(probe, changes, run).loss
+            loss = self.passed(probe, changes, run, backward=changes is NOTHING).loss
         else:
             output = self.cast(seen, "output", run)
             target = self.setting.target[probe.record.rows]
@@ -169,25 +169,31 @@ class StepOracle:
         where a softmax is almost its target. Nothing of other losses."""
         if self.training.loss.name != "cross_entropy":
             return {}
-        found, other = (self.passed(probe, NOTHING, None, moved).grads for moved in (False, True))
+        found, other = (self.passed(probe, NOTHING, None, moved=moved).grads for moved in (False, True))
         return {f"grad.{name}": other[name] - values for name, values in found.items()}
 
-    def passed(self, probe: Probe, changes: Changes, run: int | None, moved: bool = False) -> StepGradients:
+    def passed(
+        self, probe: Probe, changes: Changes, run: int | None, *, backward: bool = True, moved: bool = False
+    ) -> StepGradients:
         """A pass through the model from the side's own parameters, buffers and rows; `moved`: for the next classes."""
         given = {**probe.group("param", before=True), **probe.group("buffer", before=True)}
         key = digest(given, probe.record.rows, repr((sorted(changes.model.items()), moved)), run)
-        if key not in self._passes:
+        if key not in self._passes or (backward and not self._passes[key].grads):
             tensors = self.gathered(given, "", run)
-            x = self.cast(self.setting.x[probe.record.rows], "x", run)
-            target = self.setting.target[probe.record.rows]
-            if moved:
-                target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
-            n = self.training.accumulation
-            batches = list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
             dtype = self.wide if run is None else self.dtype
-            found = gradients(self.training, tensors, batches, dtype=dtype, knobs=changes.model)
+            batches = self._batches(probe, run, moved)
+            found = gradients(self.training, tensors, batches, dtype=dtype, knobs=changes.model, backward=backward)
             self._keep(key, found)
         return self._passes[key]
+
+    def _batches(self, probe: Probe, run: int | None, moved: bool) -> list[tuple[Array, Array]]:
+        """The micro-batches of a step."""
+        x = self.cast(self.setting.x[probe.record.rows], "x", run)
+        target = self.setting.target[probe.record.rows]
+        if moved:
+            target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
+        n = self.training.accumulation
+        return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
 
     def _keep(self, key: str, found: StepGradients) -> None:
         self._cached += found.output.size + sum(v.size for v in found.grads.values())

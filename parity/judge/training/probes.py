@@ -7,20 +7,27 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from parity.cases.training.cost import LONGDOUBLE, cost
 from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.spec import Training
+from parity.judge.training.stages import FIRST_RUNS
 
 FIRST = (1, 2, 3)
 """Two steps in a row show what the one leaves to the other."""
 PROBES = 8
+FEWEST = 2
+PROBES_S = 300.0
+"""So many seconds, about, the oracle may take for the probes of all sides; the first two are always asked about."""
 
 
-def planned_steps(training: Training) -> tuple[int, ...]:
-    """The steps that are asked about in any case, in order: about eight."""
+def planned_steps(training: Training, n_sides: int = 1, dtype: str = "float32") -> tuple[int, ...]:
+    """The steps that are asked about in any case, in order: about eight, and fewer where the oracle needs long."""
     found = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
     room = max(0, PROBES - len(set(found)))
     spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []
-    return tuple(sorted({*found, *(step for step in spread if step >= 1)}))
+    wanted = list(dict.fromkeys([*found, *(step for step in reversed(spread) if step >= 1)]))
+    seconds = n_sides * cost(training) * (FIRST_RUNS + (LONGDOUBLE if dtype == "float64" else 1.0))
+    return tuple(sorted(wanted[: max(FEWEST, int(PROBES_S / seconds))]))
 
 
 def turns(training: Training) -> Iterator[int]:

@@ -20,6 +20,8 @@ Transform = Callable[[dict[str, Array]], Array]
 
 def proposals(stage: str, probe: Probe, measured: Measured) -> Iterator[Hypothesis]:
     """Hypotheses about a stage from one probe."""
+    if not measured.exact:
+        return
     if stage == "gradient":
         yield from of_gradients(measured)
     if stage == "loss":

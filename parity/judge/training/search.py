@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.cases.training.cost import cost
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
 from parity.judge.lab import REFUSALS
 from parity.judge.search import CLEAR, CLEARER
@@ -21,6 +22,10 @@ REFINED = 1e3
 """Up to here a hypothesis that leaves too much is measured again by careful code that does the same."""
 PAIRED = 6
 """So many of those that help most are tried together with every other one."""
+SEARCH_S = 60.0
+"""So many seconds of passes through the model, about, are spent on the hypotheses of a stage."""
+PLAIN = 0.25
+"""Who asks nothing of the model, fits no factor, and leaves rounding, is believed before its layers are tried."""
 BAND = 8.0
 MISSED = 1.0
 """What it costs to believe that a cause is not at work in a step in which it would show."""
@@ -99,6 +104,11 @@ def search(oracle: StepOracle, question: Question) -> Found:
     best = good[0]
     rivals = [e for e in good[1:] if e.hypothesis.id != best.hypothesis.id and is_rival(best, e)]
     return Found(best, tuple(one_of_each(rivals)), rest, len(tried))
+
+
+def affordable(oracle: StepOracle) -> int:
+    """How many passes through the model there is time for."""
+    return max(1, int(SEARCH_S / cost(oracle.training)))
 
 
 def one_of_each(explanations: Sequence[Explanation]) -> Iterator[Explanation]:

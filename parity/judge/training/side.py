@@ -66,8 +66,8 @@ class StageSeen:
             kept.append(Outside(probe, measured))
         if measured.worst > self.worst and measured.tensor:
             self.worst, self.tensor = measured.worst, measured.tensor
-            mine, exact = measured.observed[self.tensor], measured.exact[self.tensor]
-            if mine.shape == exact.shape:
+            mine, exact = measured.observed.get(self.tensor), measured.exact.get(self.tensor)
+            if mine is not None and exact is not None and mine.shape == exact.shape:
                 self.metrics = compare(mine, exact.astype("float64"), 0.0, 0.0)
 
 

@@ -13,6 +13,7 @@ from parity.cases.training.knobs import TERMS
 from parity.cases.training.spec import walk
 from parity.cases.training.steps import Update, params_of
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, Size, envelope_of, error_ratio, size
+from parity.judge.lab import REFUSALS
 from parity.judge.training.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle, UnknownError
 
 FIRST_RUNS = 3
@@ -89,7 +90,7 @@ class Spread:
 def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOTHING) -> Measured | None:
     """A stage under a hypothesis, by default none, with the envelope of careful code that does the same.
 
-    None where the side does not show the stage.
+    None where the side does not show the stage; inf where its tensors do not fit each other.
     """
     if not shown(stage, probe):
         return None
@@ -97,6 +98,8 @@ def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOT
         exact = oracle.answer(stage, probe, changes)
     except UnknownError:
         return None
+    except REFUSALS:
+        return Measured({}, {}, {}, {stage: math.inf})
     observed = observed_of(probe, exact, oracle.dtype)
     exact = {name: values for name, values in exact.items() if name in observed}
     spread = Spread(exact, oracle.dtype)
