@@ -21,6 +21,7 @@ from rich.console import Console
 from parity.cli import main
 from parity.config.loader import load_plan
 from parity.config.overrides import Overrides
+from parity.judge.training import TrainingFinding
 from parity.reporting.cells import cells, counts
 from parity.reporting.console import render
 from parity.reporting.curves_plot import Band, Curve, Look, Mark, Panel, plot
@@ -30,24 +31,27 @@ from parity.reporting.github import annotations
 from parity.reporting.html import html_report
 from parity.reporting.junit import junit_xml
 from parity.reporting.markdown import markdown
-from parity.reporting.record import case_row
+from parity.reporting.record import case_row, excess, training_row
 from parity.reporting.results import FILE_NAME, Results, ResultsError, Row, read_results
 from parity.reporting.training import sentence, sparkline, table_row, training_runs
 from tests import ci_runs
 from tests.conftest import ROOT
-from tests.stored_runs import PARTING, TRAINING, backend_row, parted, trained, training, training_case
+from tests.stored_runs import (
+    PARTING,
+    TRAINING,
+    backend_row,
+    comparison,
+    diagnosis,
+    parted,
+    trained,
+    training,
+    training_case,
+)
 from tests.test_html import ALL_HOSTILE, complaints, parsed, text_of
 from tests.test_outputs_agree import agree
 
 SAID = "paddle parts at step 1 in the update: the first step is dampened too (dampening-first-step)"
 NAN, INF = math.nan, math.inf
-
-
-def calm(run_dir: Path, rows: list[Row] | None = None) -> Results:
-    """A training in which nobody parts."""
-    rows = [training("torch"), training()] if rows is None else rows
-    trained(run_dir, rows, comparisons=[], diagnoses=[], summary={"outcomes": {}, "verdicts": {}, "exit_code": 3})
-    return read_results(run_dir)
 
 
 def with_curves(row: Row, **curves: Any) -> Row:
@@ -230,6 +234,42 @@ def test_the_table_has_what_is_known(tmp_path):
     assert torch == ("torch = baseline", "12", "0.1715938", "0.4", "–", "")
     assert paddle == ("paddle", "7 of 12", "0.1853213", "2e+06", "step 1, update", "dampening-first-step")
     assert third == ("third", "12", "–", "–", "–", "")
+
+
+def test_all_causes_of_a_side_are_named(tmp_path):
+    here = {"case": TRAINING, "tensors": ["stage.update"]}
+    told = [
+        diagnosis("scaled", title="off by one factor", **here, evidence={"step": 1, "stage": "loss"}),
+        diagnosis("unexplained", title="?", **here, evidence={"step": 1, "stage": "gradient"}),
+        diagnosis("dampening-first-step", title="!", **here, evidence={"step": 1, "stage": "update"}),
+        diagnosis("eps-value", backend="torch", **here, evidence={"step": 1, "stage": "update"}),
+        diagnosis("eps-value", **here, evidence={"stage": ["no", "stage"]}),
+    ]
+    paddle = parted(parting={**PARTING, "stage": "loss", "diagnosis": "scaled"})
+    (run,) = training_runs(read_results(trained(tmp_path, [training("torch"), paddle], diagnoses=told)))
+    assert sentence(run).startswith(
+        "paddle parts at step 1 in the loss: off by one factor (scaled), and is off in the gradient (unexplained) and "
+        "update (dampening-first-step) too; "
+    )
+    assert table_row(run, run.rows[1])[-1] == "scaled, unexplained, dampening-first-step"
+
+
+def test_a_baseline_that_parts_itself_is_a_warning(tmp_path):
+    warning = "torch, from whose curve distances are taken, parts itself, so others may be far from it"
+    for name, row in (("guilty", parted("torch")), ("innocent", training("torch"))):
+        told = every_format(trained(tmp_path / name, [row, training()]))
+        assert [key for key, text in told.items() if warning in text] == (
+            ["verbose", "html", "explain"] if name == "guilty" else []
+        )
+
+
+def test_envelopes_are_the_tolerance_of_a_training():
+    row = comparison("semantic", rtol=0.0, atol=0.0, error_ratio={"actual": 80.0, "expected": NAN})
+    assert excess(row, "train") == 10.0
+    assert excess({**row, "atol": 1.0}, "train") == pytest.approx(1e-6)
+    assert excess({**row, "verdict": "nonfinite"}, "train") == INF
+    assert excess({**row, "error_ratio": {"actual": None, "expected": None}}, "train") == 0.0
+    assert excess(row, "sgd") == INF
 
 
 def test_a_loss_as_a_line_of_blocks():
@@ -489,6 +529,19 @@ def test_marks_are_where_the_parting_is():
 
 
 # What is recorded
+
+
+def test_a_row_has_as_many_digits_as_its_numbers():
+    curves = {
+        "loss": [1 / 3, NAN], "grad_norm": [2 / 3], "lr": [0.1], "ratio": {"loss": [1 / 3, INF]}, "envelope": {"loss": [1 / 7]},
+    }  # fmt: skip
+    finding = TrainingFinding("case", "float32", "paddle", "torch", 2, 2, {"of": None, "members": 0}, None, [], curves)
+    found = training_row(finding)["curves"]
+    assert found["loss"][0] == 0.333333333
+    assert math.isnan(found["loss"][1])
+    assert found["ratio"] == {"loss": [0.3333, INF]}
+    assert found["envelope"] == {"loss": [0.1429]}
+    assert training_row(replace(finding, dtype="float64"))["curves"]["loss"][0] == pytest.approx(1 / 3, abs=1e-16)
 
 
 def test_a_training_case_is_described_in_few_words():
