@@ -17,7 +17,18 @@ from parity.engine.logs import RunLog
 from parity.engine.training import Drawn, draw
 from parity.engine.training_workers import Reply, Worker, Workers
 
-WANTED = ("sgd", "adamw", "lamb", "layer_norm", "batch", "learning_rate", "scale_loss", "zero_grad", "clip_grad_norm")
+WANTED = (
+    "shard",
+    "sgd",
+    "adamw",
+    "lamb",
+    "layer_norm",
+    "batch",
+    "learning_rate",
+    "scale_loss",
+    "zero_grad",
+    "clip_grad_norm",
+)
 
 
 @dataclass

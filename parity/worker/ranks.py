@@ -168,13 +168,11 @@ class Leader(Alone):
         self.leave({"outcome": "crash", "message": f"rank {rank} {ending(self.others[rank].wait())}"})
 
     def give_up(self) -> None:
-        """Time is up: say where each rank is, those that do not even answer included."""
+        """Time is up: say where each rank is that has not answered."""
         missing = [rank for rank in self.others if rank not in self.answers]
-        places = [f"rank 0 is {whereabouts()}"]
-        places += [
-            f"rank {rank} {'is ' + self.places[rank] if rank in self.places else 'is silent'}" for rank in missing
-        ]
-        self.leave({"outcome": "timeout", "message": f"no answer of all ranks in time: {'; '.join(places)}"})
+        places = {0: whereabouts(), **{rank: self.places.get(rank, "silent") for rank in missing}}
+        told = "; ".join(f"rank {rank} is {place}" for rank, place in places.items())
+        self.leave({"outcome": "timeout", "message": f"the ranks did not all answer in time: {told}"})
 
     def leave(self, reply: Message) -> None:
         """Answer in the place of the main thread, which may never come back, and end."""
