@@ -30,9 +30,9 @@ LED = ("hello", "load", "train", "steps", "restore")
 GRACE_S = 3.0
 """How long others may need to come to the same error."""
 
-LEAVE_S = 1.0
-PATIENCE = 0.9
-"""The part of the host's time after which the ranks are given up."""
+TELLING = 0.8
+GIVING_UP = 0.9
+"""The parts of the host's time after which the others say where they are, and rank 0 says so to the host."""
 
 
 class Alone:
@@ -55,7 +55,7 @@ class Follower(Alone):
 
     def begin(self, request: Message) -> None:
         """Begin to look at the clock."""
-        self.timer = threading.Timer(request["timeout_s"] * PATIENCE, self.tell)
+        self.timer = threading.Timer(request["timeout_s"] * TELLING, self.tell)
         self.timer.daemon = True
         self.timer.start()
 
@@ -100,7 +100,7 @@ class Leader(Alone):
                 os.write(process.stdin.fileno(), encoded(request_to(rank, request)))  # type: ignore[union-attr]
             except OSError:
                 self.lose(rank)
-        self.later(request["timeout_s"] * PATIENCE + LEAVE_S / 2, self.give_up)
+        self.later(request["timeout_s"] * GIVING_UP, self.give_up)
 
     def end(self, reply: Message) -> Message:
         """The reply of all, as soon as they have answered; the last one where they have not and cannot go on."""
