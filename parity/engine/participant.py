@@ -195,6 +195,8 @@ class Participant:
         outcome = Outcome(reply["outcome"])
         if outcome is not Outcome.OK:
             self.fail(outcome, str(reply.get("message", "")))
+        else:
+            self.message = self.message or str(reply.get("message", ""))
         return outcome is Outcome.OK
 
     @contextlib.contextmanager
