@@ -101,6 +101,7 @@ class LineReporter:
         self._n_cells = n_cells
         self._done = 0
         self._news: tuple[object, ...] = ()
+        self._line = ""
         self._printed = time.monotonic()
 
     def __enter__(self) -> LineReporter:
@@ -118,8 +119,8 @@ class LineReporter:
                 line = f"{self._done} of {self._n_cells} cells"
         if isinstance(event, TrainingAdvanced) and self._is_due(event):
             line = f"{event.case} {event.dtype}: step {event.step} of {event.steps}{standing(event)}"
-        if line:
-            self._printed = time.monotonic()
+        if line and line != self._line:
+            self._line, self._printed = line, time.monotonic()
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _is_due(self, event: TrainingAdvanced) -> bool:
