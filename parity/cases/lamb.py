@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,6 @@ from parity.cases.optimizers import (
     COUPLING,
     EXACT,
     FLOAT32,
-    NARROW,
     TINY,
     AdamParams,
     adam_update,
@@ -36,7 +35,13 @@ class LambParams(AdamParams):
 Trust = Literal["always", "decayed", "clamped", "never"]
 Decay = Literal["inside", "unmeasured", "outside", "gradient"]
 LARGEST = 10.0
-ALL = ("betas_dtype", "powers_dtype", "rates_dtype")
+KEPT = (
+    ("betas_dtype",),
+    ("rates_dtype",),
+    ("betas_dtype", "options_dtype"),
+    ("betas_dtype", "options_dtype", "corrections_dtype", "rates_dtype"),
+)
+"""What kernels were seen to keep in float32, alone and together."""
 
 
 def lamb(
@@ -45,6 +50,7 @@ def lamb(
     *,
     trust: Trust = "always",
     decay: Decay = "inside",
+    options_dtype: str | None = None,
     rates_dtype: str | None = None,
     **knobs: Any,
 ) -> dict[str, Any]:
@@ -52,18 +58,20 @@ def lamb(
 
     `trust`: `decayed` has a ratio of 1 where nothing decays, `clamped` takes |param| for 10 at most, `never` has no
     ratio. `decay`: `unmeasured` is scaled by the ratio but left out of |u|, `outside` is not scaled, `gradient` adds it
-    to the gradient. lr, weight_decay and the correction's rate are kept in `rates_dtype`. The other knobs are those of
-    `adam_update`.
+    to the gradient. eps and weight_decay are kept in `options_dtype`, lr and its product with the ratio in
+    `rates_dtype`. The other knobs are those of `adam_update`.
     """
-    lr, weight_decay = narrowed((params.lr, params.weight_decay), rates_dtype)
+    [lr] = narrowed((params.lr,), rates_dtype)
+    eps, weight_decay = narrowed((params.eps, params.weight_decay), options_dtype)
     param, shrink = tensors["param"], weight_decay * tensors["param"]
     grad = tensors["grad"] + shrink if decay == "gradient" else tensors["grad"]
-    update, state = adam_update({**tensors, "grad": grad}, params, 1.0, rates_dtype=rates_dtype, **knobs)
+    update, state = adam_update({**tensors, "grad": grad}, replace(params, eps=eps), 1.0, **knobs)
     measured = update + shrink if decay == "inside" else update
     scaled = update + shrink if decay in ("inside", "unmeasured") else update
     fixed = trust == "never" or (trust == "decayed" and not params.weight_decay)
     ratio = 1.0 if fixed else trust_ratio(param, measured, LARGEST if trust == "clamped" else np.inf)
-    moved = param - lr * ratio * scaled
+    [rate] = narrowed((lr * ratio,), rates_dtype)
+    moved = param - rate * scaled
     return {"param": moved - lr * shrink if decay == "outside" else moved, **state}
 
 
@@ -90,7 +98,7 @@ def lamb_knobs(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, 
         *(Knob("eps-placement", {"eps_placement": where}, told_by=TINY) for where in ("hat", "inside")),
         Knob("bias-correction", {"bias_correction": False}, told_by="an early step"),
         *counted(params),
-        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in (*NARROW, ALL)),
+        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in KEPT),
     )
 
 

@@ -186,13 +186,14 @@ def adam_update(
     bias_correction: bool = True,
     betas_dtype: str | None = None,
     powers_dtype: str | None = None,
+    corrections_dtype: str | None = None,
     rates_dtype: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """`lr` times the corrected first moment over the root of the second, and both moments.
 
     `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
     section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
-    `powers_dtype` the powers beta^t of the correction.
+    `powers_dtype` the powers beta^t of the correction, `corrections_dtype` 1 - beta^t and its root.
     """
     grad = tensors["grad"]
     beta1, beta2 = narrowed(params.betas, betas_dtype)
@@ -200,7 +201,9 @@ def adam_update(
     second = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
     powers = narrowed([beta**params.step for beta in params.betas], powers_dtype)
     bc1, bc2 = (1.0 - power if bias_correction else 1.0 for power in powers)
-    rate, root = rate_and_root(lr, bc1, bc2, rates_dtype)
+    bc1, bc2 = narrowed((bc1, bc2), corrections_dtype)
+    rate, _ = rate_and_root(lr, bc1, bc2, rates_dtype)
+    _, root = rate_and_root(lr, bc1, bc2, corrections_dtype or rates_dtype)
     if eps_placement == "hat":
         update = rate * root * first / (np.sqrt(second) + params.eps)
     elif eps_placement == "inside":
