@@ -124,26 +124,53 @@ def setting_of(case: CasePlan, seed: int = 0) -> Setting:
     return Setting(x, target, order, tensors)
 
 
-def judged(
-    case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0, baseline: str = ""
-) -> JudgedTraining:
-    """The judgement of backends, the first of which is the baseline unless one is named."""
+TOLD: dict[tuple[str, str, str, int], dict[str, Curves]] = {}
+
+
+def told(case: CasePlan, dtype: str, seed: int) -> dict[str, Curves]:
+    """All steps of the unmoved run, the members and the oracle's own run; made once."""
+    key = (case.source.file, case.id, dtype, seed)
+    if key not in TOLD:
+        TOLD[key] = ensemble(case.params, dtype, setting_of(case, seed))
+    return TOLD[key]
+
+
+def ensemble(training: Training, dtype: str, setting: Setting) -> dict[str, Curves]:
+    narrow = lies(StepChanges(update=Update(narrow=dtype)))
+    runs = {"~0": Run(training, dtype, setting), "oracle": Run(training, WIDE[dtype], setting)}
+    runs |= {name: Run(training, dtype, setting, narrow, moved=i + 1) for i, name in enumerate(MEMBERS)}
+    return {name: run.advance(training.steps) for name, run in runs.items()}
+
+
+WIDE = {"float32": "float64", "float64": "longdouble"}
+
+
+def cut(curves: Curves, done: int, count: int) -> Curves:
+    """Some steps of a run."""
+    part = slice(done, done + count)
+    shown = {name: getattr(curves, name)[part] for name in ("loss", "grad_norm", "lr", "rows", "norms", "sketches")}
+    return replace(curves, first=done + 1, **shown)
+
+
+def judge_of(case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0) -> TrainingJudge:
+    """A judge of backends, the first of which is the baseline, that has seen all of their steps."""
     training, setting = case.params, setting_of(case, seed)
     specs = [BackendSpec(name, "numpy", ranks=lie.ranks) for name, lie in backends.items()]
-    base = baseline or specs[0].name
-    judge = TrainingJudge(case, dtype, setting, specs, base, Ensemble("oracle", "~0", MEMBERS))
+    judge = TrainingJudge(case, dtype, setting, specs, specs[0].name, Ensemble("oracle", "~0", MEMBERS))
     runs = {name: Run(training, dtype, setting, lie) for name, lie in backends.items()}
-    narrow = lies(StepChanges(update=Update(narrow=dtype)))
-    runs |= {"~0": Run(training, dtype, setting)}
-    runs |= {name: Run(training, dtype, setting, narrow, moved=i + 1) for i, name in enumerate(MEMBERS)}
-    runs |= {"oracle": Run(training, "float64" if dtype == "float32" else "longdouble", setting)}
     done = 0
     while done < training.steps:
         count = min(CHUNK, training.steps - done)
-        wanted = judge.observe({name: run.advance(count) for name, run in runs.items()})
+        others = {name: cut(curves, done, count) for name, curves in told(case, dtype, seed).items()}
+        wanted = judge.observe({**others, **{name: run.advance(count) for name, run in runs.items()}})
         for name, steps in wanted.items():
             for step in steps:
                 judge.take(name, runs[name].records[step])
         done += count
-    outcomes = {name: CellOutcome(case.id, dtype, name, Outcome.OK) for name in runs}
-    return judge.judged(outcomes)
+    return judge
+
+
+def judged(case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0) -> JudgedTraining:
+    """The judgement of backends that came to the end, the first of which is the baseline."""
+    outcomes = {name: CellOutcome(case.id, dtype, name, Outcome.OK) for name in backends}
+    return judge_of(case, backends, dtype, seed).judged(outcomes)

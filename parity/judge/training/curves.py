@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from parity.cases.training.spec import Training
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF
-from parity.judge.training.stages import EXPONENTIAL, kind_of
+from parity.judge.training.stages import EXPONENTIAL, kind_of, owner
 from parity.outcome import Curves
 
 Array = NDArray[Any]
@@ -216,12 +216,6 @@ class CurveJudge:
         total = np.sqrt(np.where(usable, squares, 0.0).sum(axis=1) / np.maximum(counted, 1))
         pooled: Array = np.where(counted > 0, total, np.nan)
         return pooled
-
-
-def owner(name: str) -> str:
-    """The parameter or buffer that a tracked tensor belongs to: `state.exp_avg.a.weight` to `a.weight`."""
-    kind, _, rest = name.partition(".")
-    return rest.partition(".")[2] if kind == "state" else rest
 
 
 def distance(one: Array, other: Array) -> Array:

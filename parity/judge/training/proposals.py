@@ -12,7 +12,7 @@ from parity.judge.envelope import OFF
 from parity.judge.factors import FEW, NEAR, UNNAMED
 from parity.judge.training.hypotheses import FITTED, Hypothesis
 from parity.judge.training.oracle import Array, Changes, Probe
-from parity.judge.training.stages import Measured, ratio
+from parity.judge.training.stages import Measured, owner, ratio
 
 Transform = Callable[[dict[str, Array]], Array]
 """One gradient from all of them."""
@@ -118,8 +118,9 @@ def of_update(probe: Probe, measured: Measured) -> Iterator[Hypothesis]:
     """Parameters that stayed as they were, and steps that are longer by one factor."""
     before = probe.group("param", before=True)
     moved: dict[str, Any] = {}
-    off = [n for n, r in measured.ratios.items() if r >= OFF and n.startswith("param.")]
-    still = frozenset(n.removeprefix("param.") for n in off if same(measured.observed[n], before, n))
+    every = [n for n, r in measured.ratios.items() if r >= OFF]
+    off = [n for n in every if n.startswith("param.")]
+    still = frozenset(own for own in map(owner, every) if left_alone(own, probe, measured))
     if still:
         unmoved = {"parameters": sorted(still), "update": "not applied"}
         yield Hypothesis("stale", unmoved, Changes(update=Update(skipped=still)), 0.25)
@@ -133,6 +134,7 @@ def of_update(probe: Probe, measured: Measured) -> Iterator[Hypothesis]:
         yield Hypothesis("scaled", shown, Changes(update=Update(factor=factor)), FITTED)
 
 
-def same(observed: Array, before: dict[str, Array], name: str) -> bool:
-    """Whether a parameter is what it was before, bit for bit."""
-    return np.array_equal(observed, before[name.removeprefix("param.")])
+def left_alone(own: str, probe: Probe, measured: Measured) -> bool:
+    """Whether a parameter and its states are what they were before, bit for bit."""
+    mine = [name for name in measured.observed if owner(name) == own]
+    return all(bool(np.all(measured.observed[name] == probe.record.before.get(name, 0.0))) for name in mine)

@@ -6,15 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 
 from parity.cases.training.cost import cost
+from parity.cases.training.steps import Update
+from parity.judge.causes import newton
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
 from parity.judge.lab import REFUSALS
 from parity.judge.search import CLEAR, CLEARER
 from parity.judge.training.hypotheses import Hypothesis, standing
-from parity.judge.training.oracle import NOTHING, Changes, Probe, StepOracle, UnknownError
+from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, StepOracle, UnknownError
 from parity.judge.training.proposals import proposals
 from parity.judge.training.stages import KINDS, Measured, measure, ratio, shown
 
@@ -26,6 +29,10 @@ SEARCH_S = 60.0
 """So many seconds of passes through the model, about, are spent on the hypotheses of a stage."""
 PLAIN = 0.25
 """Who asks nothing of the model, fits no factor, and leaves rounding, is believed before its layers are tried."""
+COARSE = tuple(10.0 ** (k / 2) for k in range(-32, 1))
+"""Where a fit of eps begins."""
+MAX_PAIR_WORK = 1 << 24
+"""Elements of a stage, times the pairs of hypotheses, up to which all pairs are tried."""
 BAND = 8.0
 MISSED = 1.0
 """What it costs to believe that a cause is not at work in a step in which it would show."""
@@ -89,11 +96,15 @@ class Question:
 def search(oracle: StepOracle, question: Question) -> Found:
     """The cause of a stage that is outside at some probes."""
     first = question.outside[0]
-    candidates = [
-        h for s in (question.stage, *question.also) for h in standing(s, oracle.training, question.ranks, oracle.dtype)
-    ]
+    stages, given = (question.stage, *question.also), (oracle.training, question.ranks, oracle.dtype)
+    candidates = [hypothesis for stage in stages for hypothesis in standing(stage, *given)]
     candidates += proposals(question.stage, first.probe, first.measured)
-    tried = [explanation(oracle, question, hypothesis) for hypothesis in candidates]
+    tried = [explanation(oracle, question, h) for h in candidates if not h.changes.model]
+    if not any(e.explains and e.weight <= PLAIN for e in tried):
+        dear = sorted((h for h in candidates if h.changes.model), key=lambda h: h.weight)
+        tried += [explanation(oracle, question, h) for h in dear[: affordable(oracle)]]
+    if not any(e.explains for e in tried):
+        tried += [explanation(oracle, question, h) for h in fitted(oracle, question, first)]
     if not any(e.explains for e in tried):
         tried += pairs(oracle, question, tried, first)
     ranked = sorted(tried, key=lambda e: e.rank)
@@ -123,15 +134,38 @@ def is_rival(best: Explanation, other: Explanation) -> bool:
 
 
 def pairs(oracle: StepOracle, question: Question, tried: Sequence[Explanation], first: Outside) -> list[Explanation]:
-    """Two causes together: those that help most with all others."""
+    """Two causes together: those that help most with all others, and where that is cheap all plain ones."""
     helping = sorted((e for e in tried if helps(oracle, question, e, first)), key=lambda e: e.left)
-    both = [
-        one.hypothesis.with_(other.hypothesis)
-        for one in helping[:PAIRED]
-        for other in tried
-        if other.hypothesis.id != one.hypothesis.id and not other.hypothesis.lossy
-    ]
+    couples = [(one.hypothesis, other.hypothesis) for one in helping[:PAIRED] for other in tried]
+    plain = [e.hypothesis for e in tried if not e.weight and not e.hypothesis.changes.model]
+    if sum(v.size for v in first.measured.exact.values()) * len(plain) ** 2 <= MAX_PAIR_WORK:
+        couples += combinations(plain, 2)
+    both = [one.with_(other) for one, other in couples if one.id != other.id and not other.lossy]
     return [explanation(oracle, question, hypothesis) for hypothesis in both]
+
+
+def fitted(oracle: StepOracle, question: Question, first: Outside) -> Iterator[Hypothesis]:
+    """The eps of the optimizer with which its step comes nearest."""
+    training, measured = oracle.training, first.measured
+    if question.stage != "update" or "eps" not in training.groups[0].options:
+        return
+
+    def hypothesis(eps: float) -> Hypothesis:
+        change = Update(options={i: {"eps": eps} for i in range(len(training.groups))})
+        return Hypothesis("eps-value", {"eps": eps}, Changes(update=change), 1.0, "a second moment near eps")
+
+    def residuals(eps: float) -> Array | None:
+        found = predict(oracle, question, hypothesis(eps), first)
+        if found is None:
+            return None
+        names = [name for name in measured.observed if name.startswith("param.")]
+        left = [np.ravel((measured.observed[n] - found[n]) / measured.envelopes[n].rms) for n in names]
+        joined = np.concatenate(left).astype(np.float64)
+        return joined if np.isfinite(joined).all() else None
+
+    tried = [(float(np.linalg.norm(left)), eps) for eps in COARSE if (left := residuals(eps)) is not None]
+    if tried:
+        yield hypothesis(newton(residuals, min(tried)[1]))
 
 
 def helps(oracle: StepOracle, question: Question, explained: Explanation, first: Outside) -> bool:

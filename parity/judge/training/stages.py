@@ -159,6 +159,12 @@ def kind_of(name: str) -> str:
     return f"{head}.{rest.partition('.')[0]}" if head == "state" else head
 
 
+def owner(name: str) -> str:
+    """The parameter or buffer that a tracked tensor belongs to: `state.exp_avg.a.weight` to `a.weight`."""
+    kind, _, rest = name.partition(".")
+    return rest.partition(".")[2] if kind == "state" else rest
+
+
 def in_shape(values: Array, shape: tuple[int, ...]) -> Array:
     """A scalar as it is wanted; everything else as it is."""
     return values.reshape(shape) if values.size == 1 == math.prod(shape) else values
