@@ -157,7 +157,7 @@ def plain(value: Any) -> Any:
 
 def curve_diagnosis(case: str, dtype: str, side: Side, parting: Parting) -> Diagnosis:
     """That a curve parts, and no probed step says why."""
-    probed = sorted(side.probes)
+    probed = sorted(step for step, ratios in side.probes.items() if ratios)
     evidence = {
         "step": parting.step,
         "stage": None,

@@ -25,7 +25,7 @@ def planned_steps(training: Training, n_sides: int = 1, dtype: str = "float32") 
     found = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
     room = max(0, PROBES - len(set(found)))
     spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []
-    wanted = list(dict.fromkeys([*found, *(step for step in reversed(spread) if step >= 1)]))
+    wanted = list(dict.fromkeys([*found, *(step for step in reversed(spread) if 1 <= step <= training.steps)]))
     seconds = n_sides * cost(training) * (FIRST_RUNS + (LONGDOUBLE if dtype == "float64" else 1.0))
     return tuple(sorted(wanted[: max(FEWEST, int(PROBES_S / seconds))]))
 
