@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 import pytest
 
-from parity.cases.training.spec import Clip, Training
+from parity.cases.training.spec import Clip, Training, message
 from parity.config import load_plan
 from parity.config.plan import BackendSpec
 from parity.engine.process import COOKIE, WorkerError
-from tests.training_desk import Desk, desk, drawn, message
+from tests.training_desk import Desk, desk, drawn
 from tests.trainings import preset, training
 
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01, "nesterov": False}

@@ -14,7 +14,10 @@ from parity.adapters.torch_style import TorchStyleAdapter
 class OneflowAdapter(TorchStyleAdapter):
     """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
 
-    no_kernel = (r"Cannot find the kernel matching", r"no kernel|kernel.*not (found|registered)")
+    no_kernel: ClassVar[tuple[str, ...]] = (
+        r"Cannot find the kernel matching",
+        r"no kernel|kernel.*not (found|registered)",
+    )
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.adapters.training.oneflow_trainer:OneflowTrainer",
         "graph": "parity.adapters.training.oneflow_graph:GraphTrainer",

@@ -13,6 +13,8 @@ from parity.adapters.oneflow_adapter import OneflowAdapter
 class OneflowGraph(OneflowAdapter):
     """Each op in an `oneflow.nn.Graph`, and its gradients in a second one."""
 
+    no_kernel = (*OneflowAdapter.no_kernel, r"InferDataType Failed\. Expected kDouble, but got kFloat")
+
     def run(self, job: Job) -> dict[str, Any]:
         check_traceable(job.op, "oneflow.nn.Graph")
         try:

@@ -106,9 +106,7 @@ class GraphTrainer(OneflowTrainer):
         if clip["name"] != "norm":
             raise Unsupported("an oneflow.nn.Graph clips by norm only")
         if clip["scope"] == "global" and len(self.groups) > 1:
-            raise Unsupported(
-                "an oneflow.nn.Graph clips every group of parameters by its own norm, not all together"
-            )
+            raise Unsupported("an oneflow.nn.Graph clips every group of parameters by its own norm, not all together")
         return {**found, "clip_grad_max_norm": clip["max_norm"], "clip_grad_norm_type": float(clip["norm_type"])}
 
     def step(self, number: int, rows: Any, keep: Keep) -> None:
@@ -133,9 +131,12 @@ class GraphTrainer(OneflowTrainer):
         try:
             found = self.graph(self.tensor(self.job.x[rows]), self.tensor(self.job.target[rows]))
             return [self.adapter.to_numpy(tensor) for tensor in found]
-        except BaseException:
+        except BaseException as error:
             # OneFlow 0.9.0 aborts in the first graph that is built after one that failed.
             self.adapter.worn_out = True
+            if self.job.dtype == "float64" and self.adapter.lacks_kernel(error):
+                said = self.adapter.describe(error).strip()
+                raise Unsupported(f"no step of an oneflow.nn.Graph trains in float64: {said}") from error
             raise
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
