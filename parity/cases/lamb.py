@@ -39,6 +39,7 @@ KEPT = (
     ("betas_dtype",),
     ("rates_dtype",),
     ("betas_dtype", "options_dtype"),
+    ("betas_dtype", "options_dtype", "products_dtype"),
     ("betas_dtype", "options_dtype", "corrections_dtype", "rates_dtype"),
 )
 """What kernels were seen to keep in float32, alone and together."""

@@ -186,6 +186,7 @@ def adam_update(
     bias_correction: bool = True,
     betas_dtype: str | None = None,
     powers_dtype: str | None = None,
+    products_dtype: str | None = None,
     corrections_dtype: str | None = None,
     rates_dtype: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
@@ -193,13 +194,18 @@ def adam_update(
 
     `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
     section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
-    `powers_dtype` the powers beta^t of the correction, `corrections_dtype` 1 - beta^t and its root.
+    `powers_dtype` the powers beta^t of the correction, `products_dtype` all factors of theirs but the first, and
+    `corrections_dtype` 1 - beta^t and its root.
     """
     grad = tensors["grad"]
     beta1, beta2 = narrowed(params.betas, betas_dtype)
     first = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
     second = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
-    powers = narrowed([beta**params.step for beta in params.betas], powers_dtype)
+    powers = [beta**params.step for beta in params.betas]
+    if products_dtype is not None:
+        factors = narrowed(params.betas, products_dtype)
+        powers = [beta * factor ** (params.step - 1) for beta, factor in zip(params.betas, factors, strict=True)]
+    powers = narrowed(powers, powers_dtype)
     bc1, bc2 = (1.0 - power if bias_correction else 1.0 for power in powers)
     bc1, bc2 = narrowed((bc1, bc2), corrections_dtype)
     rate, _ = rate_and_root(lr, bc1, bc2, rates_dtype)
