@@ -153,7 +153,7 @@ class Course:
             trained = self._judged()
         except KeyboardInterrupt:
             self._rest()
-            yield self._judged(diagnose=False)
+            yield self._judged(interrupted=True)
             raise
         yield trained
 
@@ -215,17 +215,19 @@ class Course:
                 self._told(Announced(f"{self.case.id} {self.dtype}: {name} drops out: {outcome.message}"))
         self._tick()
 
-    def _judged(self, *, diagnose: bool = True) -> Trained:
-        """What the judge says, with what is kept of it stored."""
+    def _judged(self, *, interrupted: bool = False) -> Trained:
+        """What the judge says, with what is kept of it stored; after an interrupt without causes, which may take long,
+        and without an outcome of those who were to go on."""
         outcomes = self._outcomes()
         with self._judging():
-            judged = self.judge.judged(outcomes, self._others(), diagnose=diagnose)
+            judged = self.judge.judged(outcomes, self._others(), diagnose=not interrupted)
         norms = self._keep_norms()
         rows = [{**vars(finding), "norms": norms.get(finding.backend)} for finding in judged.findings]
         for row in rows:
             if row["parting"] is not None:
                 self._keep_step(row["parting"]["step"])
         told = [outcomes[spec.name] for spec in self.plan.backends]
+        told = [one for one in told if not interrupted or one.outcome is not Outcome.OK]
         return Trained(self.case, self.dtype, told, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
 
     def _others(self) -> dict[str, JudgedTraining]:

@@ -131,6 +131,8 @@ def test_an_interrupt_keeps_what_was_run(tmp_path):
     taken = {row["backend"]: row["steps"] for row in results["trainings"]}
     assert set(taken) == {"numpy", "mine"}
     assert all(1 <= n < 12 for n in taken.values())
+    assert results["outcomes"] == []
+    assert results["summary"]["cells"] == {"not-run": 2}
     assert workers
     assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
     assert not finished(load_plan((config,), Overrides()), EngineOptions(), out).cells
