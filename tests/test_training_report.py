@@ -191,6 +191,14 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
         ([training("torch")], "torch stays within what rounding explains over 12 steps; paddle gave no result (ok)"),
         ([], "torch and paddle gave no result (ok)"),
         (
+            [{**training(name), "steps": 7} for name in ("torch", "paddle")],
+            "torch and paddle stopped after 7 of 12 steps",
+        ),
+        (
+            [with_curves(training(), ratio={})],
+            "of paddle no probed step is off, and there is no curve to compare with; torch gave no result (ok)",
+        ),
+        (
             [training("torch"), {**training(), "steps": 7}],
             "paddle stopped after 7 of 12 steps; torch stays within what rounding explains over 12 steps",
         ),

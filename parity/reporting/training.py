@@ -153,11 +153,15 @@ def clauses(run: TrainingRun) -> list[str]:
 def rest(run: TrainingRun) -> Iterator[str]:
     """Who stopped, who stays within rounding, who has no result."""
     calm = [row for row in run.rows if not row["parting"]]
-    stopped = [row for row in calm if row["steps"] < row["planned"]]
-    yield from (f"{row['backend']} {stop_text(row)}" for row in stopped)
-    if whole := [str(row["backend"]) for row in calm if row not in stopped]:
-        yield calm_text(whole, run)
-    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in by_outcome(run.missing).items())
+    stops = {row["backend"]: stop_text(row) for row in calm if row["steps"] < row["planned"]}
+    yield from (f"{listed(names)} {text}" for text, names in grouped(stops).items())
+    whole = [row for row in calm if row["backend"] not in stops]
+    alone = [str(row["backend"]) for row in whole if row["backend"] != row["expected"] and not len(ratio_curve(row))]
+    if together := [str(row["backend"]) for row in whole if row["backend"] not in alone]:
+        yield calm_text(together, run)
+    if alone:
+        yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with"
+    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing).items())
 
 
 def part_text(run: TrainingRun, row: Row) -> str:
@@ -217,11 +221,11 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
     return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
 
 
-def by_outcome(missing: Mapping[str, str]) -> dict[str, list[str]]:
-    """The backends without a result, by what became of them."""
+def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The backends of which the same is true, by what that is."""
     found: dict[str, list[str]] = {}
-    for name, outcome in missing.items():
-        found.setdefault(outcome, []).append(name)
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
     return found
 
 
