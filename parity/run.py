@@ -90,7 +90,7 @@ class Ledger:
     def resume(self, finished: Finished) -> None:
         """Go on from what an interrupted run has finished."""
         self.finished = finished
-        self.started = datetime.datetime.fromisoformat(finished.started)
+        self.started = finished.started or self.started
         self.clock -= finished.seconds
         self.judging_s = finished.judge_seconds
         self.backends.update(finished.backends)

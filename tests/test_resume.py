@@ -180,6 +180,17 @@ def test_another_run_is_not_resumed(place, changes, said):
         place.run("whole", resume=True, **changes)
 
 
+@pytest.mark.parametrize("part", ["started", "seconds", "host"])
+def test_results_that_are_none_are_told(place, part):
+    broken = place.folder / f"without-{part}"
+    broken.mkdir()
+    results = json.loads((place.folder / "whole" / "results.json").read_text())
+    del results["run"][part]
+    (broken / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ResumeError, match=f"not those of a run: KeyError\\('{part}'\\)"):
+        place.run(broken.name, resume=True)
+
+
 def test_changed_ops_are_not_resumed(place, monkeypatch):
     monkeypatch.setattr("tests.test_resume.OPS", f"{OPS}\n# changed\n")
     with pytest.raises(ResumeError, match=r"ops\.py was changed since"):

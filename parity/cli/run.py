@@ -109,7 +109,7 @@ def run(
     """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
 
     Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
-    could not be compared, 130 interrupted (what was finished is kept).
+    could not be compared, 130 interrupted (what was finished is kept, and --resume goes on).
     """
     from parity.engine import EngineOptions
     from parity.reporting.resume import ResumeError

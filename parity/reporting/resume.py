@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Finished:
     """What was finished: the cells as (case, dtype), and the rows that speak of them."""
 
     cells: frozenset[tuple[str, str]] = frozenset()
-    started: str = ""
+    started: datetime.datetime | None = None
     seconds: float = 0.0
     judge_seconds: float = 0.0
     backends: Mapping[str, Row] = field(default_factory=dict)
@@ -48,29 +49,35 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """What the run in `run_dir` has finished of the plan; raises ResumeError where it was another plan's."""
     try:
         results = read_results(run_dir)
+        for difference in differences(plan, options, results, run_dir):
+            raise ResumeError(
+                f"{run_dir}: {difference}; --resume goes on with the very same run, so name another --out for a new one"
+            )
+        return kept(results, frozenset(finished_cells(plan, results, run_dir)))
     except ResultsError as error:
         raise ResumeError(f"{error}; run it without --resume") from error
-    for difference in differences(plan, options, results, run_dir):
-        raise ResumeError(
-            f"{run_dir}: {difference}; --resume goes on with the very same run, so name another --out for a new one"
-        )
-    cells = frozenset(finished_cells(plan, results, run_dir))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ResumeError(f"{run_dir}: its results are not those of a run: {error!r}") from error
+
+
+def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
+    """The rows that speak of `cells`."""
     stored = {case["id"]: Path(path).parent for case in results.cases for path in files(case)}
 
-    def kept(rows: Any) -> tuple[Row, ...]:
-        return tuple(row for row in rows if (row["case"], row["dtype"]) in cells)
+    def rows(every: Iterable[Row]) -> tuple[Row, ...]:
+        return tuple(row for row in every if (row["case"], row["dtype"]) in cells)
 
     return Finished(
         cells,
-        started=str(results.run["started"]),
+        started=datetime.datetime.fromisoformat(results.run["started"]),
         seconds=float(results.run["seconds"]),
         judge_seconds=float(results.run["judge_seconds"]),
         backends={row["name"]: row for row in results.backends if row["version"]},
         folders={case: folder for case, folder in stored.items() if any(case == name for name, _ in cells)},
-        outcomes=kept(results.outcomes),
-        comparisons=kept(results.comparisons),
-        diagnoses=kept(results.diagnoses),
-        trainings=kept(results.trainings),
+        outcomes=rows(results.outcomes),
+        comparisons=rows(results.comparisons),
+        diagnoses=rows(results.diagnoses),
+        trainings=rows(results.trainings),
     )
 
 
