@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.cases.training.spec import STAGES
@@ -17,6 +17,7 @@ from parity.judge.training.hypotheses import Hypothesis
 from parity.judge.training.recorded import listed
 from parity.judge.training.search import Explanation
 from parity.judge.training.side import Cause, Side
+from parity.judge.verdict import Comparison
 
 LARGE = 1e4
 """Without another dtype to look at, what no cause explains is not one of arithmetic from so many envelopes on."""
@@ -104,6 +105,28 @@ def diagnoses_of(case: str, dtype: str, side: Side, causes: Sequence[Cause]) -> 
             yield Diagnosis(case, dtype, side.name, name, title, tensors, explained, cause.ratio, left, evidence)
 
 
+def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
+    """The diagnoses with the comparisons that they account for as their tensors, by which the ledger accepts them.
+
+    These are the stage of a cause, the later ones that are off without a cause of their own, and every curve of a side
+    that is off. The tensors of the step in which it was found are evidence.
+    """
+    own = {(d.backend, d.evidence["stage"]) for d in diagnoses}
+    for told in diagnoses:
+        failing = dict.fromkeys(c.tensor for c in comparisons if told.backend in c.culprit)
+        tensors = tuple(name for name in failing if accounts(told, name, own))
+        yield replace(told, tensors=tensors, evidence={**told.evidence, "tensors": list(told.tensors)})
+
+
+def accounts(told: Diagnosis, tensor: str, own: Collection[tuple[str, str | None]]) -> bool:
+    """Whether a diagnosis is one of a curve or stage that is off; `own` are the stages with a cause, by backend."""
+    stage, first = tensor.removeprefix("stage."), told.evidence["stage"]
+    if stage == tensor or stage == first:
+        return True
+    later = first is not None and STAGES.index(stage) > STAGES.index(first)
+    return later and (told.backend, stage) not in own
+
+
 def evidence_of(side: Side, cause: Cause, hypothesis: Hypothesis | None) -> dict[str, Any]:
     """Where a stage is outside, by what it is explained, and what else was tried."""
     found = cause.found
@@ -120,8 +143,6 @@ def evidence_of(side: Side, cause: Cause, hypothesis: Hypothesis | None) -> dict
         evidence["second"] = summary(found.second)
     if found.n_tried:
         evidence["tried"] = found.n_tried
-    if len(cause.tensors) > TENSORS:
-        evidence["tensors"] = len(cause.tensors)
     return evidence
 
 

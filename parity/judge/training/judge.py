@@ -17,7 +17,15 @@ from parity.judge.judge import verdict_of
 from parity.judge.metrics import Metrics, compare
 from parity.judge.training.curves import QUANTITIES, SCALARS, CurveJudge, Runs
 from parity.judge.training.curves import Side as Curve
-from parity.judge.training.findings import Parting, curve_diagnosis, diagnoses_of, kind_of, parting_of, stage_kind
+from parity.judge.training.findings import (
+    Parting,
+    attributed,
+    curve_diagnosis,
+    diagnoses_of,
+    kind_of,
+    parting_of,
+    stage_kind,
+)
 from parity.judge.training.oracle import StepOracle
 from parity.judge.training.probes import around, planned_steps, within
 from parity.judge.training.side import Cause, Side
@@ -118,7 +126,8 @@ class TrainingJudge:
             if parting is not None and parting.stage is None:
                 diagnoses.append(curve_diagnosis(self.case.id, self.dtype, side, parting))
         findings = [self._row(name, partings.get(name)) for name in self._shown()]
-        return JudgedTraining(tuple(comparisons), tuple(diagnoses), tuple(findings), partings)
+        told = tuple(attributed(diagnoses, comparisons))
+        return JudgedTraining(tuple(comparisons), told, tuple(findings), partings)
 
     def _shown(self) -> list[str]:
         """The backends, and the oracle where its own curve was run."""

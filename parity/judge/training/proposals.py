@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.cases.training.steps import Update
 from parity.judge.envelope import OFF
-from parity.judge.factors import FEW, NEAR, UNNAMED
+from parity.judge.factors import EXTREME, FEW, NEAR, UNNAMED
 from parity.judge.training.hypotheses import FITTED, Hypothesis
 from parity.judge.training.oracle import Array, Changes, Probe
 from parity.judge.training.stages import Measured, owner, ratio
@@ -97,7 +97,7 @@ def common_factor(measured: Measured, names: list[str]) -> float | None:
         return None
     factor = sum(cross for _, cross in weights) / sum(power for power, _ in weights)
     same = all(abs(f - factor) <= NEAR * abs(factor) for f in usable)
-    return factor if same and factor else None
+    return factor if same and 1 / EXTREME < abs(factor) < EXTREME else None
 
 
 def of_loss(measured: Measured) -> Iterator[Hypothesis]:

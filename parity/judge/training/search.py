@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import median
 
 import numpy as np
 
@@ -254,18 +255,19 @@ def predict(
 
 
 def in_band(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
-    """For what loses digits: how far the sizes of the errors are from what it loses; inf where it loses nothing."""
+    """For what loses digits: how far the sizes of the errors are from what it loses, for the tensor in the middle; inf
+    where one is much further, or it loses nothing."""
     predicted = predict(oracle, question, hypothesis, outside)
     if predicted is None:
         return math.inf
-    worst = 0.0
-    for name, base in outside.measured.ratios.items():
+    found = []
+    for name in (name for name, base in outside.measured.ratios.items() if base >= OFF):
         exact = outside.measured.exact[name]
         lost = size(predicted[name] - exact).rms
         error = size(outside.measured.observed[name].astype(exact.dtype) - exact).rms
-        if base >= OFF:
-            worst = max(worst, max(error / lost, lost / error) if lost and error and math.isfinite(base) else math.inf)
-    return worst if worst < BAND else math.inf
+        finite = lost and error and math.isfinite(outside.measured.ratios[name])
+        found.append(max(error / lost, lost / error) if finite else math.inf)
+    return median(found) if found and max(found) < BAND**2 and median(found) < BAND else math.inf
 
 
 def competing(stage: str, probe: Probe) -> tuple[str, ...]:
@@ -279,4 +281,4 @@ def competing(stage: str, probe: Probe) -> tuple[str, ...]:
     return tuple(found)
 
 
-__all__ = ["KINDS", "Explanation", "Found", "Outside", "Question", "competing", "search"]
+__all__ = ["KINDS", "Explanation", "Found", "Outside", "Question", "competing", "explanation", "search"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from parity.cases.training.spec import STAGES
 from parity.judge.envelope import OFF
@@ -12,7 +13,7 @@ from parity.judge.metrics import Metrics, compare
 from parity.judge.training.hypotheses import Hypothesis
 from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, StepOracle
 from parity.judge.training.recorded import Rates, Rows, Told
-from parity.judge.training.search import Explanation, Found, Outside, Question, competing, search
+from parity.judge.training.search import Explanation, Found, Outside, Question, competing, explanation, search
 from parity.judge.training.stages import KINDS, Measured, measure
 from parity.outcome import Curves, StepRecord
 
@@ -121,38 +122,45 @@ class Side:
     def causes(self, *, diagnose: bool = True) -> list[Cause]:
         """Every stage outside that is no consequence of another, the first to part first; why, where to `diagnose`."""
         found = [cause_of(stage, told) for stage, told in self._told() if told is not None]
-        known = NOTHING
+        known: list[Hypothesis] = []
         for stage in KINDS:
             cause = self._cause(stage, known, diagnose)
             if cause is None:
                 continue
             found.append(cause)
             if cause.hypothesis is not None:
-                known = known.with_(cause.hypothesis.changes)
+                known.append(cause.hypothesis)
         return sorted(found, key=lambda cause: (cause.first, STAGES.index(cause.stage)))
 
     def _told(self) -> Sequence[tuple[str, Told | None]]:
         return ("data", self.rows.told), ("schedule", self.rates.told)
 
-    def _cause(self, stage: str, known: Changes, diagnose: bool) -> Cause | None:
-        """Why a stage is outside; None where it is not, or only as a consequence of what is `known`."""
+    def _cause(self, stage: str, causes: Sequence[Hypothesis], diagnose: bool) -> Cause | None:
+        """Why a stage is outside; None where it is not, or only as a consequence of the `causes` of stages before."""
         seen = self.stages.get(stage)
-        if seen is None or not seen.outside:
+        outside, known = self._left(stage, seen.outside if seen is not None else [], causes)
+        if seen is None or not outside:
             return None
-        outside, inside = seen.outside, seen.inside
-        if known is not NOTHING:
-            under = [self._under(stage, known, o) for o in outside]
-            again = [o for o in under if o.measured.outside]
-            if not again:
-                return None
-            better = max(o.measured.worst for o in again) < max(o.measured.worst for o in outside)
-            outside, inside, known = (again, [], known) if better else (outside, inside, NOTHING)
+        inside = seen.inside if known is NOTHING else []
         question = Question(stage, outside, inside, known, self.ranks, competing(stage, outside[0].probe))
         found = search(self.oracle, question) if diagnose else Found(None)
         ratios = outside[0].measured.ratios
         tensors = tuple(n for n, r in sorted(ratios.items(), key=lambda item: -item[1]) if r >= OFF)
         steps = tuple(seen.steps) if known is NOTHING else tuple(o.probe.step for o in outside)
         return Cause(stage, steps, tensors, outside[0].measured.worst, found)
+
+    def _left(
+        self, stage: str, outside: Sequence[Outside], causes: Sequence[Hypothesis]
+    ) -> tuple[Sequence[Outside], Changes]:
+        """The probes that stay outside where all `causes` are at work, and these, if they come nearer to the side."""
+        if not outside or not causes:
+            return outside, NOTHING
+        if any(explanation(self.oracle, Question(stage, outside, []), cause).explains for cause in causes):
+            return [], NOTHING
+        known = reduce(Changes.with_, (cause.changes for cause in causes), NOTHING)
+        again = [o for o in (self._under(stage, known, o) for o in outside) if o.measured.outside]
+        worst = max((o.measured.worst for o in again), default=0.0)
+        return (again, known) if worst < max(o.measured.worst for o in outside) else (outside, NOTHING)
 
     def _under(self, stage: str, known: Changes, outside: Outside) -> Outside:
         """A probe measured again under what is known already."""

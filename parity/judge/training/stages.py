@@ -30,6 +30,8 @@ POOLED = 1.0 / 16.0
 """The part of a unit roundoff of the largest gradient that any gradient may be off by."""
 ZERO = 4.0
 """A gradient of so many envelopes is zero but for rounding."""
+CANCELLED = 8.0
+"""Unit roundoffs of its terms that such a gradient may hold: each of many terms brings its own."""
 KINDS: Mapping[str, tuple[str, ...]] = {
     "forward": ("output", "buffer."),
     "loss": ("loss",),
@@ -202,6 +204,7 @@ def widened(
     for name, envelope in envelopes.items():
         whole = size(terms[name]) if name in zero else Size(0.0, 0.0)
         moved = size(classes[name]) if name in classes else Size(0.0, 0.0)
-        wide = envelope.joined(Envelope(max(floor, unit * whole.rms), max(floor, unit * whole.max)))
+        lost = CANCELLED * unit
+        wide = envelope.joined(Envelope(max(floor, lost * whole.rms), max(floor, lost * whole.max)))
         found[name] = wide.joined(Envelope(moved.rms, moved.max).scaled(EXPONENTIAL * unit))
     return found
