@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +19,8 @@ from parity.adapters import ADAPTERS, MODES, place_of
 from parity.cases.training.spec import Clip, Group, Schedule, Training, message
 from parity.config.backends import ADAPTERS as TRAITS
 from parity.engine.process import COOKIE
-from tests.conftest import Finished
+from parity.repro.source import calls, has_mode
+from tests.conftest import Finished, parity_command
 from tests.training_desk import Desk, desk, drawn
 from tests.trainings import preset, training
 
@@ -237,3 +241,28 @@ def cookie_of(process: psutil.Process) -> str | None:
         return process.environ().get(COOKIE)
     except psutil.Error:
         return None
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_becomes_functions_of_a_script(name: str) -> None:
+    wanted = ["leaf", "to_numpy", "gradients", "linear", *(["in_mode"] if has_mode(name) else [])]
+    mode = name.partition(":")[2]
+    found = calls(name, wanted, {"device": "cpu", "threads": 1, "mode": mode, "ranks": 1})
+    text = "\n".join([*found.imports, *found.setup, *found.definitions.values()])
+    names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+    assert "self" not in names
+    assert has_mode(name) == (name not in ("torch:channels_last", "torch:tf32"))
+
+
+@pytest.mark.frameworks
+def test_a_script_shows_what_a_mode_does(parity_run: Run) -> None:
+    case = "{id: one, op: linear, params: {in_features: 9, out_features: 4}, inputs: {x: {shape: [7, 9]}}}"
+    finished = parity_run(f"version: 1\nbackends: [torch, 'torch:amp-bf16']\ndtypes: [float32]\ncases: [{case}]\n")
+    assert finished.code == 1, finished.stdout
+    out = finished.run_dir / "repro"
+    subprocess.run(parity_command("repro", finished.run_dir, "one", "--out", out), check=True, capture_output=True)
+    [script] = out.glob("*.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "the difference is there" in done.stdout
+    assert "torch.autocast" in script.read_text()

@@ -115,5 +115,6 @@ class OneflowAmp(OneflowAdapter):
         ones = flow.ones(2, 2)
         with flow.autocast(self.device, flow.bfloat16):
             dtype = flow.matmul(ones, ones).dtype
+        device = self.device
         if dtype != flow.bfloat16:
-            raise Unsupported(f"oneflow.autocast to bfloat16 does nothing on {self.device}")
+            raise Unsupported(f"oneflow.autocast to bfloat16 does nothing on {device}")

@@ -18,16 +18,14 @@ class PaddleStatic(PaddleAdapter):
         return super().run(job)
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        paddle = self.paddle
-
         def call(**given: Any) -> Any:
-            tensors = {name: value for name, value in given.items() if paddle.is_tensor(value)}
+            tensors = {name: value for name, value in given.items() if self.paddle.is_tensor(value)}
             params = {name: value for name, value in given.items() if name not in tensors}
 
             def program(tensors: Any) -> Any:
                 return function(**tensors, **params)
 
-            return paddle.jit.to_static(program, full_graph=True)(tensors)
+            return self.paddle.jit.to_static(program, full_graph=True)(tensors)
 
         return call
 
@@ -37,11 +35,10 @@ class PaddleAmp(PaddleAdapter):
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self.check_effect()
-        paddle = self.paddle
 
         def call(**given: Any) -> Any:
-            dtype = next(value.dtype for value in given.values() if paddle.is_tensor(value))
-            with paddle.amp.auto_cast(dtype="bfloat16"):
+            dtype = next(value.dtype for value in given.values() if self.paddle.is_tensor(value))
+            with self.paddle.amp.auto_cast(dtype="bfloat16"):
                 outputs = named_outputs(function(**given))
             return {name: value.astype(dtype) for name, value in outputs.items()}
 
@@ -56,5 +53,6 @@ class PaddleAmp(PaddleAdapter):
         ones = self.paddle.ones([2, 2])
         with self.paddle.amp.auto_cast(dtype="bfloat16"):
             dtype = self.paddle.matmul(ones, ones).dtype
+        device = self.device
         if dtype != self.paddle.bfloat16:
-            raise Unsupported(f"paddle.amp.auto_cast to bfloat16 does nothing on {self.device}")
+            raise Unsupported(f"paddle.amp.auto_cast to bfloat16 does nothing on {device}")

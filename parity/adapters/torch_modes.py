@@ -50,12 +50,11 @@ class TorchAmp(TorchAdapter):
     """`torch.autocast` to bfloat16; results come back in the dtype of the inputs."""
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        torch, device = self.framework, self.device
-
         def call(**given: Any) -> Any:
-            outputs = named_outputs(in_bfloat16(torch, device, function, **given))
-            dtype = next(value.dtype for value in given.values() if torch.is_tensor(value))
-            return {k: v.to(dtype) if getattr(v, "dtype", None) == torch.bfloat16 else v for k, v in outputs.items()}
+            outputs = named_outputs(in_bfloat16(self.framework, self.device, function, **given))
+            dtype = next(value.dtype for value in given.values() if self.framework.is_tensor(value))
+            low = self.framework.bfloat16
+            return {k: v.to(dtype) if getattr(v, "dtype", None) == low else v for k, v in outputs.items()}
 
         return call
 

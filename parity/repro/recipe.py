@@ -137,6 +137,16 @@ class Recipe:
         """The adapter's name."""
         return str(self.backend["framework"])
 
+    @property
+    def mode(self) -> str:
+        """The mode of execution."""
+        return str(self.backend.get("mode", "eager"))
+
+    @property
+    def adapter(self) -> str:
+        """The framework with its mode, where it has another than eager: `torch:compile`."""
+        return self.framework if self.mode == "eager" else f"{self.framework}:{self.mode}"
+
 
 def after(prefix: str, text: str) -> str:
     """What follows the prefix; empty where there is none."""
@@ -196,6 +206,7 @@ def known_op(cell: Cell, backend: Row) -> Op:
     """The op; raises ReproError for an op, an adapter, a device or a dtype that parity does not know."""
     traits = ADAPTERS.get(str(backend["framework"]))
     known = traits is not None and backend.get("device") in traits.devices and cell.dtype in UNIT_ROUNDOFF
+    known = known and traits is not None and backend.get("mode", "eager") in traits.modes
     if cell.op not in OPS or not known:
         asked = f"{cell.op} on {backend['framework']}, {backend.get('device')}, {cell.dtype}"
         raise ReproError(f"{name_of(cell)}: this parity does not know {printable(asked)}")

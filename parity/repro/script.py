@@ -11,7 +11,7 @@ from parity.judge.envelope import WORK
 from parity.judge.verdict import Verdict
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, Recipe
-from parity.repro.source import Calls, adapter_class, calls, has_method
+from parity.repro.source import Calls, adapter_class, calls, has_method, has_mode
 
 if TYPE_CHECKING:
     import jinja2
@@ -29,8 +29,8 @@ def is_small(recipe: Recipe) -> bool:
 
 def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
-    constructed = {"device": recipe.backend["device"], "threads": recipe.threads, "mode": "eager", "ranks": 1}
-    found = calls(recipe.framework, methods(recipe), constructed, ["named_outputs"] if is_checked(recipe) else [])
+    constructed = {"device": recipe.backend["device"], "threads": recipe.threads, "mode": recipe.mode, "ranks": 1}
+    found = calls(recipe.adapter, methods(recipe), constructed, ["named_outputs"] if is_checked(recipe) else [])
     checks = recipe.checks
     return template().render(
         doc=block(header),
@@ -82,7 +82,7 @@ def template() -> jinja2.Template:
 
 def methods(recipe: Recipe) -> list[str]:
     """The adapter's methods that the script calls."""
-    names = ["leaf", "to_numpy"]
+    names = ["leaf", "to_numpy", *(["in_mode"] if has_mode(recipe.adapter) else [])]
     names += ["gradients"] if recipe.upstream and not needs_backward(recipe) else []
     return names + ([recipe.op.name] if not recipe.own and has_method(recipe.framework, recipe.op.name) else [])
 
@@ -166,9 +166,14 @@ def call(function: str, recipe: Recipe, *, absent: bool = False) -> Iterator[Cod
     yield from map(Code, (f"{function}(", *groups, ")"))
 
 
+def in_mode(recipe: Recipe, function: str) -> str:
+    """A function as the backend's mode runs it."""
+    return f"in_mode({function})" if has_mode(recipe.adapter) else function
+
+
 def own_call(recipe: Recipe) -> Iterator[Code]:
     """The framework's own op."""
-    yield from call(f"result = {recipe.op.name}", recipe)
+    yield from call(f"result = {in_mode(recipe, recipe.op.name)}", recipe)
     yield Code('outputs = result if isinstance(result, dict) else {"y": result}')
 
 
@@ -179,7 +184,7 @@ def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
     yield Code(f"ops = load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {literal(user_ops)}))")
     yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
     yield from call("offered = dict", recipe, absent=True)
-    yield Code(f"result = function(**taken(function, offered, {droppable}))")
+    yield Code(f"result = {in_mode(recipe, 'function')}(**taken(function, offered, {droppable}))")
     plain = 'dict(result) if isinstance(result, Mapping) else {"y": result}'
     yield Code(f"outputs = {'named_outputs(result)' if is_checked(recipe) else plain}")
 

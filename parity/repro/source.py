@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parity.adapters import ADAPTERS
+from parity.adapters import place_of
 from parity.repro import ReproError
 from parity.repro.literals import WIDTH, Code, literal
 
@@ -95,8 +95,9 @@ def methods_of(cls: type[Any]) -> Mapping[str, ast.FunctionDef]:
 
 
 def adapter_class(adapter: str) -> type[Any]:
-    """The class of an adapter, whose framework stays out of this process."""
-    module, _, name = ADAPTERS[adapter].partition(":")
+    """The class of an adapter, or of a mode of it (`torch:compile`), whose framework stays out of this process."""
+    framework, _, mode = adapter.partition(":")
+    module, _, name = place_of(framework, mode or "eager").partition(":")
     found: type[Any] = getattr(importlib.import_module(module), name)
     return found
 
@@ -104,6 +105,11 @@ def adapter_class(adapter: str) -> type[Any]:
 def has_method(adapter: str, name: str) -> bool:
     """Whether an adapter has a method of its own for `name`, written in Python."""
     return any(name in methods_of(cls) for cls in adapter_class(adapter).__mro__[:-1])
+
+
+def has_mode(adapter: str) -> bool:
+    """Whether an adapter runs functions in another way than eagerly."""
+    return any("in_mode" in methods_of(cls) for cls in adapter_class(adapter).__mro__[:-2])
 
 
 def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any], functions: Sequence[str] = ()) -> Calls:
@@ -179,7 +185,7 @@ class Extraction:
     def edits(self, nodes: Sequence[ast.AST], source: Source, arguments: Mapping[str, Any]) -> Edits:
         """What of the text changes: `self.x`, and the names of arguments; takes in all that the nodes need."""
         parts = [part for node in nodes for part in ast.walk(node)]
-        local = set[str]().union(*map(bound_names, nodes))
+        local = set[str]().union(*map(bound_names, nodes), *map(inner_names, parts))
         # A function shares its name space with what was a method of its own.
         twice = {name for part in parts if (name := own_attribute(part)) in local and name not in self.stored}
         if clash := twice & {part.arg for part in parts if isinstance(part, ast.arg)}:
@@ -283,6 +289,12 @@ def own_attribute(node: ast.AST) -> str:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
             return name
     return ""
+
+
+def inner_names(node: ast.AST) -> set[str]:
+    """The names that a function inside of another binds."""
+    inside = ast.iter_child_nodes(node) if isinstance(node, ast.FunctionDef | ast.Lambda) else ()
+    return set[str]().union(*map(bound_names, inside))
 
 
 def bound_names(node: ast.AST) -> set[str]:
