@@ -121,7 +121,7 @@ def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]
 def accounts(told: Diagnosis, tensor: str, own: Collection[tuple[str, str | None]]) -> bool:
     """Whether a diagnosis is one of a curve or stage that is off; `own` are the stages with a cause, by backend."""
     stage, first = tensor.removeprefix("stage."), told.evidence["stage"]
-    if stage == tensor or stage == first:
+    if stage in (tensor, first):
         return True
     later = first is not None and STAGES.index(stage) > STAGES.index(first)
     return later and (told.backend, stage) not in own

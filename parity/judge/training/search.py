@@ -256,17 +256,17 @@ def predict(
 
 def in_band(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
     """For what loses digits: how far the sizes of the errors are from what it loses, for the tensor in the middle; inf
-    where one is much further, or it loses nothing."""
+    where one is much further, or it loses nothing. A tensor that is all error says nothing."""
     predicted = predict(oracle, question, hypothesis, outside)
     if predicted is None:
         return math.inf
     found = []
     for name in (name for name, base in outside.measured.ratios.items() if base >= OFF):
-        exact = outside.measured.exact[name]
+        exact, finite = outside.measured.exact[name], math.isfinite(outside.measured.ratios[name])
         lost = size(predicted[name] - exact).rms
         error = size(outside.measured.observed[name].astype(exact.dtype) - exact).rms
-        finite = lost and error and math.isfinite(outside.measured.ratios[name])
-        found.append(max(error / lost, lost / error) if finite else math.inf)
+        if lost < size(exact).rms or not finite:
+            found.append(max(error / lost, lost / error) if finite and lost and error else math.inf)
     return median(found) if found and max(found) < BAND**2 and median(found) < BAND else math.inf
 
 
