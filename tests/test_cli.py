@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_json_is_the_document_and_nothing_else(parity_run):
     document = json.loads(finished.stdout)
     assert document == finished.results
     assert document["format"] == 1
-    parts = ["run", "backends", "cases", "outcomes", "comparisons", "diagnoses", "known", "summary"]
+    parts = ["run", "backends", "cases", "outcomes", "comparisons", "diagnoses", "known", "trainings", "summary"]
     assert list(document) == ["format", *parts]
 
 
@@ -372,7 +373,10 @@ def test_schema_describes_the_shipped_configs():
 def test_validate_says_how_much_there_is():
     done = call("validate", *CONFIGS.glob("*.yaml"))
     assert done.returncode == 0
-    assert "cells on each of torch, paddle, oneflow; baseline torch" in done.stdout
+    assert re.search(
+        r"cases \(of which \d+ trainings\), \d+ cells on each of torch, paddle, oneflow, .*; baseline torch",
+        done.stdout,
+    )
 
 
 def test_ops_and_backends_are_listed():
