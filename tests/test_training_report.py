@@ -21,7 +21,10 @@ from rich.console import Console
 from parity.cli import main
 from parity.config.loader import load_plan
 from parity.config.overrides import Overrides
+from parity.judge.diagnosis import Diagnosis
 from parity.judge.training import TrainingFinding
+from parity.judge.training.findings import attributed
+from parity.judge.verdict import Comparison, Verdict
 from parity.reporting.cells import cells, counts
 from parity.reporting.console import render
 from parity.reporting.curves_plot import Band, Curve, Look, Mark, Panel, plot
@@ -46,6 +49,7 @@ from tests.stored_runs import (
     trained,
     training,
     training_case,
+    training_finding,
 )
 from tests.test_html import ALL_HOSTILE, complaints, parsed, text_of
 from tests.test_outputs_agree import agree
@@ -563,3 +567,39 @@ def test_a_training_case_is_described_in_few_words():
             "shape": [2048, 64], "draw": "masked_lm(vocab=1024, sequence=64, masked=0.15)", "file": "tensors/0000-x/x.npy",
         }  # fmt: skip
         assert row["inputs"]["weights"]["shape"] == [row["params"]["weights"]]
+
+
+def test_an_accepted_parting_is_known(tmp_path):
+    rows = [{**row, "known": "as ours" if row["culprit"] else None} for row in training_finding()]
+    page = parsed(
+        page_of(trained(tmp_path, comparisons=rows, summary={"outcomes": {}, "verdicts": {}, "exit_code": 0}))
+    )
+    (badge,) = page.xpath("//section[@class='training']/p/b")
+    assert badge.get("class") == "s known"
+    assert badge.text == "1 of 2 parts"
+
+
+def test_a_cause_accounts_for_its_stage_for_what_follows_and_for_the_curves():
+    def off(tensor: str, *culprit: str) -> Comparison:
+        return Comparison("case", "float32", tensor, "paddle", "oracle", Verdict.SEMANTIC, 0.0, 0.0, culprit=culprit)
+
+    def cause(name: str, stage: str | None, backend: str = "paddle") -> Diagnosis:
+        evidence = {"step": 1, "stage": stage}
+        return Diagnosis("case", "float32", backend, name, "", ("param.a",), True, evidence=evidence)
+
+    names = ("stage.data", "stage.loss", "stage.gradient", "stage.update", "loss", "param")
+    failing = [off(name, "paddle") for name in names] + [off("stage.clip", "torch"), off("state")]
+    given = [
+        cause("scaled", "loss"),
+        cause("eps-value", "update"),
+        cause("unexplained", None),
+        cause("stale", "clip", "torch"),
+    ]
+    told = {d.id: d.tensors for d in attributed(given, failing)}
+    assert told == {
+        "scaled": ("stage.loss", "stage.gradient", "loss", "param"),
+        "eps-value": ("stage.update", "loss", "param"),
+        "unexplained": ("loss", "param"),
+        "stale": ("stage.clip",),
+    }
+    assert all(d.evidence["tensors"] == ["param.a"] for d in attributed(given, failing))

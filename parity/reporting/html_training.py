@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from parity.judge.envelope import OFF
-from parity.reporting.cells import Cell
+from parity.reporting.cells import Cell, Status
 from parity.reporting.curves_plot import Band, Curve, Floats, Look, Mark, Panel, key, plot
 from parity.reporting.html_templates import n_bytes, rendered
 from parity.reporting.reasons import factor, listed
@@ -38,6 +38,10 @@ MAX_NAME = 22
 MAX_PROBES = 60
 MAX_TRIED = 3
 """Once so many trainings had no space, the others are not tried."""
+
+
+Cells = Mapping[tuple[str, str, str], Cell]
+"""Cells by case, dtype and backend."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Training:
     anchor: str
     said: tuple[str, ...]
     badge: str
-    parts: bool
+    style: str
     recipe: tuple[tuple[str, str], ...]
     ensemble: str
     head: tuple[str, ...]
@@ -84,13 +88,13 @@ def trainings(results: Results, found: Sequence[Cell]) -> Markup:
     runs = training_runs(results)
     if not runs:
         return Markup()
-    anchors = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in found}
+    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in found}
     looks = looks_of(results)
     left, parts, n_brief = BUDGET, [], 0
     for run in sorted(runs, key=lambda run: not run.parted):
-        part = rendered("training", t=training(run, looks, anchors)) if n_brief < MAX_TRIED else Markup()
+        part = rendered("training", t=training(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
         if not part or n_bytes(part) > left:
-            part, n_brief = rendered("training", t=in_brief(run)), n_brief + 1
+            part, n_brief = rendered("training", t=in_brief(run, by_key)), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
     n_parted = sum(bool(run.parted) for run in runs)
@@ -103,10 +107,19 @@ def looks_of(results: Results) -> dict[str, Look]:
     return {str(row["name"]): Look(i, row["name"] == baseline) for i, row in enumerate(results.backends)}
 
 
-def in_brief(run: TrainingRun) -> Training:
+def in_brief(run: TrainingRun, found: Cells) -> Training:
     """A training in a sentence."""
-    parts = bool(run.parted)
-    return Training(run.id, run.dtype, run.anchor, tuple(clauses(run)), badge(run), parts, (), "", (), (), (), (), ())
+    said, style = tuple(clauses(run)), style_of(run, found)
+    return Training(run.id, run.dtype, run.anchor, said, badge(run), style, (), "", (), (), (), (), ())
+
+
+def style_of(run: TrainingRun, found: Cells) -> str:
+    """How the answer is set: as the most urgent cell of those that part, which the ledger may accept."""
+    cells = [found.get((run.id, run.dtype, row["backend"])) for row in run.parted]
+    statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
+    if statuses:
+        return min(statuses, key=list(Status).index).value
+    return Status.PASSED.value if run.rows else Status.NOT_RUN.value
 
 
 def badge(run: TrainingRun) -> str:
@@ -115,17 +128,17 @@ def badge(run: TrainingRun) -> str:
     return f"{n} of {len(run.rows)} {'parts' if n == 1 else 'part'}" if n else "together" if run.rows else "nothing"
 
 
-def training(run: TrainingRun, looks: Mapping[str, Look], anchors: Mapping[tuple[str, str, str], str]) -> Training:
+def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> Training:
     """All that is told of a training."""
     stages = stages_of(run.rows)
-    sides = [side_row(run, row, looks, anchors) for row in run.rows]
+    sides = [side_row(run, row, looks, found) for row in run.rows]
     return Training(
         id=run.id,
         dtype=run.dtype,
         anchor=run.anchor,
         said=tuple(clauses(run)),
         badge=badge(run),
-        parts=bool(run.parted),
+        style=style_of(run, found),
         recipe=tuple(recipe(run.case)),
         ensemble=remark(run),
         head=HEAD,
@@ -136,11 +149,10 @@ def training(run: TrainingRun, looks: Mapping[str, Look], anchors: Mapping[tuple
     )
 
 
-def side_row(
-    run: TrainingRun, row: Row, looks: Mapping[str, Look], anchors: Mapping[tuple[str, str, str], str]
-) -> SideRow:
+def side_row(run: TrainingRun, row: Row, looks: Mapping[str, Look], found: Cells) -> SideRow:
     """A backend in the table."""
-    link = anchors.get((run.id, run.dtype, row["backend"]), "")
+    cell = found.get((run.id, run.dtype, row["backend"]))
+    link = "" if cell is None else cell.anchor
     return SideRow(key(looks[row["backend"]]), table_row(run, row), link, row["parting"] is not None)
 
 
