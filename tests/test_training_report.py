@@ -203,6 +203,11 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
             "of paddle no probed step is off, and there is no curve to compare with; torch gave no result (ok)",
         ),
         (
+            [training("torch"), parted(parting=None)],
+            "torch and paddle stay within what rounding explains over 12 steps; the update of paddle is off in a probe, "
+            "and tolerated",
+        ),
+        (
             [training("torch"), {**training(), "steps": 7}],
             "paddle stopped after 7 of 12 steps; torch stays within what rounding explains over 12 steps",
         ),
@@ -321,6 +326,16 @@ def test_what_to_do_fits_a_training(tmp_path):
     drift = [row for row in read_results(tmp_path).comparisons if not row["tensor"].startswith("stage.")]
     trained(tmp_path, comparisons=drift)
     assert "many small errors add up" in explained(tmp_path)
+
+
+def test_a_stage_that_is_tolerated_passes_with_its_reason(tmp_path):
+    changed = {"verdict": "close", "suspect": True, "message": "a library's exponential"}
+    rows = [{**row, **changed} for row in training_finding() if row["tensor"] == "stage.update"]
+    text = explained(trained(tmp_path, [training("torch"), parted(parting=None)], comparisons=rows))
+    assert (
+        "it passes, though the update of paddle is 8.12e+04 times as far off as rounding explains: a library's exponential"
+        in " ".join(text.split())
+    )
 
 
 def test_there_is_no_script_of_a_training(tmp_path):

@@ -202,6 +202,9 @@ def training_reason(row: Row, rows: CaseRows) -> str:
     who = listed(sides)
     if row["tensor"].startswith(STAGE):
         stage = STAGE_WORDS.get(row["tensor"].removeprefix(STAGE), row["tensor"])
+        if row["verdict"] not in FAILING and row["suspect"] and row["culprit"]:
+            why = f": {row['message']}" if row["message"] else ""
+            return f"it passes, though the {stage} of {who} is {sizes} times as far off as rounding explains{why}"
         if row["verdict"] not in FAILING:
             return f"{who} makes of the input of the {stage} what the oracle makes of it, within rounding"
         return (

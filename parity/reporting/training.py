@@ -159,6 +159,10 @@ def rest(run: TrainingRun) -> Iterator[str]:
     alone = [str(row["backend"]) for row in whole if row["backend"] != row["expected"] and not len(ratio_curve(row))]
     if together := [str(row["backend"]) for row in whole if row["backend"] not in alone]:
         yield calm_text(together, run)
+    for row in calm:
+        if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
+            verb = "is" if len(off) == 1 else "are"
+            yield f"the {listed(off)} of {row['backend']} {verb} off in a probe, and tolerated"
     if alone:
         yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with"
     yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing).items())
@@ -312,6 +316,11 @@ class Probed:
     step: int
     ratios: tuple[float | None, ...]
     outside: int | None
+
+
+def stages_off(row: Row) -> list[str]:
+    """The stages of a side that are off in any probe."""
+    return [stage for stage in STAGES if any(not item["ratios"].get(stage, 0.0) < OFF for item in row["probes"])]
 
 
 def stages_of(rows: Iterable[Row]) -> tuple[str, ...]:
