@@ -74,13 +74,13 @@ def test_the_loop_is_that_of_a_user_bit_for_bit(paddle_desk, tmp_path):
 MODELS: dict[str, tuple[Training, StepChanges]] = {
     "mlp": (preset("mlp", options=SGD), StepChanges()),
     "cnn": (preset("cnn", options=SGD), StepChanges({"batch_norm": {"running_ddof": 0}})),
-    "bert": (preset("bert", options=SGD), StepChanges({"loss": {"reduction": "all"}})),
+    "bert": (preset("bert", options=SGD), StepChanges()),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
-def test_models_are_the_oracles_but_for_running_variances_and_ignored_targets(paddle_desk, name, dtype):
+def test_models_are_the_oracles_but_for_running_variances(paddle_desk, name, dtype):
     case, own = MODELS[name]
     assert_within(worst_errors(paddle_desk, case, dtype, own), LIMIT[dtype])
 
@@ -89,12 +89,6 @@ def test_batch_norm_keeps_the_biased_variance(paddle_desk):
     found = worst_errors(paddle_desk, MODELS["cnn"][0])
     assert_within(found, LIMIT["float64"], buffer=0.1)
     assert found["buffer"] > 1e-5
-
-
-def test_cross_entropy_divides_by_ignored_targets_too(paddle_desk):
-    found = worst_errors(paddle_desk, MODELS["bert"][0])
-    assert found["output"] < LIMIT["float64"]
-    assert found["loss"] > 0.3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -282,8 +276,8 @@ def test_every_function_of_the_user_was_called(own_desk):
     assert set((own_desk.folder / "my_ops.called").read_text().split()) == defined - {"called"}
 
 
-def test_clipping_tensors_in_float64_is_unsupported(paddle_desk):
-    paddle_desk.train(preset("mlp", options=SGD, clip=Clip("norm", 0.05, scope="tensor")), "float64")
+def test_norm_types_that_paddle_does_not_have_are_unsupported(paddle_desk):
+    paddle_desk.train(preset("mlp", options=SGD, clip=Clip("norm", 0.05, norm_type=3.0)), "float32")
     reply, _ = paddle_desk.ask("steps", count=1)
     assert reply["outcome"] == "unsupported"
-    assert "clip_by_norm" in reply["message"]
+    assert "norm_type" in reply["message"]

@@ -17,9 +17,7 @@ for parameter, path in zip(model.parameters(), setting["tensors"], strict=True):
     value = np.load(path)
     parameter.set_value(value.T if value.ndim == 2 else value)
 rate = paddle.optimizer.lr.LinearWarmup(paddle.optimizer.lr.PolynomialDecay(0.02, 5, end_lr=0.0), 3, 0.0, 0.02)
-optimizer = paddle.optimizer.AdamW(
-    rate, parameters=model.parameters(), weight_decay=0.1, grad_clip=nn.ClipGradByGlobalNorm(0.05)
-)
+optimizer = paddle.optimizer.AdamW(rate, parameters=model.parameters(), weight_decay=0.1)
 losses = []
 for rows in order:
     total = 0.0
@@ -27,6 +25,7 @@ for rows in order:
         loss = nn.functional.cross_entropy(model(paddle.to_tensor(x[part])), paddle.to_tensor(target[part]))
         (loss / 2).backward()
         total += float(loss) / 2
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
     optimizer.step()
     optimizer.clear_grad()
     rate.step()

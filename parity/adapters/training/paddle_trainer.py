@@ -39,7 +39,8 @@ RATES = ("end_lr", "eta_min")
 class PaddleTrainer(Trainer):
     """Layers, one optimizer with groups of parameters, and a scheduler that it takes its rate from.
 
-    A group of Paddle's has no rate of its own but a factor of the optimizer's.
+    A group of Paddle's has no rate of its own but a factor of the optimizer's. The clip is paddle.nn.utils's, whose
+    formula is that of the recipe; ClipGradByGlobalNorm leaves the 1e-6 out.
     """
 
     layers: ClassVar[type[PaddleLayers]] = PaddleLayers
@@ -67,6 +68,11 @@ class PaddleTrainer(Trainer):
         own = self.job.own(name)
         if own is not None:
             return own(x=output, target=target)
+        if name == "cross_entropy":
+            # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
+            ignored = output.shape[-1]
+            target = self.paddle.where(target < 0, self.paddle.full_like(target, ignored), target)
+            return self.paddle.nn.functional.cross_entropy(output, target, ignore_index=ignored)
         return getattr(self.paddle.nn.functional, name)(output, target)
 
     def backward(self, loss: Any) -> None:
@@ -82,10 +88,11 @@ class PaddleTrainer(Trainer):
         self.optimizer.clear_grad()
 
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
-        scope = "per_tensor" if self.recipe["clip"]["scope"] == "tensor" else "global"
-        found = self.adapter.clip_grad_norm(self.gradients(names), max_norm, norm_type, scope)  # type: ignore[attr-defined]
-        self.set_gradients(names, found["grads"])
-        return found["total_norm"]
+        clip = self.paddle.nn.utils.clip_grad_norm_
+        try:
+            return clip([self.parameters[name] for name in names], max_norm, norm_type)
+        except ValueError as error:
+            raise Unsupported(f"paddle.nn.utils.clip_grad_norm_: {error}") from error
 
     def clip_value(self, names: Sequence[str], clip_value: float) -> None:
         found = self.adapter.clip_grad_value(self.gradients(names), clip_value)  # type: ignore[attr-defined]
