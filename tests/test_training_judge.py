@@ -167,7 +167,7 @@ def test_a_record_whose_tensors_do_not_fit_is_outside(case: CasePlan) -> None:
     run = Run(case.params, "float32", setting)
     record = run.one()
     wrong = {n: v[:2] if n == "param.linear0.weight" else v for n, v in record.before.items()}
-    oracle = StepOracle(case.id, case.params, "float32", setting)
+    oracle = StepOracle(case.id, case.params, "float32", setting, np.float64)
     found = measure(oracle, "gradient", Probe(replace(record, before=wrong)))
     assert found is not None
     assert found.outside
@@ -181,7 +181,9 @@ def test_a_tensor_that_is_missing_among_its_kind_is_outside(case: CasePlan) -> N
     record = Run(case.params, "float32", setting).one()
     tensors = {n: v for n, v in record.tensors.items() if n != "grad.linear0.weight"}
     found = measure(
-        StepOracle(case.id, case.params, "float32", setting), "gradient", Probe(replace(record, tensors=tensors))
+        StepOracle(case.id, case.params, "float32", setting, np.float64),
+        "gradient",
+        Probe(replace(record, tensors=tensors)),
     )
     assert found is not None
     assert found.tensor == "grad.linear0.weight"
@@ -302,3 +304,14 @@ def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:
     assert set(runs) == {"~0", ORACLE, *MEMBERS}
     assert WIDE["float32"] == "float64"
     assert {run.n_steps for run in runs.values()} == {10}
+
+
+def test_float64_is_judged_by_float64_where_longdouble_takes_too_long(
+    case: CasePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judge_of(case, {"honest": HONEST}, "float64").sides["honest"].oracle.wide == np.longdouble
+    monkeypatch.setattr("parity.judge.training.judge.SLOW_S", 0.0)
+    found = judged(case, {"honest": HONEST, "liar": WRONG}, "float64")
+    assert found.partings["honest"] is None
+    assert [d.id for d in found.diagnoses] == ["nesterov-form"]
+    assert "longdouble would take too long" in found.diagnoses[0].evidence["oracle"]

@@ -141,6 +141,8 @@ def evidence_of(side: Side, cause: Cause, hypothesis: Hypothesis | None) -> dict
         evidence["not_told_from"] = [summary(rival) for rival in found.rivals]
     if found.second is not None:
         evidence["second"] = summary(found.second)
+    if side.oracle.wide == side.oracle.dtype:
+        evidence["oracle"] = "computed in float64: longdouble would take too long"
     if found.n_tried:
         evidence["tried"] = found.n_tried
     return evidence

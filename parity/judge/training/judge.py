@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.training.cost import LONGDOUBLE, cost
 from parity.cases.training.spec import STAGES, Training
 from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, BackendSpec, CasePlan
 from parity.judge.case import KINDS, ORDER
 from parity.judge.diagnosis import Diagnosis
-from parity.judge.envelope import OFF
+from parity.judge.envelope import OFF, WORK
 from parity.judge.judge import verdict_of
 from parity.judge.metrics import Metrics, compare
 from parity.judge.training.curves import QUANTITIES, SCALARS, CurveJudge, Runs
@@ -32,6 +33,8 @@ from parity.judge.training.side import Cause, Side
 from parity.judge.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
 
+SLOW_S = 10.0
+"""Seconds that a step of the oracle in longdouble may take; float64 is judged by float64 where it takes longer."""
 ONE_DTYPE = "judged in one dtype only, so that the kind of the error is less certain"
 
 
@@ -75,7 +78,8 @@ class TrainingJudge:
     ) -> None:
         self.case, self.dtype, self.baseline, self.ensemble = case, dtype, baseline, ensemble
         self.training: Training = case.params
-        oracle = StepOracle(case.id, self.training, dtype, setting)
+        slow = dtype == "float64" and LONGDOUBLE * cost(self.training) > SLOW_S
+        oracle = StepOracle(case.id, self.training, dtype, setting, np.float64 if slow else WORK[dtype])
         self.sides = {spec.name: Side(spec.name, oracle, spec.ranks) for spec in backends}
         self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.sides}
         self.parted: dict[str, int] = {}

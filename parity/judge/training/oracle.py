@@ -20,7 +20,7 @@ from parity.cases.summation import in_sequence
 from parity.cases.training.model import Knobs, StepGradients, gradients, loss_of_output
 from parity.cases.training.spec import Training
 from parity.cases.training.steps import Clipping, Update, clipped, updated
-from parity.judge.envelope import WORK, nudged
+from parity.judge.envelope import nudged
 from parity.outcome import Setting, StepRecord
 
 Array = NDArray[Any]
@@ -84,9 +84,9 @@ NOTHING = Changes()
 class StepOracle:
     """Answers what a step gives, in a dtype; remembers the passes through the model."""
 
-    def __init__(self, case_id: str, training: Training, dtype: str, setting: Setting, wide: Any = None) -> None:
+    def __init__(self, case_id: str, training: Training, dtype: str, setting: Setting, wide: Any) -> None:
         self.case_id, self.training, self.dtype, self.setting = case_id, training, dtype, setting
-        self.wide = wide or WORK[dtype]
+        self.wide = np.dtype(wide)
         self._passes: dict[str, StepGradients] = {}
         self._cached = 0
 
