@@ -45,8 +45,8 @@ HOST_COPIES = 40
 FRAMEWORK = 2**28
 """Bytes of a framework that has done nothing yet."""
 
-RING = 2**27
-"""Bytes of past steps that a worker keeps at most."""
+RING = 3 * 2**27
+"""Bytes of past steps that a backend's worker keeps at most; with more there are fewer stops to look at the curves."""
 
 
 def memory_of_training(training: Training, n_computed: int) -> Memory:
@@ -60,6 +60,6 @@ def memory_of_training(training: Training, n_computed: int) -> Memory:
     data = NARROW * training.data.rows * (prod(training.data.x) + prod(training.data.target))
     curves = 2 * NARROW * training.steps * (len(training.tensors) + training.batch_size)
     ring = min(RING, NARROW * COPIES * n_weights * training.steps)
-    worker = data + curves + ring + NARROW * (COPIES * n_weights + n_values)
+    worker = data + curves + NARROW * (COPIES * n_weights + n_values)
     host = data + WIDE * (HOST_COPIES * n_weights + n_values)
-    return Memory(host + (training.members + 2) * worker, worker + FRAMEWORK)
+    return Memory(host + (training.members + 2) * worker, worker + ring + FRAMEWORK)

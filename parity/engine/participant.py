@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from parity.config.memory import RING
 from parity.config.plan import BackendSpec
 from parity.engine import curves as reading
 from parity.engine.checkpoints import Checkpoint, Checkpoints, RecordError, split
@@ -21,14 +22,14 @@ START_S = 60.0
 BURST_S = 2.0
 SLOWER = 20.0
 """Steps that took a second once may take 20 in all, and one of them what is allowed for a step."""
-MEMORY = 128 << 20
 
 
 @dataclass(frozen=True)
 class Role:
     """Who takes part as what: `recipe` is the training as a worker is told of it.
 
-    `moved` is the seed by which the weights are moved by an ulp, 0 where they are not.
+    `moved` is the seed by which the weights are moved by an ulp, 0 where they are not. Nobody asks for the records of
+    those who are not `recorded`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Role:
     dtype: str
     recipe: Message = field(compare=False)
     moved: int = 0
+    recorded: bool = True
 
 
 class Participant:
@@ -89,7 +91,7 @@ class Participant:
         with self._dropping_out():
             worker = self._worker = self._workers.take(self.role.spec)
             asked = {"do": "train", "spec": self.role.recipe, "dtype": self.role.dtype, "moved": self.role.moved}
-            reply, _ = worker.ask({**asked, **setting, "memory": MEMORY}, self._allowance())
+            reply, _ = worker.ask({**asked, **setting, "memory": RING if self.role.recorded else 0}, self._allowance())
             if self._accepted(reply):
                 self._tracked, self.keeps = understood(worker, reply)
                 self._resume(worker)

@@ -99,13 +99,13 @@ def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, 
     found = [Role(spec.name, spec, dtype, recipe) for spec in plan.backends]
     numpy = BackendSpec(ORACLE, NUMPY)
     if ORACLE in (of, plan.baseline):
-        found.append(Role(ORACLE, numpy, WIDE.get(dtype, "float64"), recipe))
+        found.append(Role(ORACLE, numpy, WIDE.get(dtype, "float64"), recipe, recorded=False))
     if of == ORACLE:
-        found.append(Role(UNMOVED, numpy, dtype, recipe))
+        found.append(Role(UNMOVED, numpy, dtype, recipe, recorded=False))
     moving = numpy if of == ORACLE else next(spec for spec in plan.backends if spec.name == of)
     members = tuple(f"~{i}" for i in range(1, training.members + 1))
     seeds = {name: int(generator(plan.seed, case.id, name).integers(1, 2**31)) for name in members}
-    found += [Role(name, moving, dtype, in_dtype(recipe, dtype), moved=seeds[name]) for name in members]
+    found += [Role(name, moving, dtype, in_dtype(recipe, dtype), seeds[name], recorded=False) for name in members]
     return tuple(found), Ensemble(of, UNMOVED if of == ORACLE else of, members)
 
 
@@ -156,8 +156,8 @@ class TrainingSession:
 
     @property
     def keeps(self) -> int:
-        """How many of the last steps every participant who goes on has a record of."""
-        return min((one.keeps for one in self._participants.values() if one.going), default=1)
+        """How many of the last steps everybody who is recorded and goes on has a record of."""
+        return min((one.keeps for one in self._participants.values() if one.going and one.role.recorded), default=1)
 
     @property
     def going(self) -> bool:
