@@ -10,6 +10,7 @@ import pytest
 
 from parity.cases.training.steps import StepChanges, Update
 from parity.config.plan import ORACLE, CasePlan
+from parity.judge.envelope import OFF
 from parity.judge.training.curves import CurveJudge, Runs
 from parity.judge.training.findings import Parting, kind_of
 from parity.judge.training.oracle import NOTHING, Probe, StepOracle, UnknownError
@@ -160,6 +161,34 @@ def test_the_steps_around_a_parting_are_wanted_of_both_sides(case: CasePlan) -> 
     assert judge.parted == {"liar": 7}
     for side in judge.sides.values():
         assert {6, 7, 8} <= set(side.probes)
+
+
+def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case: CasePlan) -> None:
+    found = judged(case, {"honest": HONEST, "drifting": Lie(jump=(7, 1e-3))})
+    assert found.partings == {"honest": None, "drifting": None}
+    curves = {c.tensor: c for c in found.comparisons if c.expected == "honest"}
+    assert curves["loss"].verdict is Verdict.CLOSE
+    assert curves["loss"].suspect
+    assert curves["loss"].message == "leaves the ensemble at step 7, where every stage is right from its own state"
+    assert not found.diagnoses
+
+
+def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePlan) -> None:
+    found = judged(case, {"honest": HONEST, "approximate": Lie(noise=3e-6)})
+    assert found.partings["approximate"] is None
+    [stage] = [c for c in found.comparisons if (c.actual, c.tensor) == ("approximate", "stage.forward")]
+    assert stage.verdict is Verdict.CLOSE
+    assert stage.suspect
+    assert stage.culprit == ("approximate",)
+    assert stage.error_ratio[0] >= OFF
+
+
+def test_more_noise_than_that_is_a_parting(case: CasePlan) -> None:
+    found = judged(case, {"honest": HONEST, "noisy": Lie(noise=1e-4)})
+    parting = found.partings["noisy"]
+    assert parting is not None
+    assert (parting.step, parting.stage) == (1, "forward")
+    assert any(c.verdict.fails for c in found.comparisons if c.actual == "noisy")
 
 
 def test_a_record_whose_tensors_do_not_fit_is_outside(case: CasePlan) -> None:

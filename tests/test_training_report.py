@@ -204,8 +204,8 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
         ),
         (
             [training("torch"), parted(parting=None)],
-            "torch and paddle stay within what rounding explains over 12 steps; the update of paddle is off in a probe, "
-            "and tolerated",
+            "torch stays within what rounding explains over 12 steps; paddle drifts out of the ensemble at step 1, where "
+            "every stage is right from its own state; the update of paddle is off in a probe, and tolerated",
         ),
         (
             [training("torch"), {**training(), "steps": 7}],
@@ -578,6 +578,8 @@ def test_a_training_case_is_described_in_few_words():
         assert len(json.dumps(row)) < 4_000
         assert row["op"] == "train"
         assert row["params"]["steps"] == case.params.steps
+        if not case.id.startswith("bert"):
+            continue
         assert row["inputs"]["x"] == {
             "shape": [2048, 64], "draw": "masked_lm(vocab=1024, sequence=64, masked=0.15)", "file": "tensors/0000-x/x.npy",
         }  # fmt: skip

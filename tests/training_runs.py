@@ -33,11 +33,14 @@ def planned(text: str, folder: Path, dtypes: str = "[float32]") -> CasePlan:
 @dataclass(frozen=True)
 class Lie:
     """What a backend does otherwise in a step: `changes` by step, `rows` from the right ones, its gradient times a
-    factor; `other` sums in sequence, which is no lie."""
+    factor, noise of a part of its output; `other` sums in sequence, which is no lie, nor is a `jump` of its state before
+    a step by a part of itself."""
 
     changes: Callable[[int], StepChanges] = lambda _: StepChanges()
     rows: Callable[[int, np.ndarray], np.ndarray] = lambda _, rows: rows
     factor: float = 1.0
+    noise: float = 0.0
+    jump: tuple[int, float] = (0, 0.0)
     other: bool = False
     hidden: tuple[str, ...] = ()
     ranks: int = 1
@@ -86,6 +89,8 @@ class Run:
 
     def one(self) -> StepRecord:
         self.step += 1
+        if self.step == self.lie.jump[0]:
+            self.state = {n: v * v.dtype.type(1 + self.lie.jump[1]) for n, v in self.state.items()}
         rows = self.lie.rows(self.step, np.asarray(self.setting.order[self.step - 1], np.int64))
         n = self.training.accumulation
         x, target = (np.split(v[rows], n) for v in (self.setting.x, self.setting.target))
@@ -95,6 +100,8 @@ class Run:
                 tensors = self._stepped(list(zip(x, target, strict=True)), changes)
         else:
             tensors = self._stepped(list(zip(x, target, strict=True)), changes)
+        rough = 1 + self.lie.noise * np.random.default_rng(self.step).normal(size=tensors["output"].shape)
+        tensors["output"] = (tensors["output"] * rough).astype(self.dtype)
         before = {n: v for n, v in self.state.items() if n.startswith(KINDS)}
         shown = {n: v for n, v in tensors.items() if not n.startswith(self.lie.hidden or "none")}
         self.records[self.step] = StepRecord(self.step, rows, before, shown)

@@ -13,6 +13,7 @@ from parity.config.nodes import printable
 from parity.reporting.cells import NOT_COMPARED, failing_level
 from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.results import Results, ResultsError, Row
+from parity.reporting.training_rows import QUANTITIES
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
 MAX_CAUSES = 12
@@ -150,11 +151,17 @@ def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
 
 
 def suspects(results: Results) -> Iterator[Text]:
-    """One line for the passes that hide an error, one for those that say little, each with an example."""
+    """One line for the passes that hide an error, for curves that drift, and for passes that say little, each with an
+    example."""
     found = [row for row in results.comparisons if row["suspect"] and row["known"] is None]
-    hidden = [row for row in found if row["culprit"]]
-    vacuous = [row for row in found if not row["culprit"]]
-    for rows, text in ((hidden, "the tolerance hides who is off"), (vacuous, "zeros would have passed as well")):
+    drifting = [row for row in found if row["message"] and row["tensor"] in QUANTITIES]
+    hidden = [row for row in found if row["culprit"] and row not in drifting]
+    vacuous = [row for row in found if not row["culprit"] and row not in drifting]
+    for rows, text in (
+        (hidden, "the tolerance hides who is off"),
+        (drifting, "the curve leaves the ensemble, though every stage of that step is right"),
+        (vacuous, "zeros would have passed as well"),
+    ):
         if rows:
             example = printable(f"{rows[0]['case']} {rows[0]['dtype']} {rows[0]['tensor']}")
             n = count_tensors(rows)

@@ -211,6 +211,8 @@ def training_reason(row: Row, rows: CaseRows) -> str:
             f"the {stage} of {who} is {sizes} times as far from what the oracle makes of the same input as rounding "
             f"explains; {OFF:g} is off"
         )
+    if row["verdict"] not in FAILING and row["suspect"]:
+        return f"the curve of {who} passes, though it {row['message'] or 'leaves the ensemble'}: {sizes} envelopes"
     if row["verdict"] not in FAILING:
         return f"the curve of {who} stays within {OFF:g} envelopes of that of {row['expected']}"
     whom = ORACLE if isinstance(row["error_ratio"].get("expected"), (int, float)) else row["expected"]

@@ -157,8 +157,10 @@ def rest(run: TrainingRun) -> Iterator[str]:
     yield from (f"{listed(names)} {text}" for text, names in grouped(stops).items())
     whole = [row for row in calm if row["backend"] not in stops]
     alone = [str(row["backend"]) for row in whole if row["backend"] != row["expected"] and not len(ratio_curve(row))]
-    if together := [str(row["backend"]) for row in whole if row["backend"] not in alone]:
+    drifts = {str(row["backend"]): drift_text(step) for row in whole if (step := drift_step(row)) is not None}
+    if together := [str(row["backend"]) for row in whole if row["backend"] not in (*alone, *drifts)]:
         yield calm_text(together, run)
+    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts).items())
     for row in calm:
         if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
             verb = "is" if len(off) == 1 else "are"
@@ -233,6 +235,18 @@ def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
+def drift_step(row: Row) -> int | None:
+    """The step from which on a curve is outside though nothing parts: each stage of it was right."""
+    outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
+    side = row["parting"] is None and row["backend"] != ORACLE
+    return int(outside[0]) + 1 if side and outside.size else None
+
+
+def drift_text(step: int) -> str:
+    """`drifts out of the ensemble at step 63, where every stage is right from its own state`."""
+    return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
+
+
 def place_text(found: Row | None) -> str:
     """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
     if found is None:
@@ -260,9 +274,10 @@ def table_row(run: TrainingRun, row: Row) -> tuple[str, ...]:
     """A row of a training's table, in the order of HEAD."""
     steps = f"{row['steps']:,}" + (f" of {row['planned']:,}" if row["steps"] < row["planned"] else "")
     name = f"{row['backend']} = baseline" if row["backend"] == row["expected"] else row["backend"]
-    ratio = largest_ratio(row)
+    ratio, step = largest_ratio(row), drift_step(row)
+    drift = NOTHING if step is None else f"drifts from step {step:,}"
     values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
-    return (name, *values, place_text(row["parting"]) or NOTHING, ", ".join(run.ids(row)))
+    return (name, *values, place_text(row["parting"]) or drift, ", ".join(run.ids(row)))
 
 
 def final_loss(row: Row) -> str:

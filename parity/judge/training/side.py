@@ -14,7 +14,7 @@ from parity.judge.training.hypotheses import Hypothesis
 from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, StepOracle
 from parity.judge.training.recorded import Rates, Rows, Told
 from parity.judge.training.search import Explanation, Found, Outside, Question, competing, explanation, search
-from parity.judge.training.stages import KINDS, Measured, measure
+from parity.judge.training.stages import APPROXIMATED, KINDS, Measured, measure
 from parity.outcome import Curves, StepRecord
 
 KEPT = 3
@@ -47,7 +47,8 @@ class Cause:
 
 @dataclass
 class StageSeen:
-    """What is kept of a stage: the probes outside and inside, the steps outside, and the worst measurement."""
+    """What is kept of a stage: the probes outside and inside, the steps outside, the worst measurement, and whether all
+    errors are `small` enough to be tolerated."""
 
     outside: list[Outside] = field(default_factory=list)
     inside: list[Outside] = field(default_factory=list)
@@ -56,12 +57,14 @@ class StageSeen:
     worst: float = -1.0
     tensor: str = ""
     metrics: Metrics | None = None
+    small: bool = True
 
-    def take(self, probe: Probe, measured: Measured) -> None:
+    def take(self, probe: Probe, measured: Measured, dtype: str) -> None:
         """One probe more."""
         self.probed.append(probe.step)
         if measured.outside:
             self.steps.append(probe.step)
+            self.small = self.small and measured.small(dtype)
         kept = self.outside if measured.outside else self.inside
         if len(kept) < KEPT:
             kept.append(Outside(probe, measured))
@@ -83,6 +86,7 @@ class Side:
         self.stages: dict[str, StageSeen] = {}
         self.probes: dict[int, dict[str, float]] = {}
         self.n_steps = 0
+        self.tolerated: dict[str, Cause] = {}
         self._last: StepRecord | None = None
 
     def observe(self, curves: Curves) -> None:
@@ -101,12 +105,22 @@ class Side:
             measured = measure(self.oracle, stage, probe) if self._usable(record) else None
             if measured is not None:
                 ratios[stage] = measured.worst
-                self.stages.setdefault(stage, StageSeen()).take(probe, measured)
+                self.stages.setdefault(stage, StageSeen()).take(probe, measured, self.oracle.dtype)
 
     def _usable(self, record: StepRecord) -> bool:
         """Whether the rows are rows of the data set."""
         rows = record.rows
         return bool(rows.size) and bool(((rows >= 0) & (rows < len(self.oracle.setting.x))).all())
+
+    def right_at(self, step: int) -> bool:
+        """Whether the step and the one before it were looked at, and every stage of both is inside or tolerated."""
+        known = self.ratios()
+        steps = [s for s in (step - 1, step) if s > 0]
+        return all(
+            len(known.get(s, {})) > len(("data", "schedule"))
+            and all(ratio < OFF or stage in self.tolerated for stage, ratio in known[s].items())
+            for s in steps
+        )
 
     def ratios(self) -> dict[int, dict[str, float]]:
         """Of every probe, the ratio of each stage that was observed, in the order of the stages."""
@@ -120,12 +134,19 @@ class Side:
         return found
 
     def causes(self, *, diagnose: bool = True) -> list[Cause]:
-        """Every stage outside that is no consequence of another, the first to part first; why, where to `diagnose`."""
+        """Every stage outside that is no consequence of another, the first to part first; why, where to `diagnose`.
+
+        Those that no cause explains and that are off by little are `tolerated` instead.
+        """
+        self.tolerated = {}
         found = [cause_of(stage, told) for stage, told in self._told() if told is not None]
         known: list[Hypothesis] = []
         for stage in KINDS:
             cause = self._cause(stage, known, diagnose)
             if cause is None:
+                continue
+            if cause.hypothesis is None and stage in APPROXIMATED and self.stages[stage].small:
+                self.tolerated[stage] = cause
                 continue
             found.append(cause)
             if cause.hypothesis is not None:

@@ -32,6 +32,11 @@ ZERO = 4.0
 """A gradient of so many envelopes is zero but for rounding."""
 CANCELLED = 8.0
 """Unit roundoffs of its terms that such a gradient may hold: each of many terms brings its own."""
+TOLERATED = 160.0
+"""Unit roundoffs, beside the size of its tensor, of an error in the forward pass, the loss or a gradient that is told
+but fails nothing where no cause explains it: the functions of a library are approximations of this order."""
+APPROXIMATED = ("forward", "loss", "gradient")
+"""The stages in which such functions are at work."""
 KINDS: Mapping[str, tuple[str, ...]] = {
     "forward": ("output", "buffer."),
     "loss": ("loss",),
@@ -65,6 +70,19 @@ class Measured:
     def outside(self) -> bool:
         """Whether a tensor is outside."""
         return self.worst >= OFF
+
+    def small(self, dtype: str) -> bool:
+        """Whether every error is at most TOLERATED unit roundoffs of its tensor's size, or a part of the largest's."""
+        sizes = {name: size(values).rms for name, values in self.exact.items()}
+        floor = POOLED * max(sizes.values(), default=0.0)
+        limit = TOLERATED * UNIT_ROUNDOFF[dtype]
+        off = [name for name, found in self.ratios.items() if found >= OFF]
+        return all(
+            name in sizes
+            and math.isfinite(self.ratios[name])
+            and size(self.observed[name] - self.exact[name]).rms <= limit * max(sizes[name], floor)
+            for name in off
+        )
 
 
 class Spread:
