@@ -15,14 +15,18 @@ from tests.conftest import CONFIGS, Finished, parity_command, user_config
 pytestmark = pytest.mark.frameworks
 
 
-WITH_FINDINGS = {"modes", "layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers"}
+WITH_FINDINGS = {"modes", "layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers", "training"}
+SHORT = {"training": ("--steps", "2")}
+"""All of it takes an hour."""
 
 
 @cache
 def run_config(name: str) -> Finished:
     run_dir = Path(mkdtemp(prefix="parity-test-")) / "run"
     done = subprocess.run(
-        parity_command("run", CONFIGS / f"{name}.yaml", "--out", run_dir), capture_output=True, text=True
+        parity_command("run", CONFIGS / f"{name}.yaml", "--out", run_dir, *SHORT.get(name, ())),
+        capture_output=True,
+        text=True,
     )
     return Finished(done.returncode, done.stdout, done.stderr, run_dir)
 
