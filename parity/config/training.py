@@ -10,7 +10,7 @@ from parity.cases.op import Op
 from parity.cases.training.data import GENERATORS
 from parity.cases.training.kinds import Signal
 from parity.cases.training.presets import PRESETS, Preset
-from parity.cases.training.spec import TRAIN, Data, Loss, Training, walk
+from parity.cases.training.spec import CURVES, TRAIN, Data, Loss, Training, walk
 from parity.config.cases import BuiltCase, Scope, parse_dtypes
 from parity.config.datasets import MAX_ELEMENTS, DataSet, parse_data, plain_node
 from parity.config.fields import check_keys, fill
@@ -35,8 +35,6 @@ ROOTS = ("model", *NAMED, "loss", *COUNTS, "ensemble", "dtypes")
 """The parts of a training that a sweep may set."""
 
 KEYS = ("id", KIND, *ROOTS, "tolerance", "sweep")
-COMPARED = ("loss", "grad_norm", "param", "state", "buffer")
-"""The curves of a training, for which a tolerance may be stated."""
 
 MAX_STEPS = 100_000
 MAX_MEMBERS = 32
@@ -112,13 +110,13 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     training, n_computed = _training(case, scope) or (None, 0)
     dtypes = _dtypes(case, scope)
     rules = parse_tolerance(case.get("tolerance"), report)
-    check_tensor_names(case.get("tolerance"), COMPARED, report)
+    check_tensor_names(case.get("tolerance"), CURVES, report)
     if training is None or len(report) > n_before:
         return None
     table = DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(TRAIN) + rules)
     source, memory = Source(case.file, case.line), memory_of_training(training, n_computed)
     plan = CasePlan(_id(combination, case, report), TRAIN, training, dtypes, (), table, source)
-    return BuiltCase(plan, combination.case, "id" in case.mapping, COMPARED, memory)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, CURVES, memory)
 
 
 def _dtypes(case: Node, scope: Scope) -> tuple[str, ...]:

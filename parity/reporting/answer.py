@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from parity import gate
+from parity.cases.training.spec import CURVES
 from parity.config.nodes import printable
 from parity.reporting.cells import NOT_COMPARED, failing_level
 from parity.reporting.ledger_rows import FAILING_STATES
 from parity.reporting.results import Results, ResultsError, Row
-from parity.reporting.training_rows import QUANTITIES
 
 FAILING = gate.FAILING[gate.FAIL_ON[0]]
 MAX_CAUSES = 12
@@ -154,7 +154,7 @@ def suspects(results: Results) -> Iterator[Text]:
     """One line for the passes that hide an error, for curves that drift, and for passes that say little, each with an
     example."""
     found = [row for row in results.comparisons if row["suspect"] and row["known"] is None]
-    drifting = [row for row in found if row["message"] and row["tensor"] in QUANTITIES]
+    drifting = [row for row in found if row["message"] and row["tensor"] in CURVES]
     hidden = [row for row in found if row["culprit"] and row not in drifting]
     vacuous = [row for row in found if not row["culprit"] and row not in drifting]
     for rows, text in (

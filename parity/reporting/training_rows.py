@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from parity.cases.training.spec import STAGES
+from parity.cases.training.spec import CURVES, STAGES
 
-QUANTITIES = ("loss", "grad_norm", "param", "state", "buffer")
-"""What a curve is kept of; the last three are pooled over all tensors."""
 VALUES = ("loss", "grad_norm", "lr")
 ENVELOPES = ("loss", "grad_norm")
 SEEN = ("probe", "curve")
@@ -76,7 +74,7 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
     """The values of each step, the ratios and the envelope."""
     return {
         **{name: numbers(found.get(name), name) for name in VALUES},
-        "ratio": dict(named(found, "ratio", QUANTITIES)),
+        "ratio": dict(named(found, "ratio", CURVES)),
         "envelope": dict(named(found, "envelope", ENVELOPES)),
     }
 

@@ -21,6 +21,10 @@ STAGES = ("data", "forward", "loss", "gradient", "clip", "schedule", "update")
 """The stages of a step, in the order in which a fault of one is carried into the next."""
 
 
+CURVES = ("loss", "grad_norm", "param", "state", "buffer")
+"""What is compared of every step: the loss, the norm of all gradients before clipping, and all tensors of a kind."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A weight of the model, or with `trained` False a buffer: `layer.weight`, its shape, and how it starts."""

@@ -20,7 +20,6 @@ from parity.judge.training.stages import EXPONENTIAL, kind_of, owner
 from parity.outcome import Curves
 
 Array = NDArray[Any]
-QUANTITIES = ("loss", "grad_norm", "param", "state", "buffer")
 SCALARS = ("loss", "grad_norm")
 FLOOR = 4.0
 """Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from parity.cases.training.cost import LONGDOUBLE, cost
-from parity.cases.training.spec import STAGES, Training
+from parity.cases.training.spec import CURVES, STAGES, Training
 from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, BackendSpec, CasePlan
 from parity.judge.case import KINDS, ORDER
 from parity.judge.diagnosis import Diagnosis
 from parity.judge.envelope import OFF, WORK
 from parity.judge.judge import verdict_of
 from parity.judge.metrics import Metrics, compare
-from parity.judge.training.curves import QUANTITIES, SCALARS, CurveJudge, Runs
+from parity.judge.training.curves import SCALARS, CurveJudge, Runs
 from parity.judge.training.curves import Side as Curve
 from parity.judge.training.findings import (
     Parting,
@@ -184,7 +184,7 @@ class TrainingJudge:
     def _quantities(self, name: str) -> list[str]:
         """What is compared: what either side or the plan has of it."""
         tracked = {tensor.partition(".")[0] for tensor in self.curves.tracked}
-        shown = [q for q in QUANTITIES if q in SCALARS or q in tracked]
+        shown = [q for q in CURVES if q in SCALARS or q in tracked]
         curve = self.curves.sides.get(name)
         if curve is not None and curve.loss and not any(np.isfinite(curve.grad_norm)):
             shown.remove("grad_norm")
@@ -298,7 +298,7 @@ class TrainingJudge:
                 "loss": curve.loss,
                 "grad_norm": curve.grad_norm,
                 "lr": curve.lr,
-                "ratio": {q: shown[q] for q in QUANTITIES if q in shown},
+                "ratio": {q: shown[q] for q in CURVES if q in shown},
                 "envelope": dict(self.curves.envelope),
             },
         )
