@@ -83,6 +83,7 @@ def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
     keeps = reply["keeps"]
     assert 2 <= keeps < 12
     curves = clean.steps(12)
+    np.testing.assert_array_equal(curves["rows"], clean.drawn.setting.order)
     gone, _ = clean.ask("record", step=12 - keeps)
     assert (gone["outcome"], gone["message"]) == (
         "error",
@@ -99,6 +100,15 @@ def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
     assert sorted(state) == sorted(reply["tracked"])
     for name, values in state.items():
         np.testing.assert_array_equal(values, records[-1][name])
+
+
+def test_curves_outlive_the_tensors_of_their_steps(clean: Desk) -> None:
+    case = replace(cnn(steps=9), schedule=Schedule("step", {"step_size": 2, "gamma": 0.5}))
+    clean.train(case, memory=1)
+    curves = clean.steps(9)
+    rates = curves["lr"][:, 0]
+    np.testing.assert_allclose(rates / rates[0], [0.5 ** (t // 2) for t in range(9)])
+    np.testing.assert_array_equal(curves["rows"], clean.drawn.setting.order)
 
 
 def test_memory_for_little_still_keeps_two_steps(clean: Desk) -> None:

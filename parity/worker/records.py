@@ -107,14 +107,14 @@ class Curve:
         }
 
     def add(self, entry: Arrays) -> None:
-        """Take the numbers of a step from its tensors."""
+        """Take the numbers of a step from its tensors, whose memory is used again for later steps."""
         measured = [self.sketcher.measure(name, entry[name]) for name in self.tracked]
         gradients = [array for name, array in entry.items() if name.startswith("grad.")]
         found = {
             "loss": float(entry["loss"]) if "loss" in entry else float("nan"),
             "grad_norm": total_norm(self.sketcher, gradients),
-            "lr": entry["lr"],
-            "rows": entry["rows"],
+            "lr": np.array(entry["lr"], np.float64),
+            "rows": np.array(entry["rows"], np.int64),
             "norms": np.sqrt([squares for squares, _ in measured]),
             "sketches": np.array([projection for _, projection in measured]),
         }
@@ -125,10 +125,7 @@ class Curve:
         """The curves [steps, ...]; none before the first step."""
         if not self.parts["loss"]:
             return {}
-        return {
-            name: np.stack([np.asarray(v, np.int64 if name == "rows" else np.float64) for v in values])
-            for name, values in self.parts.items()
-        }
+        return {name: np.stack([np.asarray(value) for value in values]) for name, values in self.parts.items()}
 
 
 def nudged(array: Any, name: str, seed: int) -> Any:
