@@ -213,7 +213,8 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
         ),
         (
             [training("torch"), parted(steps=7, parting={**PARTING, "diagnosis": None})],
-            "paddle parts at step 1 in the update, for no cause that was tried (and stopped after 7 of 12 steps); "
+            "paddle parts at step 1 in the update, and there was no time to look for the cause (and stopped after 7 of 12 "
+                "steps); "
             "torch stays within what rounding explains over 12 steps",
         ),
         (
@@ -593,7 +594,7 @@ def test_an_accepted_parting_is_known(tmp_path):
     )
     (badge,) = page.xpath("//section[@class='training']/p/b")
     assert badge.get("class") == "s known"
-    assert badge.text == "1 of 2 parts"
+    assert badge.text == "1 of 2 backends parts"
 
 
 def test_a_cause_accounts_for_its_stage_for_what_follows_and_for_the_curves():

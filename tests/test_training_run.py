@@ -151,8 +151,8 @@ def test_a_log_has_a_line_now_and_then_and_for_who_parts():
             reporter.on_event(event, ())
         reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
     assert shown.getvalue().splitlines() == [
-        "[bold]tiny float32: step 3 of 12, loss 3.215; paddle parts at step 3",
-        "[bold]tiny float32: step 12 of 12, loss 3.215; paddle parts at step 3",
+        "[bold]tiny float32: step 3 of 12, loss 3.215; paddle is outside from step 3",
+        "[bold]tiny float32: step 12 of 12, loss 3.215; paddle is outside from step 3",
     ]
 
 
@@ -163,6 +163,6 @@ def test_a_terminal_has_a_bar_for_the_training_at_hand():
         reporter.on_event(advanced(3, paddle=3), ())
         reporter._progress.refresh()
         reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
-    assert "[bold]tiny float32, loss 3.215; paddle parts at step 3" in shown.getvalue()
+    assert "[bold]tiny float32, loss 3.215; paddle is outside from step 3" in shown.getvalue()
     assert "3/12" in shown.getvalue()
     assert not reporter._progress.tasks[1:]

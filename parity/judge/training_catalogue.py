@@ -119,14 +119,15 @@ TRAININGS = (
     ),
     Entry(
         id="batch-norm-statistics",
-        title="batch_norm takes running statistics in training",
+        title="batch_norm takes running statistics, or each rank's own, in training",
         what=(
-            "In training, batch_norm normalises with the mean and variance of the batch. Here it takes the running "
-            "ones, as in evaluation: the model was left in its evaluation mode, or a layer of it was frozen."
+            "In training, batch_norm normalises with the mean and variance of the batch. Taking the running ones, as "
+            "in evaluation, means that the model was left in its evaluation mode, or a layer of it was frozen. "
+            "Data-parallel ranks take those of their own rows, unless their batch norms are synchronised."
         ),
         shows=(
-            "The output of the step is off from the first step on, and follows from the running statistics exactly. "
-            "Gradients lack the part that goes through the statistics."
+            "The output of the step is off from the first step on, and follows from the other statistics exactly. With "
+            "the running ones, gradients lack the part that goes through the statistics."
         ),
         source="Ioffe and Szegedy, Batch Normalization, ICML 2015, section 3.1.",
     ),

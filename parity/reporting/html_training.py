@@ -123,9 +123,15 @@ def style_of(run: TrainingRun, found: Cells) -> str:
 
 
 def badge(run: TrainingRun) -> str:
-    """`2 of 4 part`."""
+    """`2 of 4 backends part`."""
     n = len(run.parted)
-    return f"{n} of {len(run.rows)} {'parts' if n == 1 else 'part'}" if n else "together" if run.rows else "nothing"
+    return (
+        f"{n} of {len(run.rows)} backends {'parts' if n == 1 else 'part'}"
+        if n
+        else "together"
+        if run.rows
+        else "nothing"
+    )
 
 
 def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> Training:

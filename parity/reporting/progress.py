@@ -131,9 +131,9 @@ class LineReporter:
 
 
 def standing(event: TrainingAdvanced) -> str:
-    """`, loss 3.215; paddle parts at step 312`: what there is to know of a training that is under way."""
+    """`, loss 3.215; paddle is outside from step 312`: what there is to know of a training that is under way."""
     loss = "" if math.isnan(event.loss) else f", loss {event.loss:.4g}"
-    return loss + "".join(f"; {name} parts at step {step}" for name, step in event.parted.items())
+    return loss + "".join(f"; {name} is outside from step {step}" for name, step in event.parted.items())
 
 
 def describe(event: Event) -> str:

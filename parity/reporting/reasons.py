@@ -339,22 +339,23 @@ def known_entries(rows: CaseRows) -> Iterator[str]:
     for row in failing(rows.comparisons):
         if row["verdict"] in FINDINGS and row["known"] is None:
             for side in row["culprit"] or [row["actual"]]:
-                told.setdefault(known_entry(side, row["dtype"], causes_of(row, side, rows), rows))
+                for cause in all_causes(row, side, rows) or (None,):
+                    told.setdefault(known_entry(side, row["dtype"], cause, rows))
     yield from told
 
 
-def causes_of(row: Row, side: str, rows: CaseRows) -> str | None:
-    """The diagnosis of one side of a comparison that names a cause."""
+def all_causes(row: Row, side: str, rows: CaseRows) -> tuple[str, ...]:
+    """The diagnoses of one side of a comparison that name a cause."""
     wanted = (row["dtype"], side)
     ids = [d["id"] for d in rows.diagnoses if (d["dtype"], d["backend"]) == wanted and row["tensor"] in d["tensors"]]
-    return next((name for name in ids if name not in UNSAID), None)
+    return tuple(dict.fromkeys(name for name in ids if name not in UNSAID))
 
 
 def known_entry(side: str, dtype: str, diagnosis: str | None, rows: CaseRows) -> str:
     """One entry: who, in which dtype, why and how large, with room for another machine's rounding."""
     deviating = [*failing(rows.comparisons), *(row for row in rows.comparisons if row["suspect"] and row["culprit"])]
     meant = [row for row in deviating if row["dtype"] == dtype and side in (row["culprit"] or sides_of(row))]
-    meant = [row for row in meant if causes_of(row, side, rows) == diagnosis]
+    meant = [row for row in meant if diagnosis in (all_causes(row, side, rows) or (None,))]
     ratios = [rows.ratios(dtype, row["tensor"]).get(side, math.inf) for row in meant]
     worst = rounded_up(HEADROOM * max(ratios, default=math.inf))
     keys = {"case": quoted(rows.case["id"]), "backend": quoted(side), "dtype": dtype}

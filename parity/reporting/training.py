@@ -204,6 +204,8 @@ def also_text(run: TrainingRun, row: Row) -> str:
 def why_text(run: TrainingRun, row: Row) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name, title = row["parting"]["diagnosis"], run.title(row)
+    if name is None:
+        return ", and there was no time to look for the cause"
     if name in UNSAID:
         return "" if row["parting"]["stage"] is None else ", for no cause that was tried"
     return f": {title} ({name})" if title else f": {name}"

@@ -21,6 +21,11 @@ from parity.outcome import Curves
 
 Array = NDArray[Any]
 SCALARS = ("loss", "grad_norm")
+POOLED = ("param", "state", "buffer")
+JUMP = 3.0
+JUMP_STEPS = 2
+"""Where an element goes to the other side of a kink, the distance grows by much more than this within so many steps; a
+small fault of every step makes it grow by little."""
 FLOOR = 4.0
 """Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""
 NOISE = 0.05
@@ -72,6 +77,25 @@ class Side:
                 return i + 1, worst, outside[worst]
         return None
 
+    def crossings(self, *, own: bool = False) -> list[int]:
+        """The steps at which a quantity passes 8 envelopes, 64, 512, ... for the first time."""
+        steps: set[int] = set()
+        for values in (self.own if own else self.ratio).values():
+            largest = np.fmax.accumulate(np.nan_to_num(np.array(values), nan=0.0, posinf=np.finfo(float).max))
+            levels = np.floor(np.emath.logn(OFF, np.maximum(largest, 1.0)))
+            steps.update((np.flatnonzero(np.diff(levels, prepend=0.0) > 0) + 1).tolist())
+        return sorted(steps)
+
+    def jumped(self, *, own: bool = False) -> bool:
+        """Whether tensors that left the envelope did so at once, and did not come out of it by and by."""
+        ratios = self.own if own else self.ratio
+        pooled = [np.nan_to_num(np.array(ratios[name])) for name in POOLED if ratios.get(name)]
+        first = min((int(np.argmax(values >= OFF)) for values in pooled if (values >= OFF).any()), default=None)
+        if first is None:
+            return True
+        before = slice(max(0, first - JUMP_STEPS), first)
+        return first > 0 and any(v[first] >= max(OFF, JUMP * v[before].max()) for v in pooled if len(v) > first)
+
     def worst(self, quantity: str, *, own: bool = False) -> float | None:
         """The largest ratio of a quantity; None where it was never seen."""
         found = [r for r in (self.own if own else self.ratio).get(quantity, ()) if r == r]
@@ -90,7 +114,8 @@ class Runs:
 
 
 class CurveJudge:
-    """Measures chunks of steps as they come; a step leaves a few numbers behind."""
+    """Measures chunks of steps as they come; a step leaves a few numbers behind. `n_members` is how many moved runs
+    took part to the end."""
 
     def __init__(self, training: Training, dtype: str, runs: Runs) -> None:
         self._runs = runs
@@ -101,6 +126,7 @@ class CurveJudge:
         self.sides: dict[str, Side] = {}
         self.envelope: dict[str, list[float]] = {name: [] for name in SCALARS}
         self.tracked: tuple[str, ...] = ()
+        self.n_members = len(runs.members)
 
     def take(self, curves: Mapping[str, Curves]) -> None:
         """The next steps of every run, which all start at the same step; a run may have ended early."""
@@ -111,7 +137,9 @@ class CurveJudge:
             measured: dict[str, Array] = {}
         else:
             self.tracked = self.tracked or base.tracked
-            measured = self._envelopes(base, [curves[name] for name in runs.members if name in curves])
+            members = [curves[name] for name in runs.members if name in curves]
+            self.n_members = min(self.n_members, len(members))
+            measured = self._envelopes(base, members)
         true = curves.get(runs.true) if runs.true else None
         for name, found in curves.items():
             if name in runs.members:
@@ -180,7 +208,7 @@ class CurveJudge:
         found["grad_norm"] = np.where(hidden, np.nan, found["grad_norm"])
         columns = [side.tracked.index(name) if name in side.tracked else -1 for name in self.tracked]
         theirs_at = [other.tracked.index(name) if name in other.tracked else -1 for name in self.tracked]
-        for quantity in ("param", "state", "buffer"):
+        for quantity in POOLED:
             at = [
                 i
                 for i, name in enumerate(self.tracked)

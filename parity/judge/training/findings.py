@@ -155,8 +155,9 @@ def where(side: Side, cause: Cause) -> str:
     probed = side.stages[cause.stage].probed
     if len(cause.steps) == 1 < len(probed) and cause.first == probed[0]:
         return f"outside at step {cause.first} only: later steps agree from the same state ({len(probed)} probed)"
-    word = "step" if len(cause.steps) == 1 else "steps"
-    return f"outside at {word} {listed(cause.steps)} of {len(probed)} probed"
+    if len(cause.steps) == len(probed):
+        return f"outside at all {len(probed)} steps that were probed, first at step {cause.first}"
+    return f"outside at {len(cause.steps)} of {len(probed)} steps that were probed: {listed(cause.steps)}"
 
 
 def summary(explanation: Explanation) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from parity.judge.metrics import Metrics, compare
 from parity.judge.training.curves import SCALARS, CurveJudge, Runs
 from parity.judge.training.curves import Side as Curve
 from parity.judge.training.findings import (
+    UNEXPLAINED,
     Parting,
     attributed,
     curve_diagnosis,
@@ -100,13 +101,12 @@ class TrainingJudge:
     def _want_partings(self, name: str) -> None:
         """Ask for the steps around the one at which a curve parts, of both sides."""
         curve = self.curves.sides.get(name)
-        if curve is None or name in self.parted:
+        if curve is None:
             return
-        for seen in (curve.parting(), curve.parting(own=True)):
-            if seen is not None:
-                self.parted.setdefault(name, seen[0])
-                for side in (name, self.baseline):
-                    self._wanted.get(side, set()).update(around(seen[0], self.training.steps))
+        for step in (*curve.crossings(), *curve.crossings(own=True)):
+            self.parted[name] = min(step, self.parted.get(name, step))
+            for side in (name, self.baseline):
+                self._wanted.get(side, set()).update(around(step, self.training.steps))
 
     def take(self, name: str, record: StepRecord) -> None:
         """A record that was wanted."""
@@ -132,6 +132,9 @@ class TrainingJudge:
             if parting is not None and parting.stage is None:
                 diagnoses.append(curve_diagnosis(self.case.id, self.dtype, side, parting))
         findings = [self._row(name, partings.get(name)) for name in self._shown()]
+        if not diagnose:
+            diagnoses = [told for told in diagnoses if told.id != UNEXPLAINED]
+            findings = [replace(found, parting=unsearched(found.parting)) for found in findings]
         told = tuple(attributed(diagnoses, comparisons))
         return JudgedTraining(tuple(comparisons), told, tuple(findings), partings)
 
@@ -153,14 +156,18 @@ class TrainingJudge:
             guilty = name != self.baseline and bool(causes.get(self.baseline))
             curve = None if guilty and not own else self.curves.sides.get(name)
             parting = found[name] = parting_of(causes[name], curve, own=own)
-            if (
-                parting is not None
-                and parting.stage is None
-                and np.isfinite(parting.ratio)
-                and side.right_at(parting.step)
-            ):
+            if parting is not None and parting.stage is None and self._drifts(side):
                 drifts[name], found[name] = parting, None
         return found, drifts
+
+    def _drifts(self, side: Side) -> bool:
+        """Whether the curves of a side left the envelopes at once, and every stage was right in each step in which they
+        went on to 8 envelopes, 64, 512, ..."""
+        curve = self.curves.sides[side.name]
+        finite = all(np.isfinite(curve.worst(q, own=own) or 0.0) for q in CURVES for own in (False, True))
+        at_once = curve.jumped() and curve.jumped(own=True)
+        steps = {*curve.crossings(), *curve.crossings(own=True)}
+        return finite and at_once and all(map(side.right_at, steps))
 
     def _kind(self, name: str, parting: Parting, others: Mapping[str, JudgedTraining]) -> str:
         elsewhere = {dtype: j.partings.get(name) for dtype, j in others.items() if name in j.partings}
@@ -291,7 +298,7 @@ class TrainingJudge:
             expected=self.baseline,
             steps=len(curve.loss),
             planned=self.training.steps,
-            ensemble={"of": self.ensemble.of, "members": len(self.ensemble.members)},
+            ensemble={"of": self.ensemble.of, "members": self.curves.n_members},
             parting=None if parting is None else parting.row(),
             probes=[{"step": step, "ratios": ratios} for step, ratios in probes.items()],
             curves={
@@ -302,6 +309,11 @@ class TrainingJudge:
                 "envelope": dict(self.curves.envelope),
             },
         )
+
+
+def unsearched(parting: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A parting for whose cause there was no time to look."""
+    return {**parting, "diagnosis": None} if parting and parting["diagnosis"] == UNEXPLAINED else parting
 
 
 def ended(outcome: CellOutcome) -> bool:

@@ -183,8 +183,8 @@ class Rates:
         lost = 2.0**-53 * np.arange(1, len(seen) + 1)[:, None]
         with np.errstate(invalid="ignore"):
             away = np.abs(seen - expected) / (scale * np.maximum(UNIT_ROUNDOFF[self.dtype], lost))
-        shown = np.isfinite(seen)
-        found: Array = np.where(shown, away, 0.0).max(axis=1)
+        unknown = np.where(np.isfinite(seen).any(axis=0), np.inf, 0.0)
+        found: Array = np.where(np.isfinite(seen), away, unknown).max(axis=1)
         return found
 
 
