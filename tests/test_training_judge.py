@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.cases.training.steps import StepChanges, Update
+from parity.cases.training.spec import Training
+from parity.cases.training.steps import StepChanges, Update, rates
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.envelope import OFF
 from parity.judge.training.curves import CurveJudge, Runs
+from parity.judge.training.curves import Side as Curve
 from parity.judge.training.findings import Parting, kind_of
 from parity.judge.training.oracle import NOTHING, Probe, StepOracle, UnknownError
 from parity.judge.training.probes import around, planned_steps
@@ -173,6 +175,42 @@ def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case:
     assert curves["loss"].suspect
     assert curves["loss"].message == "leaves the ensemble at step 7, where every stage is right from its own state"
     assert not found.diagnoses
+
+
+def test_a_fault_in_a_drift_is_found(case: CasePlan) -> None:
+    lie = Lie(jump=(4, 1e-4), changes=lambda step: SKIPPED if step == 7 else StepChanges())
+    parting = judged(case, {"honest": HONEST, "drifting": lie}).partings["drifting"]
+    assert parting is not None
+    assert (parting.step, parting.stage) == (7, "update")
+
+
+def test_what_grows_by_and_by_is_no_drift() -> None:
+    once, slowly = Curve(), Curve()
+    once.ratio["param"] = [0.3, 0.4, 0.3, 12.0, 20.0, 90.0, 80.0, 700.0]
+    slowly.ratio["param"] = [1.0, 2.0, 4.0, 6.0, 8.5, 11.0]
+    assert once.jumped()
+    assert once.crossings() == [4, 6, 8]
+    assert not slowly.jumped()
+    assert not Curve(ratio={"param": [50.0, 60.0]}).jumped()
+    assert Curve(ratio={"loss": [0.0, 9.0, float("inf")]}).crossings() == [2, 3]
+
+
+def test_a_rate_that_is_nan_is_outside(case: CasePlan) -> None:
+    right = Rates(case.params, "float32")
+    right.take(rates_of(case.params, 6))
+    assert right.told is None
+    broken = Rates(case.params, "float32")
+    values = rates_of(case.params, 6)
+    values[4] = np.nan
+    broken.take(values)
+    told = broken.told
+    assert told is not None
+    assert told.steps == (5,)
+
+
+def rates_of(training: Training, n: int) -> np.ndarray:
+    """The schedule's rates of the first steps."""
+    return np.array([rates(training, step) for step in range(1, n + 1)])
 
 
 def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePlan) -> None:
