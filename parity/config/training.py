@@ -111,6 +111,8 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     dtypes = _dtypes(case, scope)
     rules = parse_tolerance(case.get("tolerance"), report)
     check_tensor_names(case.get("tolerance"), CURVES, report)
+    if training is not None and not training.parameters:
+        report.add(case.get("model") or case, "the model has no weights to train")
     if training is None or len(report) > n_before:
         return None
     table = DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(TRAIN) + rules)
