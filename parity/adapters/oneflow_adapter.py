@@ -26,6 +26,8 @@ class OneflowAdapter(TorchStyleAdapter):
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # OneFlow 0.9.0 would write a folder `log` into the working directory.
         os.environ.setdefault("GLOG_logtostderr", "1")
+        # Its virtual machine's scheduler spins while kernels run in a thread beside it; here it runs them itself.
+        os.environ.setdefault("ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD", "0")
         import oneflow
 
         super().__init__(device, threads, mode, ranks)

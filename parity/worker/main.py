@@ -56,12 +56,13 @@ import os
 import platform
 import sys
 import traceback
+from functools import partial
 from typing import Any, Dict
 
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
-from parity.worker.ranks import Alone, company
+from parity.worker.ranks import is_led, lead, telling
 from parity.worker.training import REQUESTS, TrainingDesk
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -74,25 +75,24 @@ def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
     desk: TrainingDesk | None = None
-    ranks = Alone()
     with os.fdopen(requests, "r", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
-            if request["do"] == "hello":
-                ranks = company(request, replies, send)
-            ranks.begin(request)
-            if request["do"] == "hello":
-                backend, reply = hello(request)
-                desk = None if backend is None else TrainingDesk(backend)
-            elif request["do"] == "load" and backend is not None:
-                reply = load(backend, request)
-            elif request["do"] == "run" and backend is not None:
-                reply = run_cell(backend, request)
-            elif request["do"] in REQUESTS and desk is not None:
-                reply = desk.answer(request)
-            else:
+            if request["do"] == "hello" and is_led(request):
+                lead(request, lines, partial(send, replies))
                 break
-            reply = ranks.end(reply)
+            with telling(request, replies, send):
+                if request["do"] == "hello":
+                    backend, reply = hello(request)
+                    desk = None if backend is None else TrainingDesk(backend)
+                elif request["do"] == "load" and backend is not None:
+                    reply = load(backend, request)
+                elif request["do"] == "run" and backend is not None:
+                    reply = run_cell(backend, request)
+                elif request["do"] in REQUESTS and desk is not None:
+                    reply = desk.answer(request)
+                else:
+                    break
             if backend is None or backend.adapter.worn_out:
                 reply["last"] = True
             send(replies, reply)

@@ -1,23 +1,28 @@
-"""A data-parallel training in several processes: the worker is rank 0, and starts and leads the others.
+"""A data-parallel training in several processes, one a rank; the worker itself computes nothing and leads them.
 
-The others are workers that run the same bootstrap and answer the same requests, to rank 0. They share its process
+The ranks are workers that run the same bootstrap and answer the same requests, to the worker. They share its process
 group and its cookie, so that the host ends them with it. What a step shows is gathered inside of the step, by the
 framework's own collectives; here the ranks only move together, and are held against each other.
 
-A rank that waits in a collective cannot be asked anything. So threads of rank 0 see to it that there is an answer in
-time: that a rank ended, that it refused while others wait, or where each one is when time is up.
+A rank that waits in a collective cannot be asked anything, and one whose peer has died may be ended by its framework.
+So no rank leads: what happened first is what is told, that a rank ended, that it refused while others wait, or where
+each one is when time is up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional
+import time
+from itertools import chain
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -32,169 +37,162 @@ GRACE_S = 3.0
 
 TELLING = 0.8
 GIVING_UP = 0.9
-"""The parts of the host's time after which the others say where they are, and rank 0 says so to the host."""
+"""The parts of the host's time after which the ranks say where they are, and the worker says so to the host."""
 
 
-class Alone:
-    """The only rank there is."""
-
-    def begin(self, request: Message) -> None:
-        """A request has come, and is about to be answered."""
-
-    def end(self, reply: Message) -> Message:
-        """The reply to it, with what other ranks have to say."""
-        return reply
+def is_led(hello: Message) -> bool:
+    """Whether this is the first request to a worker that leads ranks."""
+    return bool(hello.get("ranks", 1) > 1 and "rank" not in hello)
 
 
-class Follower(Alone):
-    """A rank other than 0, which tells where it is while rank 0 has no time left to wait for its reply."""
-
-    def __init__(self, replies: int, send: Send) -> None:
-        self.replies, self.send = replies, send
-        self.timer = threading.Timer(0, self.tell)
-
-    def begin(self, request: Message) -> None:
-        """Begin to look at the clock."""
-        self.timer = threading.Timer(request["timeout_s"] * TELLING, self.tell)
-        self.timer.daemon = True
-        self.timer.start()
-
-    def end(self, reply: Message) -> Message:
-        """The reply, in time."""
-        self.timer.cancel()
-        return reply
-
-    def tell(self) -> None:
-        """Say where the main thread is."""
-        self.send(self.replies, {"where": whereabouts()})
+def lead(hello: Message, lines: Iterable[str], send: Callable[[Message], None]) -> None:
+    """Answer `hello` and the requests that follow, until bye, the end of `lines` or a reply that is the last."""
+    ranks = Ranks(hello["ranks"])
+    agreement = Agreement()
+    for request in chain([hello], map(json.loads, lines)):
+        if request["do"] == "bye":
+            break
+        answers = ranks.ask(request)
+        reply = answers.reply()
+        if accepted(reply):
+            reply.update(agreement.follow(request, answers.replies))
+        send(reply)
+        if reply.get("last"):
+            break
 
 
-class Leader(Alone):
-    """Rank 0. `others` are the processes of the ranks from 1."""
+class Ranks:
+    """The processes of all ranks."""
 
-    def __init__(self, hello: Message, replies: int, send: Send) -> None:
-        self.replies, self.send = replies, send
-        self.others: Dict[int, subprocess.Popen[bytes]] = {}
-        self.answers: Dict[int, Message] = {}
+    def __init__(self, count: int) -> None:
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        self.processes = [
+            spawn({**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)
+        ]
+        self.unread = [b""] * count
+        self.ready = select.poll()
+        self.rank_of = {process.stdout.fileno(): i for i, process in enumerate(self.processes)}  # type: ignore[union-attr]
+        for descriptor in self.rank_of:
+            self.ready.register(descriptor, select.POLLIN)
+
+    def ask(self, request: Message) -> Answers:
+        """What becomes of a request: all answers, or those that came before it was plain that others will not."""
+        asked = range(len(self.processes)) if request["do"] in LED else range(1)
+        answers = Answers(request, asked)
+        for rank in asked:
+            # A rank that has ended is found so by its replies.
+            with contextlib.suppress(OSError):
+                write(self.processes[rank], request_to(rank, request))
+        while answers.expected() > 0:
+            for rank, message in self.listen(answers.expected()):
+                answers.take(rank, message, self.processes[rank])
+        return answers
+
+    def listen(self, seconds: float) -> Iterator[Tuple[int, Optional[Message]]]:
+        """The messages that come next, by rank; None where a rank has ended. Those that ended come first."""
+        found: List[Tuple[int, Optional[Message]]] = []
+        for descriptor, _ in self.ready.poll(1000 * seconds):
+            rank = self.rank_of[descriptor]
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                self.ready.unregister(descriptor)
+                found.insert(0, (rank, None))
+            *whole, self.unread[rank] = (self.unread[rank] + chunk).split(b"\n")
+            found.extend((rank, json.loads(line)) for line in whole)
+        return iter(found)
+
+
+class Answers:
+    """What the ranks that were `asked` have said to a request so far."""
+
+    def __init__(self, request: Message, asked: Iterable[int]) -> None:
+        self.request, self.asked = request, list(asked)
+        self.replies: Dict[int, Message] = {}
         self.places: Dict[int, str] = {}
-        self.asked: Optional[Message] = None
+        self.trouble: Optional[Message] = None
+        self.end = time.monotonic() + GIVING_UP * request["timeout_s"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have answered."""
+        return len(self.replies) == len(self.asked)
+
+    def expected(self) -> float:
+        """For how many seconds more an answer may be waited for."""
+        return 0.0 if self.complete else self.end - time.monotonic()
+
+    def take(self, rank: int, message: Optional[Message], process: subprocess.Popen[bytes]) -> None:
+        """Hear a message; what goes wrong first is what is told."""
+        if message is None:
+            self.fail({"outcome": "crash", "message": f"rank {rank} {ending(process.wait())}"}, 0.0)
+        elif "where" in message:
+            self.places[rank] = message["where"]
+        else:
+            self.replies[rank] = message
+            if not accepted(message):
+                # The others may wait for it in a collective, and would do so for ever.
+                self.fail(refusal_of(rank, message), GRACE_S)
+
+    def fail(self, trouble: Message, grace: float) -> None:
+        """Something went wrong: wait no longer for the others than `grace` seconds."""
+        self.trouble = self.trouble or trouble
+        self.end = min(self.end, time.monotonic() + grace)
+
+    def reply(self) -> Message:
+        """The reply of all, which is the last where some did not answer and cannot go on."""
+        blank: Message = {"cell": self.request.get("cell"), "ok": False, "done": 0, "seconds": 0.0, "tensors": []}
+        mine = self.replies.get(0, blank)
+        if self.complete:
+            alike = len({reply.get("message") for reply in self.replies.values()}) == 1
+            return {**mine, **({} if self.trouble is None or alike else self.trouble)}
+        return {**mine, **(self.trouble or self.out_of_time()), "last": True}
+
+    def out_of_time(self) -> Message:
+        """Where each rank is that has not answered."""
+        missing = [rank for rank in self.asked if rank not in self.replies]
+        told = "; ".join(f"rank {rank} is {self.places.get(rank, 'silent')}" for rank in missing)
+        return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {told}"}
+
+
+class Agreement:
+    """Holds what the ranks hold after every step against each other."""
+
+    def __init__(self) -> None:
         self.tracked: List[str] = []
         self.position = 0
-        self.changed = threading.Condition()
-        self.timers: List[threading.Timer] = []
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(hello["ranks"])}
-        for rank in range(1, hello["ranks"]):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.others[rank] = spawn({**os.environ, **shared, **own})
-            threading.Thread(target=self.listen, args=(rank,), daemon=True).start()
-        os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
 
-    def begin(self, request: Message) -> None:
-        """Ask the others for the same."""
-        if request["do"] not in LED:
-            return
-        with self.changed:
-            self.asked, self.answers, self.places = request, {}, {}
-        for rank, process in self.others.items():
-            try:
-                os.write(process.stdin.fileno(), encoded(request_to(rank, request)))  # type: ignore[union-attr]
-            except OSError:
-                self.lose(rank)
-        self.later(request["timeout_s"] * GIVING_UP, self.give_up)
-
-    def end(self, reply: Message) -> Message:
-        """The reply of all, as soon as they have answered; the last one where they have not and cannot go on."""
-        if self.asked is None:
-            return reply
-        fine = accepted(reply)
-        with self.changed:
-            self.changed.wait_for(lambda: len(self.answers) == len(self.others), None if fine else GRACE_S)
-            request, self.asked = self.asked, None
-            complete = len(self.answers) == len(self.others)
-        for timer in self.timers:
-            timer.cancel()
-        self.timers = []
-        if fine:
-            reply = self.with_refusals(reply)
-        if accepted(reply):
-            reply = {**reply, **self.follow(request, reply)}
-        return reply if complete else {**reply, **refusal_of(0, reply), "last": True}
-
-    def follow(self, request: Message, reply: Message) -> Message:
+    def follow(self, request: Message, replies: Dict[int, Message]) -> Message:
         """Keep account of the training's steps; what is to be said of them."""
         if request["do"] == "steps":
-            before, self.position = self.position, self.position + reply["done"]
-            return {"message": disagreement(request, reply, self.answers, self.tracked, before)}
+            before, self.position = self.position, self.position + replies[0]["done"]
+            return {"message": disagreement(request, replies, self.tracked, before)}
         if request["do"] == "train":
-            self.tracked, self.position = reply["tracked"], 0
+            self.tracked, self.position = replies[0]["tracked"], 0
         elif request["do"] == "restore":
             self.position = request["step"]
         return {}
 
-    def with_refusals(self, reply: Message) -> Message:
-        """The reply, or the first refusal of another rank."""
-        for rank, answer in sorted(self.answers.items()):
-            if not accepted(answer):
-                return {**reply, **refusal_of(rank, answer), "last": True}
-        return reply
 
-    def listen(self, rank: int) -> None:
-        """Take the answers of a rank until it ends."""
-        for line in self.others[rank].stdout or ():
-            answer = json.loads(line)
-            with self.changed:
-                if "where" in answer:
-                    self.places[rank] = answer["where"]
-                else:
-                    self.answers[rank] = answer
-                    self.changed.notify_all()
-            if "where" not in answer and not accepted(answer):
-                # The others may wait for it in a collective, and would do so for ever.
-                self.later(GRACE_S, lambda: self.leave(refusal_of(rank, answer)))  # noqa: B023 - it ends the process
-        with self.changed:
-            lost = self.asked is not None and rank not in self.answers
-        if lost:
-            self.lose(rank)
-
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function unless the request has been answered by then."""
-        timer = threading.Timer(seconds, function)
-        timer.daemon = True
-        self.timers.append(timer)
-        timer.start()
-
-    def lose(self, rank: int) -> None:
-        """A rank has ended in the middle of its work."""
-        self.leave({"outcome": "crash", "message": f"rank {rank} {ending(self.others[rank].wait())}"})
-
-    def give_up(self) -> None:
-        """Time is up: say where each rank is that has not answered."""
-        missing = [rank for rank in self.others if rank not in self.answers]
-        places = {0: whereabouts(), **{rank: self.places.get(rank, "silent") for rank in missing}}
-        told = "; ".join(f"rank {rank} is {place}" for rank, place in places.items())
-        self.leave({"outcome": "timeout", "message": f"the ranks did not all answer in time: {told}"})
-
-    def leave(self, reply: Message) -> None:
-        """Answer in the place of the main thread, which may never come back, and end."""
-        with self.changed:
-            if self.asked is None:
-                return
-            cell = {"cell": self.asked.get("cell")}
-            self.send(
-                self.replies, {**cell, "ok": False, "done": 0, "seconds": 0.0, "tensors": [], **reply, "last": True}
-            )
-            os._exit(0)
+def telling(request: Message, replies: int, send: Send) -> ContextManager[None]:
+    """While a rank is at work on a request: say where it is while there is still time to pass that on."""
+    return telling_in_time(request, replies, send) if "rank" in request else contextlib.nullcontext()
 
 
-def company(request: Message, replies: int, send: Send) -> Alone:
-    """Who this process works with, by the first request."""
-    if request.get("ranks", 1) == 1:
-        return Alone()
-    return Follower(replies, send) if request.get("rank") else Leader(request, replies, send)
+@contextlib.contextmanager
+def telling_in_time(request: Message, replies: int, send: Send) -> Iterator[None]:
+    """Say where the main thread is when most of the time is over."""
+    timer = threading.Timer(request["timeout_s"] * TELLING, lambda: send(replies, {"where": whereabouts()}))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
-    """A worker for one more rank, in this process group."""
+    """A worker for a rank, in this process group."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     bootstrap = os.path.join(package, "worker", "bootstrap.py")
     return subprocess.Popen(
@@ -214,8 +212,10 @@ def free_port() -> int:
 
 
 def request_to(rank: int, request: Message) -> Message:
-    """The request as another rank gets it: with a slot of its own, and memory for no more records than it needs."""
+    """The request as a rank gets it: beyond rank 0 with a slot of its own, and memory for no more than it needs."""
     found = {**request, "rank": rank}
+    if rank == 0:
+        return found
     if "slot" in request:
         found["slot"] = slot_of(rank, request)
         with open(found["slot"], "ab"):
@@ -224,13 +224,15 @@ def request_to(rank: int, request: Message) -> Message:
 
 
 def slot_of(rank: int, request: Message) -> str:
-    """The slot of another rank."""
-    return f"{request['slot']}.rank{rank}"
+    """The slot of a rank."""
+    return f"{request['slot']}.rank{rank}" if rank else str(request["slot"])
 
 
-def encoded(message: Message) -> bytes:
-    """A message as a line."""
-    return (json.dumps(message) + "\n").encode("utf-8")
+def write(process: subprocess.Popen[bytes], message: Message) -> None:
+    """Send a message, whole."""
+    data = memoryview((json.dumps(message) + "\n").encode("utf-8"))
+    while data:
+        data = data[os.write(process.stdin.fileno(), data) :]  # type: ignore[union-attr]
 
 
 def accepted(reply: Message) -> bool:
@@ -244,15 +246,15 @@ def refusal_of(rank: int, answer: Message) -> Message:
     return {**known, "message": f"rank {rank}: {answer.get('message')}"}
 
 
-def disagreement(request: Message, reply: Message, answers: Dict[int, Message], tracked: List[str], before: int) -> str:
+def disagreement(request: Message, replies: Dict[int, Message], tracked: List[str], before: int) -> str:
     """The first step after which a rank holds another parameter or state than rank 0; empty where there is none.
 
     Buffers may differ: the statistics of batch normalisation are those of a rank's own rows.
     """
     shared = [i for i, name in enumerate(tracked) if not name.startswith("buffer.")]
-    mine = measured(request["slot"], reply)[:, shared]
-    for rank, answer in sorted(answers.items()):
-        theirs = measured(slot_of(rank, request), answer)[:, shared]
+    mine = measured(0, request, replies)[:, shared]
+    for rank in range(1, len(replies)):
+        theirs = measured(rank, request, replies)[:, shared]
         steps, tensors = np.nonzero((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs)))
         if len(steps):
             name = tracked[shared[int(tensors[0])]]
@@ -260,11 +262,12 @@ def disagreement(request: Message, reply: Message, answers: Dict[int, Message], 
     return ""
 
 
-def measured(slot: str, reply: Message) -> Any:
-    """The sketches [steps, tracked] of a reply, which tell apart what differs."""
-    [found] = [tensor for tensor in reply["tensors"] if tensor["name"] == "sketches"]
+def measured(rank: int, request: Message, replies: Dict[int, Message]) -> Any:
+    """The sketches [steps, tracked] of a rank, which tell apart what differs."""
+    [found] = [tensor for tensor in replies[rank]["tensors"] if tensor["name"] == "sketches"]
     count = int(np.prod(found["shape"]))
-    return np.fromfile(slot, found["dtype"], count, offset=found["offset"]).reshape(found["shape"])
+    values = np.fromfile(slot_of(rank, request), found["dtype"], count, offset=found["offset"])
+    return values.reshape(found["shape"])
 
 
 def ending(code: int) -> str:
