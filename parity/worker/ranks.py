@@ -109,6 +109,7 @@ class Answers:
         self.request, self.asked = request, list(asked)
         self.replies: Dict[int, Message] = {}
         self.places: Dict[int, str] = {}
+        self.lost: List[str] = []
         self.trouble: Optional[Message] = None
         self.end = time.monotonic() + GIVING_UP * request["timeout_s"]
 
@@ -124,19 +125,23 @@ class Answers:
     def take(self, rank: int, message: Optional[Message], process: subprocess.Popen[bytes]) -> None:
         """Hear a message; what goes wrong first is what is told."""
         if message is None:
-            self.fail({"outcome": "crash", "message": f"rank {rank} {ending(process.wait())}"}, 0.0)
+            if rank not in self.replies:
+                self.lose(f"rank {rank} {ending(process.wait())}")
         elif "where" in message:
             self.places[rank] = message["where"]
         else:
             self.replies[rank] = message
             if not accepted(message):
+                self.trouble = self.trouble or refusal_of(rank, message)
                 # The others may wait for it in a collective, and would do so for ever.
-                self.fail(refusal_of(rank, message), GRACE_S)
+                self.end = min(self.end, time.monotonic() + GRACE_S)
 
-    def fail(self, trouble: Message, grace: float) -> None:
-        """Something went wrong: wait no longer for the others than `grace` seconds."""
-        self.trouble = self.trouble or trouble
-        self.end = min(self.end, time.monotonic() + grace)
+    def lose(self, what: str) -> None:
+        """A rank ended without an answer. What another one refused before that may be a consequence of it."""
+        if self.lost or self.trouble is None or not self.trouble.get("last"):
+            self.lost.append(what)
+            self.trouble = {"outcome": "crash", "message": "; ".join(self.lost), "last": True}
+        self.end = time.monotonic()
 
     def reply(self) -> Message:
         """The reply of all, which is the last where some did not answer and cannot go on."""
@@ -242,7 +247,7 @@ def accepted(reply: Message) -> bool:
 
 def refusal_of(rank: int, answer: Message) -> Message:
     """What a rank refused, as a reply says it."""
-    known: Message = {name: answer[name] for name in ("ok", "outcome") if name in answer}
+    known: Message = {name: answer[name] for name in ("ok", "outcome", "last") if name in answer}
     return {**known, "message": f"rank {rank}: {answer.get('message')}"}
 
 
