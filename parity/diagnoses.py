@@ -52,6 +52,7 @@ DIAGNOSES = (
     "schedule-ignored",
     "weight-decay-excludes",
     "group-options",
+    "option-value",
     "accumulation-sum",
     "rank-reduction",
     "gradient-not-zeroed",

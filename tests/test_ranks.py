@@ -145,7 +145,9 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, adapter: str) -> None:
 def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str) -> None:
     reply = taken(tmp_path, adapter, f"{IN_RANK_1}time.sleep(1000)\n", 5.0)
     assert reply["outcome"] == "timeout"
-    assert re.search(r"rank 0 is in (backward|all_gather|to_numpy); rank 1 is in zero_grad \(my_ops\.py:6\)$", reply["message"])
+    assert re.search(
+        r"rank 0 is in (backward|all_gather|to_numpy); rank 1 is in zero_grad \(my_ops\.py:6\)$", reply["message"]
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -71,6 +71,11 @@ def updates(**arguments: object) -> Lie:
     return lies(StepChanges(update=Update(arguments)))
 
 
+def options(last: int = 0, **changed: object) -> Lie:
+    """Other options of all groups up to the last."""
+    return lies(StepChanges(update=Update(options=dict.fromkeys(range(last + 1), changed))))
+
+
 def model(**knobs: object) -> Lie:
     return lies(StepChanges(model=knobs))
 
@@ -118,6 +123,13 @@ FAULTS = [
         2,
         "update",
     ),
+    ("dense", options(momentum=0.85), "option-value", 2, "update"),
+    ("dense", options(dampening=0.4), "option-value", 2, "update"),
+    ("dense", options(weight_decay=0.02), "option-value", 1, "update"),
+    ("groups", options(1, betas=(0.95, 0.999)), "option-value", 1, "update"),
+    ("groups", options(1, betas=(0.9, 0.98)), "option-value", 1, "update"),
+    ("images", options(betas=(0.8, 0.999)), "option-value", 1, "update"),
+    ("images", options(weight_decay=0.0), "option-value", 1, "update"),
     ("groups", lies(StepChanges(update=Update(factor=-1.0))), "sign-flipped", 2, "update"),
     ("groups", lies(StepChanges(update=Update(skipped=frozenset(["linear0.bias"])))), "stale", 1, "update"),
     ("dense", updates(dampened_first=True), "dampening-first-step", 1, "update"),

@@ -57,10 +57,9 @@ def session(
     log = RunLog(folder / "log.txt")
     own = workers is None
     workers = workers or Workers(EngineOptions(timeout_s=timeout_s, jobs=4), ["linear"], log, lambda _: None)
-    participants, _ = roles(case, "float32", asked, asked.baseline)
-    found = TrainingSession(
-        case, draw(case, asked.seed, folder / "tensors"), participants, workers, folder / "checkpoint", lambda: None
-    )
+    drawn = draw(case, asked.seed, folder / "tensors")
+    participants, _ = roles(case, "float32", asked, asked.baseline, drawn.setting)
+    found = TrainingSession(case, drawn, participants, workers, folder / "checkpoint", lambda: None)
     try:
         found.begin()
         yield found

@@ -76,6 +76,42 @@ def test_who_fails_is_told_and_what_it_did_is_kept(tmp_path, parity_run, baselin
     assert "stage.update" in {row["tensor"] for row in done.select(actual="numpy", expected="oracle")}
 
 
+CLIPPED = """
+version: 1
+backends: [numpy, {name: sequence, adapter: numpy, ops: ops.py}]
+dtypes: [float32]
+cases:
+  - id: clipped
+    kind: train
+    model: [{linear: {out_features: 2000}}, {activation: tanh}, {linear: {out_features: 10}}]
+    data: {name: classification, features: [300], classes: 10, rows: 32}
+    optimizer: adam
+    clip: {name: norm, max_norm: 0.1}
+    ensemble: {members: 2, of: baseline}
+    batch_size: 8
+    steps: 4
+"""
+IN_SEQUENCE = """
+import numpy as np
+
+
+def clip_grad_norm(grads, max_norm, **options):
+    squares = np.concatenate([g.ravel() for g in grads]) ** 2
+    norm = np.sqrt(np.add.accumulate(squares, dtype=np.float32)[-1]) * np.float32(FACTOR)
+    return {"grads": [g * min(np.float32(1), np.float32(max_norm) / norm) for g in grads], "total_norm": norm}
+"""
+
+
+@pytest.mark.parametrize(("factor", "stage"), [(1, None), (1.01, "clip")])
+def test_a_norm_that_is_summed_in_sequence_is_rounding(tmp_path, parity_run, factor, stage):
+    (tmp_path / "ops.py").write_text(IN_SEQUENCE.replace("FACTOR", str(factor)))
+    (tmp_path / "config.yaml").write_text(CLIPPED)
+    done = parity_run(tmp_path / "config.yaml")
+    assert done.code == (0 if stage is None else 1), done.stdout
+    [parting] = [row["parting"] for row in done.results["trainings"] if row["backend"] == "sequence"]
+    assert (parting and parting["stage"]) == stage
+
+
 def test_without_an_ensemble_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "BOOTSTRAP", FAKES / "trainer.py")
     results = run(plan("unmoved", "unmoved"), EngineOptions(), tmp_path, Stop())

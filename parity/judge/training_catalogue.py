@@ -59,6 +59,22 @@ TRAININGS = (
         shows="Only the parameters of one group are off, and the options of another group leave rounding.",
     ),
     Entry(
+        id="option-value",
+        title="a number of the optimizer has another value",
+        what=(
+            "Momentum, a beta, alpha, dampening or a decay is not what the recipe says: a default of the framework, an "
+            "option that was not passed on, one that another name has (PyTorch's alpha is rho elsewhere)."
+        ),
+        shows=(
+            "States and parameters are off from the first or second step on, and one other value leaves rounding "
+            "everywhere. It is part of the evidence; 0 is an option that was forgotten."
+        ),
+        known_in=(
+            "No framework is wrong here, but defaults differ: Adagrad's eps is 1e-10 in PyTorch and 1e-6 in "
+            "PaddlePaddle, and a port that leaves options to their defaults trains otherwise."
+        ),
+    ),
+    Entry(
         id="accumulation-sum",
         title="gradients of micro-batches are summed instead of averaged",
         what=(

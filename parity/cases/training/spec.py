@@ -194,3 +194,11 @@ def in_dtype(recipe: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
     groups = [{**group, "options": options(group["options"])} for group in recipe["groups"]]
     return {**recipe, "groups": groups, "schedule": options(recipe["schedule"])}
+
+
+def clipped_to(recipe: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The message with gradients clipped to this multiple of their norm, if they are clipped by norm."""
+    clip = recipe["clip"]
+    if clip is None or clip["name"] == "value":
+        return dict(recipe)
+    return {**recipe, "clip": {**clip, "max_norm": clip["max_norm"] * factor}}

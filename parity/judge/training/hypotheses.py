@@ -14,6 +14,7 @@ from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.spec import Training, walk
 from parity.cases.training.steps import Clipping, Update
 from parity.judge.causes import DEGRADED, NARROW, SEMANTIC
+from parity.judge.training.fits import IDS, Number, numbers
 from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, Rework
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
@@ -224,10 +225,16 @@ def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
     for name, factor, meaning in ((("stale"), 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
         shown = {"update": meaning}
         yield Hypothesis(name, shown, Changes(update=Update(factor=factor)), NAMED)
-    for eps in EPSILONS:
-        if "eps" in training.groups[0].options and eps != training.groups[0].options["eps"]:
-            each = {i: {"eps": eps} for i in range(len(training.groups))}
-            yield Hypothesis("eps-value", {"eps": eps}, Changes(update=Update(options=each)), NAMED)
+    for number in numbers(training):
+        usual = EPSILONS if number.name == "eps" else (0.0,)
+        yield from (other_value(number, value) for value in usual if value != number.asked)
+
+
+def other_value(number: Number, value: float) -> Hypothesis:
+    """That a number of the optimizer has another value."""
+    shown = {number.name: value} if number.name in IDS else {number.name: value, "asked": number.asked}
+    told_by = "a second moment near eps" if number.name == "eps" else "the second step, whose states are not 0"
+    return Hypothesis(number.id, shown, number.changes(value), NAMED, told_by)
 
 
 FLOAT64 = "float64, in which it shows what float32 has lost"

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
 
 import numpy as np
 
 from parity.cases.training.cost import cost
-from parity.cases.training.steps import Update
-from parity.judge.causes import newton
+from parity.judge.causes import is_float32, newton
 from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
 from parity.judge.lab import REFUSALS
 from parity.judge.search import CLEAR, CLEARER
-from parity.judge.training.hypotheses import Hypothesis, standing
+from parity.judge.training.fits import Number, numbers
+from parity.judge.training.hypotheses import Hypothesis, other_value, standing
 from parity.judge.training.oracle import NOTHING, Array, Changes, Probe, StepOracle, UnknownError
 from parity.judge.training.proposals import proposals
 from parity.judge.training.stages import KINDS, Measured, measure, ratio, shown
@@ -30,8 +30,6 @@ SEARCH_S = 60.0
 """So many seconds of passes through the model, about, are spent on the hypotheses of a stage."""
 PLAIN = 0.25
 """Who asks nothing of the model, fits no factor, and leaves rounding, is believed before its layers are tried."""
-COARSE = tuple(10.0 ** (k / 2) for k in range(-32, 1))
-"""Where a fit of eps begins."""
 MAX_PAIR_WORK = 1 << 24
 """Elements of a stage, times the pairs of hypotheses, up to which all pairs are tried."""
 BAND = 8.0
@@ -146,27 +144,32 @@ def pairs(oracle: StepOracle, question: Question, tried: Sequence[Explanation], 
 
 
 def fitted(oracle: StepOracle, question: Question, first: Outside) -> Iterator[Hypothesis]:
-    """The eps of the optimizer with which its step comes nearest."""
-    training, measured = oracle.training, first.measured
-    if question.stage != "update" or "eps" not in training.groups[0].options:
-        return
+    """Each number of the optimizer with the value with which its step comes nearest, unless that is the right one."""
+    for number in numbers(oracle.training) if question.stage == "update" else ():
+        value = nearest(oracle, question, first, number)
+        if value is not None and value != number.asked and not is_float32(value, number.asked):
+            yield replace(other_value(number, value), weight=1.0)
 
-    def hypothesis(eps: float) -> Hypothesis:
-        change = Update(options={i: {"eps": eps} for i in range(len(training.groups))})
-        return Hypothesis("eps-value", {"eps": eps}, Changes(update=change), 1.0, "a second moment near eps")
 
-    def residuals(eps: float) -> Array | None:
-        found = predict(oracle, question, hypothesis(eps), first)
+def nearest(oracle: StepOracle, question: Question, first: Outside, number: Number) -> float | None:
+    """The value of a number that leaves least of a step; None where nothing can be computed."""
+    measured = first.measured
+
+    def residuals(value: float) -> Array | None:
+        found = predict(oracle, question, other_value(number, value), first)
         if found is None:
             return None
-        names = [name for name in measured.observed if name.startswith("param.")]
-        left = [np.ravel((measured.observed[n] - found[n]) / measured.envelopes[n].rms) for n in names]
+        left = [np.ravel((measured.observed[n] - found[n]) / (e.rms or 1.0)) for n, e in measured.envelopes.items()]
         joined = np.concatenate(left).astype(np.float64)
         return joined if np.isfinite(joined).all() else None
 
-    tried = [(float(np.linalg.norm(left)), eps) for eps in COARSE if (left := residuals(eps)) is not None]
-    if tried:
-        yield hypothesis(newton(residuals, min(tried)[1]))
+    tried = [(float(np.linalg.norm(left)), v) for v in number.coarse if (left := residuals(v)) is not None]
+    if not tried:
+        return None
+    least, value = min(tried)
+    better = newton(residuals, value) if value else 0.0
+    left = residuals(better)
+    return better if left is not None and float(np.linalg.norm(left)) < least else value
 
 
 def helps(oracle: StepOracle, question: Question, explained: Explanation, first: Outside) -> bool:
