@@ -134,8 +134,7 @@ class Course:
     ) -> None:
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         self.run_dir = folder.parents[2]
-        of = ensemble_of(case, dtype, plan, workers.n_computing)
-        participants, self.ensemble = roles(case, dtype, plan, of, drawn.setting)
+        participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
         (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
         self.session = TrainingSession(case, drawn, participants, workers, folder / CHECKPOINT, self._tick)
         self.judge = TrainingJudge(case, dtype, drawn.setting, plan.backends, plan.baseline, self.ensemble)

@@ -58,7 +58,7 @@ def session(
     own = workers is None
     workers = workers or Workers(EngineOptions(timeout_s=timeout_s, jobs=4), ["linear"], log, lambda _: None)
     drawn = draw(case, asked.seed, folder / "tensors")
-    participants, _ = roles(case, "float32", asked, asked.baseline, drawn.setting)
+    participants, _ = roles(case, "float32", asked, asked.baseline)
     found = TrainingSession(case, drawn, participants, workers, folder / "checkpoint", lambda: None)
     try:
         found.begin()

@@ -14,9 +14,7 @@ import numpy as np
 
 from parity.cases.draw import TensorPlan, coarsest, generator
 from parity.cases.training import data
-from parity.cases.training.model import gradients
-from parity.cases.training.spec import Training, clipped_to, in_dtype, message
-from parity.cases.training.steps import lost_in_norms
+from parity.cases.training.spec import Training, as_member, message
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.checkpoints import Checkpoints, RecordError
 from parity.engine.inputs import slug
@@ -90,12 +88,11 @@ def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
     return Drawn(Setting(x, target, order, tensors), {**paths, "tensors": weights})
 
 
-def roles(case: CasePlan, dtype: str, plan: Plan, of: str, setting: Setting) -> tuple[tuple[Role, ...], Ensemble]:
+def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
     """Who takes part, and the ensemble: `of` the oracle's lines (which then run beside it in a wider dtype too), or of
     a backend.
 
-    Members have their weights moved by an ulp, their rates rounded to the dtype, and the norm to which gradients are
-    clipped moved, up or down, by what careful code may lose of it.
+    Members have their weights moved by an ulp, and take their steps as `as_member` says.
     """
     training: Training = case.params
     recipe = message(training)
@@ -108,22 +105,8 @@ def roles(case: CasePlan, dtype: str, plan: Plan, of: str, setting: Setting) -> 
     moving = numpy if of == ORACLE else next(spec for spec in plan.backends if spec.name == of)
     members = tuple(f"~{i}" for i in range(1, training.members + 1))
     seeds = {name: int(generator(plan.seed, case.id, name).integers(1, 2**31)) for name in members}
-    lost, rounded = norm_loss(training, setting, dtype), in_dtype(recipe, dtype)
-    for i, name in enumerate(members):
-        moved = clipped_to(rounded, 1.0 + (-1.0) ** i * lost)
-        found.append(Role(name, moving, dtype, moved, seeds[name], recorded=False))
+    found += [Role(name, moving, dtype, as_member(recipe, dtype), seeds[name], recorded=False) for name in members]
     return tuple(found), Ensemble(of, UNMOVED if of == ORACLE else of, members)
-
-
-def norm_loss(training: Training, setting: Setting, dtype: str) -> float:
-    """By which part a norm of the first step's gradients may be off in `dtype`; 0 where nothing is clipped by one."""
-    if training.clip is None or training.clip.name == "value":
-        return 0.0
-    rows = setting.order[0]
-    batches = zip(
-        *(np.split(values[rows], training.accumulation) for values in (setting.x, setting.target)), strict=True
-    )
-    return lost_in_norms(training, gradients(training, setting.tensors, list(batches)).grads, dtype)
 
 
 def chunk_ends(steps: int, keeps: int) -> Iterator[int]:

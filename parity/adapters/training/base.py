@@ -263,7 +263,8 @@ class Trainer:
         """Clip these gradients together, or let the user's `clip_grad_norm` or `clip_grad_value` do it."""
         own = self.job.own(f"clip_grad_{clip['name']}", returns=("grads",))
         if own is None and clip["name"] == "norm":
-            return self.clip_norm(names, clip["max_norm"], float(clip["norm_type"]))
+            norm_type = float(clip["norm_type"])
+            return self.clip_norm(names, clip["max_norm"] * self.norm_kept(names, norm_type), norm_type)
         if own is None:
             return self.clip_value(names, clip["clip_value"])
         options = {"clip_value": clip["clip_value"]}
@@ -277,6 +278,16 @@ class Trainer:
         for name, old, new in zip(names, before, found["grads"]):
             self.set_gradient(name, fitting(f"clip_grad_{clip['name']}", "gradient", new, old))
         return found.get("total_norm")
+
+    def norm_kept(self, names: Sequence[str], norm_type: float) -> float:
+        """By which factor the norm of these gradients is larger than it would be if it were summed in sequence; 1 where
+        that is not asked for."""
+        if not self.recipe.get("norm_in_sequence") or not np.isfinite(norm_type):
+            return 1.0
+        gradients = [np.ravel(self.exported(name, self.gradient(name))) for name in names]
+        powers = np.abs(np.concatenate(gradients)) ** norm_type
+        lost = np.sum(powers, dtype=np.float64) / np.float64(np.add.accumulate(powers)[-1])
+        return float(lost ** (1 / norm_type)) if np.isfinite(lost) else 1.0
 
     def update(self, number: int, rates: Sequence[float]) -> None:
         """The optimizer's step, or that of the user's function of its name."""

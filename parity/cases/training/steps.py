@@ -11,7 +11,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from parity.cases import OPS
 from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams, vector_norm
-from parity.cases.summation import in_sequence
 from parity.cases.training.model import Batch, Knobs, gradients
 from parity.cases.training.schedules import SCHEDULES
 from parity.cases.training.spec import Clip, Training
@@ -112,21 +111,6 @@ def units(training: Training, clip: Clip, grads: Arrays) -> list[list[str]]:
         groups = [[name for name in group.parameters if name in grads] for group in training.groups]
         return [group for group in groups if group]
     return [[name] for name in grads]
-
-
-def lost_in_norms(training: Training, grads: Arrays, dtype: DTypeLike) -> float:
-    """By which part the norms of clipping are off where a kernel adds the powers up one after the other in `dtype`, so
-    that the small ones get lost in the sum of the others; 0 where nothing is clipped by norm."""
-    clip, lost = training.clip, 0.0
-    if clip is None or clip.name == "value":
-        return lost
-    for names in units(training, clip, grads):
-        exact = vector_norm([grads[name] for name in names], clip.norm_type)
-        with in_sequence():
-            found = vector_norm([grads[name].astype(dtype) for name in names], clip.norm_type)
-        if np.isfinite(exact) and np.isfinite(found) and exact:
-            lost = max(lost, abs(float(found / exact) - 1.0))
-    return lost
 
 
 NO_CHANGE = Update()
