@@ -79,6 +79,20 @@ def test_a_baseline_that_is_off_is_the_culprit_and_the_others_do_not_part(case: 
     assert {d.backend for d in found.diagnoses} == {"liar"}
 
 
+def test_where_the_baseline_has_no_curve_the_oracle_s_takes_its_place(case: CasePlan) -> None:
+    outcomes = {name: CellOutcome(case.id, "float32", name, Outcome.OK) for name in ("honest", "liar")}
+    outcomes["baseline"] = CellOutcome(case.id, "float32", "baseline", Outcome.UNSUPPORTED, message="no sgd")
+    judge = judge_of(case, {"baseline": HONEST, "honest": HONEST, "liar": WRONG}, without="baseline")
+    found = judge.judged(outcomes)
+    curves = [c for c in found.comparisons if not c.tensor.startswith("stage.")]
+    assert {(c.actual, c.expected) for c in curves} == {("honest", ORACLE), ("liar", ORACLE)}
+    assert {c.actual for c in curves if c.verdict.fails} == {"liar"}
+    rows = {row.backend: row for row in found.findings}
+    assert rows["honest"].expected == ORACLE
+    assert set(rows["honest"].curves["ratio"]) == {"loss", "grad_norm", "param", "state"}
+    assert not rows[ORACLE].curves["ratio"]
+
+
 def test_comparisons_are_curves_against_the_baseline_and_stages_against_the_oracle(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": WRONG})
     curves = {c.tensor: c for c in found.comparisons if c.expected == "honest"}

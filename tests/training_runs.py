@@ -159,12 +159,14 @@ def cut(curves: Curves, done: int, count: int) -> Curves:
     return replace(curves, first=done + 1, **shown)
 
 
-def judge_of(case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0) -> TrainingJudge:
-    """A judge of backends, the first of which is the baseline, that has seen all of their steps."""
+def judge_of(
+    case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0, without: str = ""
+) -> TrainingJudge:
+    """A judge of backends, the first of which is the baseline, that has seen all of their steps but `without`'s."""
     training, setting = case.params, setting_of(case, seed)
     specs = [BackendSpec(name, "numpy", ranks=lie.ranks) for name, lie in backends.items()]
     judge = TrainingJudge(case, dtype, setting, specs, specs[0].name, Ensemble("oracle", "~0", MEMBERS))
-    runs = {name: Run(training, dtype, setting, lie) for name, lie in backends.items()}
+    runs = {name: Run(training, dtype, setting, lie) for name, lie in backends.items() if name != without}
     done = 0
     while done < training.steps:
         count = min(CHUNK, training.steps - done)

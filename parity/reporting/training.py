@@ -166,8 +166,13 @@ def rest(run: TrainingRun) -> Iterator[str]:
             verb = "is" if len(off) == 1 else "are"
             yield f"the {listed(off)} of {row['backend']} {verb} off in a probe, and tolerated"
     if alone:
-        yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with"
+        yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
     yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing).items())
+
+
+def remedy(run: TrainingRun) -> str:
+    """What gives a curve where the baseline has none."""
+    return "" if run.rows[0]["ensemble"]["of"] == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
 def part_text(run: TrainingRun, row: Row) -> str:

@@ -138,6 +138,12 @@ class TrainingJudge:
         told = tuple(attributed(diagnoses, comparisons))
         return JudgedTraining(tuple(comparisons), told, tuple(findings), partings)
 
+    @property
+    def _expected(self) -> str:
+        """Whose curves the others are compared with: the baseline's, the oracle's where the baseline has none."""
+        alone = self.baseline not in self.curves.sides and ORACLE in self.curves.sides
+        return ORACLE if alone else self.baseline
+
     def _shown(self) -> list[str]:
         """The backends, and the oracle where its own curve was run."""
         return [*(n for n in self.sides if n in self.curves.sides), *([ORACLE] if ORACLE in self.curves.sides else [])]
@@ -183,7 +189,7 @@ class TrainingJudge:
     ) -> Iterator[Comparison]:
         """One backend against the baseline by its curves, and against the oracle by its stages."""
         if name != self.baseline:
-            stopped = next((o for n in (name, self.baseline) if (o := outcomes.get(n)) and ended(o)), None)
+            stopped = next((o for n in (name, self._expected) if (o := outcomes.get(n)) and ended(o)), None)
             for quantity in self._quantities(name):
                 yield self._excused(self._curve_comparison(name, quantity, kinds, stopped), kinds, drifts)
         yield from self._stage_comparisons(name, causes[name], kinds.get(name))
@@ -206,17 +212,18 @@ class TrainingJudge:
             for rule in self.case.tolerance.rules
         )
         rtol, atol = (limits.rtol, limits.atol) if given else (0.0, 0.0)
-        base = Comparison(self.case.id, self.dtype, quantity, name, self.baseline, Verdict.NOT_COMPARED, rtol, atol)
-        curve, expected = (self.curves.sides.get(side) for side in (name, self.baseline))
+        base = Comparison(self.case.id, self.dtype, quantity, name, self._expected, Verdict.NOT_COMPARED, rtol, atol)
+        curve, expected = (self.curves.sides.get(side) for side in (name, self._expected))
         if stopped is not None or curve is None or expected is None:
             told = "" if stopped is None else f"{stopped.backend}: {stopped.outcome.value}: {stopped.message}"
             return replace(base, message=told)
         metrics = curve_metrics(curve, expected, quantity, rtol, atol)
-        ratio = curve.worst(quantity)
+        alone = self._expected != self.baseline
+        ratio = curve.worst(quantity, own=alone)
         culprit = self._culprits(name, kinds) if ratio is not None and ratio >= OFF else ()
         verdict = curve_verdict(metrics, ratio, culprit, kinds, given=given)
         own = self.ensemble.of == ORACLE
-        theirs = expected.worst(quantity, own=True) if own else None
+        theirs = expected.worst(quantity, own=True) if own and not alone else None
         ratios = (curve.worst(quantity, own=True) if own else ratio, theirs)
         spread = self.curves.envelope.get(quantity, [])
         return replace(
@@ -290,12 +297,12 @@ class TrainingJudge:
         curve = self.curves.sides[name]
         side = self.sides.get(name)
         probes = side.ratios() if side is not None else {}
-        shown = curve.ratio if name != self.baseline else {}
+        shown = {} if name == self._expected else curve.ratio if self._expected == self.baseline else curve.own
         return TrainingFinding(
             case=self.case.id,
             dtype=self.dtype,
             backend=name,
-            expected=self.baseline,
+            expected=self._expected,
             steps=len(curve.loss),
             planned=self.training.steps,
             ensemble={"of": self.ensemble.of, "members": self.curves.n_members},
