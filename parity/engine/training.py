@@ -105,7 +105,9 @@ def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, 
     moving = numpy if of == ORACLE else next(spec for spec in plan.backends if spec.name == of)
     members = tuple(f"~{i}" for i in range(1, training.members + 1))
     seeds = {name: int(generator(plan.seed, case.id, name).integers(1, 2**31)) for name in members}
-    found += [Role(name, moving, dtype, as_member(recipe, dtype), seeds[name], recorded=False) for name in members]
+    for i, name in enumerate(members):
+        moved = as_member(recipe, dtype, 1 if i % 2 else -1)
+        found.append(Role(name, moving, dtype, moved, seeds[name], recorded=False))
     return tuple(found), Ensemble(of, UNMOVED if of == ORACLE else of, members)
 
 

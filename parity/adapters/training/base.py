@@ -282,11 +282,12 @@ class Trainer:
     def norm_kept(self, names: Sequence[str], norm_type: float) -> float:
         """By which factor the norm of these gradients is larger than it would be if it were summed in sequence; 1 where
         that is not asked for."""
-        if not self.recipe.get("norm_in_sequence") or not np.isfinite(norm_type):
+        order = self.recipe.get("norm_in_sequence")
+        if order is None or not np.isfinite(norm_type):
             return 1.0
         gradients = [np.ravel(self.exported(name, self.gradient(name))) for name in names]
         powers = np.abs(np.concatenate(gradients)) ** norm_type
-        lost = np.sum(powers, dtype=np.float64) / np.float64(np.add.accumulate(powers)[-1])
+        lost = np.sum(powers, dtype=np.float64) / np.float64(np.add.accumulate(powers[::order])[-1])
         return float(lost ** (1 / norm_type)) if np.isfinite(lost) else 1.0
 
     def update(self, number: int, rates: Sequence[float]) -> None:

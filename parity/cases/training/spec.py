@@ -177,12 +177,14 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
-def as_member(recipe: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+def as_member(recipe: Mapping[str, Any], dtype: str, order: int = 1) -> dict[str, Any]:
     """The message for a member of an ensemble: with every rate, beta and other fraction as `dtype` keeps it, and with
-    the norm that gradients are clipped by as the sum of their powers one after the other.
+    the norm that gradients are clipped by as the sum of their powers one after the other, from the first on or (`order`
+    -1) from the last.
 
     A careful kernel may keep its attributes in the dtype that it computes in: 1 - 0.999 is then off by 1.3e-5 in
-    float32. And it may add up as it comes: 0.7 million squares then lose 4e-4 of a norm, in every step about as much.
+    float32. And it may add up as it comes: 0.7 million squares then lose up to 1e-3 of a norm, in every step about as
+    much, and most where the large ones come first.
     So the members of an ensemble do both, as their weights are moved.
     """
 
@@ -195,4 +197,4 @@ def as_member(recipe: Mapping[str, Any], dtype: str) -> dict[str, Any]:
         return {key: narrowed(value) for key, value in values.items()}
 
     groups = [{**group, "options": options(group["options"])} for group in recipe["groups"]]
-    return {**recipe, "groups": groups, "schedule": options(recipe["schedule"]), "norm_in_sequence": True}
+    return {**recipe, "groups": groups, "schedule": options(recipe["schedule"]), "norm_in_sequence": order}

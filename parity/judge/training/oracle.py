@@ -145,6 +145,9 @@ class StepOracle:
         """`clipped.<parameter>` and `norm`, from the side's own gradients."""
         seen = probe.group("grad")
         grads = self.gathered(seen, "grad", run) if seen else self.gradients(probe, changes, run)
+        if run is not None and run % 6 == 4:
+            # What a sum in sequence loses depends on whether the large numbers come first.
+            grads = dict(reversed(grads.items()))
         found, norm = clipped(self.training, grads, changes.clipping)
         return {**{f"clipped.{n}": v for n, v in found.items()}, "norm": norm}
 
