@@ -140,6 +140,17 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, adapter: str) -> None:
     assert "rank 1 exited with status 7 in the middle of its work" in reply["message"]
 
 
+def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
+    ops = f"import threading\n{IN_RANK_1}threading.Timer(0.3, os._exit, [7]).start()\n"
+    with desk(tmp_path, "torch", ops, ranks=2) as two:
+        two.train(mlp())
+        assert two.ask("steps", count=1)[0]["outcome"] == "ok"
+        time.sleep(1.0)
+        reply, _ = two.ask("steps", count=1)
+    assert reply["outcome"] == "crash"
+    assert "rank 1 exited with status 7" in reply["message"]
+
+
 @pytest.mark.frameworks
 @pytest.mark.parametrize("adapter", EACH)
 def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str) -> None:

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from itertools import chain
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class Ranks:
             spawn({**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)
         ]
         self.unread = [b""] * count
+        self.ended: Set[int] = set()
         self.ready = select.poll()
         self.rank_of = {process.stdout.fileno(): i for i, process in enumerate(self.processes)}  # type: ignore[union-attr]
         for descriptor in self.rank_of:
@@ -80,9 +81,11 @@ class Ranks:
         asked = range(len(self.processes)) if request["do"] in LED else range(1)
         answers = Answers(request, asked)
         for rank in asked:
-            # A rank that has ended is found so by its replies.
+            # A rank that has just ended is found so by its replies.
             with contextlib.suppress(OSError):
                 write(self.processes[rank], request_to(rank, request))
+        for rank in self.ended.intersection(asked):
+            answers.take(rank, None, self.processes[rank])
         while answers.expected() > 0:
             for rank, message in self.listen(answers.expected()):
                 answers.take(rank, message, self.processes[rank])
@@ -96,6 +99,7 @@ class Ranks:
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 self.ready.unregister(descriptor)
+                self.ended.add(rank)
                 found.insert(0, (rank, None))
             *whole, self.unread[rank] = (self.unread[rank] + chunk).split(b"\n")
             found.extend((rank, json.loads(line)) for line in whole)
