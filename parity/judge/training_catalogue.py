@@ -70,8 +70,8 @@ TRAININGS = (
             "everywhere. It is part of the evidence; 0 is an option that was forgotten."
         ),
         known_in=(
-            "No framework is wrong here, but defaults differ: Adagrad's eps is 1e-10 in PyTorch and 1e-6 in "
-            "PaddlePaddle, and a port that leaves options to their defaults trains otherwise."
+            "No framework is wrong here, but defaults differ: RMSprop's alpha is 0.99 in PyTorch, and PaddlePaddle "
+            "calls it rho and has 0.95. A port that leaves options to their defaults trains otherwise."
         ),
     ),
     Entry(
