@@ -114,7 +114,7 @@ def contenders(actual: Any, expected: Any) -> dict[str, Callable[[], object]]:
     """Every way to compare the two that this interpreter has."""
     import numpy as np
 
-    from parity.judge.metrics import compare
+    from parity.judge.compare.metrics import compare
 
     rtol, atol = TOLERANCES[actual.dtype.name]
     ways: dict[str, Callable[[], object]] = {

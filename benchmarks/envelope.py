@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from parity.judge.envelope import OFF
-from parity.reporting.results import read_results
+from parity.judge.bound.envelope import OFF
+from parity.reporting.results.results import read_results
 
 CONFIG = Path(__file__).with_name("clean.yaml")
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from parity.reporting.outputs import RENDERERS, Outputs
-from parity.reporting.results import read_results
+from parity.reporting.results.outputs import RENDERERS, Outputs
+from parity.reporting.results.results import read_results
 
 WRONG = """
 import numpy as np

@@ -25,12 +25,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from parity.config.plan import CasePlan
-from parity.judge.training import JudgedTraining
-from parity.reporting.record import cpu_model
-from parity.reporting.results import read_results
-from tests.test_training_diagnoses import CASES, FAULTS, SILENT
-from tests.test_training_faults import CONVOLUTION, PERCEPTRON, TRANSFORMER, config
-from tests.training_runs import HONEST, Lie, judged, planned
+from parity.reporting.results.record import cpu_model
+from parity.reporting.results.results import read_results
+from parity.training.judge.judge import JudgedTraining
+from tests.training.runs import HONEST, Lie, judged, planned
+from tests.training.test_diagnoses import CASES, FAULTS, SILENT
+from tests.training.test_faults import CONVOLUTION, PERCEPTRON, TRANSFORMER, config
 
 DTYPES = ("float32", "float64")
 

@@ -29,7 +29,7 @@ from parity.engine.backend import hello
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerProcess
 from parity.engine.slots import Scratch, Slots
-from parity.judge.metrics import compare
+from parity.judge.compare.metrics import compare
 
 GOAL = 1.3
 OPS = """

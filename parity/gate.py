@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parity.judge.verdict import Comparison
+    from parity.judge.compare.verdict import Comparison
 
 PASSED = 0
 MISMATCH = 1

@@ -15,7 +15,7 @@ from parity.adapters import ADAPTERS
 from parity.adapters.base import Adapter
 from parity.cases import OPS
 from parity.config.plan import BackendSpec
-from parity.reporting.console import stdout_console
+from parity.reporting.console.run import stdout_console
 
 
 def ops_table() -> None:

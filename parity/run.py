@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity import gate
-from parity.cases.training.spec import TRAIN
 from parity.config.plan import ORACLE, BackendSpec, Plan
 from parity.engine import (
     BackendInfo,
@@ -29,19 +28,19 @@ from parity.engine import (
     execute,
 )
 from parity.engine.inputs import slug
-from parity.judge import ledger as deviations
+from parity.judge import known as deviations
 from parity.judge.case import CaseJudge
-from parity.judge.diagnosis import Diagnosis
-from parity.judge.judge import consult_oracle
-from parity.judge.memory import Memory
-from parity.judge.verdict import Comparison
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
-from parity.reporting import record
-from parity.reporting.cells import cells, counts
-from parity.reporting.kept import file_name, side_folders
-from parity.reporting.ledger_rows import ledger_row
-from parity.reporting.outputs import IN_RUN_DIR, Outputs, write_run_files
-from parity.reporting.results import (
+from parity.reporting.results import record
+from parity.reporting.results.cells import cells, counts
+from parity.reporting.results.kept import file_name, side_folders
+from parity.reporting.results.known_rows import ledger_row
+from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
+from parity.reporting.results.results import (
     FILE_NAME,
     Results,
     ResultsError,
@@ -51,7 +50,8 @@ from parity.reporting.results import (
     summarize,
     write_atomically,
 )
-from parity.reporting.resume import Finished, ResumeError, comparison, diagnosis, finished, key
+from parity.reporting.results.resume import Finished, ResumeError, comparison, diagnosis, finished, key
+from parity.training.spec import TRAIN
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
@@ -153,7 +153,7 @@ def run_and_show(
     """
     from rich.console import Console
 
-    from parity.reporting.progress import reporter_for
+    from parity.reporting.console.progress import reporter_for
 
     n_cells = sum(len(case.dtypes) for case in plan.cases if case.op != TRAIN)
     with outputs.silenced():
@@ -173,7 +173,7 @@ def run_and_show(
 
 def show(results: Results, *, verbosity: int = 0) -> None:
     """Print results as tables on stdout."""
-    from parity.reporting.console import render, stdout_console
+    from parity.reporting.console.run import render, stdout_console
 
     render(results, stdout_console(), verbosity=verbosity)
 
@@ -239,7 +239,7 @@ def train(ledger: Ledger, observer: Observer) -> Iterator[None]:
     """Run the trainings and take them in; yields after each."""
     if all(case.op != TRAIN for case in ledger.plan.cases):
         return
-    from parity.training import trainings
+    from parity.training.run import trainings
 
     def observe(event: Event) -> None:
         observer.on_event(event, take_in(ledger, event, {}))

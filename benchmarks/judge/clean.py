@@ -17,7 +17,7 @@ from benchmarks.judge.report import percent, upper_bound
 from benchmarks.judge.runs import DTYPES, ZERO, parity
 from benchmarks.judge.score import by_cell, causes_of
 from parity.cases import OPS
-from parity.reporting.results import Results, read_results
+from parity.reporting.results.results import Results, read_results
 
 BACKENDS = ("torch", "paddle", "oneflow", "numpy")
 TABLE = "benchmarks/README.md, table of what reaches 8"

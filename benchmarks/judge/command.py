@@ -19,7 +19,7 @@ from benchmarks.judge.measure import measure
 from benchmarks.judge.report import Report, render
 from benchmarks.judge.runs import ZERO, Run, Size, execute, healthy_runs, plan_runs
 from benchmarks.judge.score import Cell, score
-from parity.reporting.results import read_results
+from parity.reporting.results.results import read_results
 
 QUICK = Size(n_cases=2, n_faults=22, n_healthy=2)
 FULL = Size(n_cases=14, n_faults=8, n_healthy=3)

@@ -23,7 +23,7 @@ from benchmarks.judge.local import compute
 from benchmarks.judge.runs import Run
 from parity.config.plan import DEFAULT_TOLERANCES
 from parity.engine.inputs import slug
-from parity.reporting.results import Results, Row
+from parity.reporting.results.results import Results, Row
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 DETECTABLE = 8.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.judge.faults import Fault, Healthy
 from benchmarks.judge.measure import Effect
 from benchmarks.judge.runs import Run
-from parity.reporting.results import Results, Row
+from parity.reporting.results.results import Results, Row
 
 NOT_IDENTIFIABLE = "not-identifiable"
 HARMLESS = ("rounding", "degenerate-gradient")

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 ADAPTERS = {
-    "torch": "parity.adapters.torch_adapter:TorchAdapter",
-    "paddle": "parity.adapters.paddle_adapter:PaddleAdapter",
-    "oneflow": "parity.adapters.oneflow_adapter:OneflowAdapter",
-    "numpy": "parity.adapters.numpy_adapter:NumpyAdapter",
+    "torch": "parity.adapters.torch.adapter:TorchAdapter",
+    "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
+    "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
+    "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to the place of its class."""
 
 MODES = {
-    "torch:compile": "parity.adapters.torch_modes:TorchCompile",
-    "torch:channels_last": "parity.adapters.torch_modes:TorchChannelsLast",
-    "torch:amp-bf16": "parity.adapters.torch_modes:TorchAmp",
-    "torch:tf32": "parity.adapters.torch_modes:TorchTf32",
-    "paddle:static": "parity.adapters.paddle_modes:PaddleStatic",
-    "paddle:amp-bf16": "parity.adapters.paddle_modes:PaddleAmp",
-    "oneflow:graph": "parity.adapters.oneflow_modes:OneflowGraph",
-    "oneflow:amp-bf16": "parity.adapters.oneflow_modes:OneflowAmp",
+    "torch:compile": "parity.adapters.torch.modes:TorchCompile",
+    "torch:channels_last": "parity.adapters.torch.modes:TorchChannelsLast",
+    "torch:amp-bf16": "parity.adapters.torch.modes:TorchAmp",
+    "torch:tf32": "parity.adapters.torch.modes:TorchTf32",
+    "paddle:static": "parity.adapters.paddle.modes:PaddleStatic",
+    "paddle:amp-bf16": "parity.adapters.paddle.modes:PaddleAmp",
+    "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",
+    "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
 }
 """Adapter and mode, other than eager, to the place of its class."""
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from parity.adapters.training.base import Trainer
-    from parity.adapters.training.job import TrainJob
+    from parity.training.worker.job import TrainJob
+    from parity.training.worker.trainer import Trainer
 
 
 @dataclass(frozen=True)

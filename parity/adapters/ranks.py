@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from parity.adapters.base import Adapter, Job, Unsupported
-from parity.adapters.oneflow_adapter import OneflowAdapter
-from parity.adapters.paddle_adapter import PaddleAdapter
-from parity.adapters.torch_adapter import TorchAdapter
+from parity.adapters.oneflow.adapter import OneflowAdapter
+from parity.adapters.paddle.adapter import PaddleAdapter
+from parity.adapters.torch.adapter import TorchAdapter
 
 
 class Ranked(Adapter):
@@ -22,7 +22,7 @@ class Ranked(Adapter):
 class TorchRanks(Ranked, TorchAdapter):
     """torch.distributed over gloo."""
 
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.ranks:TorchRanksTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.rank_trainer:TorchRanksTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         super().__init__(device, threads, mode, ranks)
@@ -32,7 +32,7 @@ class TorchRanks(Ranked, TorchAdapter):
 class PaddleRanks(Ranked, PaddleAdapter):
     """paddle.distributed over gloo."""
 
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.ranks:PaddleRanksTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.rank_trainer:PaddleRanksTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # What `python -m paddle.distributed.launch` sets.
@@ -52,4 +52,4 @@ class PaddleRanks(Ranked, PaddleAdapter):
 class OneflowRanks(Ranked, OneflowAdapter):
     """OneFlow reads the variables that its launcher sets."""
 
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.training.ranks:OneflowRanksTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.rank_trainer:OneflowRanksTrainer"}

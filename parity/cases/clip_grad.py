@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from parity.cases.draw import Normal, Shape
+from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
-from parity.cases.summation import total
 
 TORCH_EPS = 1e-6
 GRADS = Input("grads", default=Normal(), listed=True)

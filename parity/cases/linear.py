@@ -9,7 +9,7 @@ from typing import Any
 import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.exact import matmul
+from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
 
 

@@ -17,8 +17,8 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.draw import Shape, Uniform
+from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Fit, Input, Knob, require_shape
-from parity.cases.summation import total
 
 Axes = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from parity.cli.group import example, fail, main
 from parity.gate import FAIL_ON
 
 if TYPE_CHECKING:
-    from parity.reporting.diff import Diff
+    from parity.reporting.diff.compare import Diff
 
 
 @main.command(
@@ -67,9 +67,9 @@ def diff(
     Exit code: 0 nothing is worse, 1 something is new or worse, 2 the command is wrong or a run cannot be read,
     3 nothing is new or worse but something of RUN_A was not compared in RUN_B, or nothing could be compared.
     """
-    from parity.reporting.diff import compare
-    from parity.reporting.diff_sides import DiffError
-    from parity.reporting.results import ResultsError
+    from parity.reporting.diff.compare import compare
+    from parity.reporting.diff.sides import DiffError
+    from parity.reporting.results.results import ResultsError
 
     if not math.isfinite(factor):
         raise click.BadParameter(f"{factor} is not a factor", param_hint="--factor")
@@ -90,8 +90,9 @@ def diff(
 
 def write_files(found: Diff, markdown: Path | None, html: Path | None) -> None:
     """Write the files that were asked for; raises OSError."""
-    from parity.reporting import diff_html, diff_markdown
-    from parity.reporting.results import write_atomically
+    from parity.reporting.diff import html as diff_html
+    from parity.reporting.diff import markdown as diff_markdown
+    from parity.reporting.results.results import write_atomically
 
     if markdown is not None:
         write_atomically(markdown, diff_markdown.markdown(found))
@@ -101,9 +102,9 @@ def write_files(found: Diff, markdown: Path | None, html: Path | None) -> None:
 
 def show(found: Diff, *, as_json: bool, verbosity: int) -> None:
     """Print a diff on stdout, as tables or as a document."""
-    from parity.reporting.console import stdout_console
-    from parity.reporting.diff_console import render
-    from parity.reporting.diff_document import as_json as document_text
+    from parity.reporting.console.run import stdout_console
+    from parity.reporting.diff.console import render
+    from parity.reporting.diff.document import as_json as document_text
 
     if as_json:
         click.echo(document_text(found))

@@ -16,7 +16,7 @@ from parity import __version__
 from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
-    from parity.reporting.outputs import Outputs
+    from parity.reporting.results.outputs import Outputs
 
 MAX_THREADS = 256
 """More threads or workers than this start a fork storm on any machine that tests run on."""
@@ -85,7 +85,7 @@ def output_options(command: Any) -> Any:
 
 def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files: str | None) -> Outputs:
     """What the values of `output_options` ask for; a UsageError where two documents want stdout."""
-    from parity.reporting.outputs import STDOUT, Outputs
+    from parity.reporting.results.outputs import STDOUT, Outputs
 
     asked = {name.replace("_", "-"): path for name, path in files.items() if path is not None}
     asked |= {"json": STDOUT} if as_json else {}

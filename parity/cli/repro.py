@@ -32,8 +32,8 @@ def repro(
     gone. Exit code: 0 written, 2 the command is wrong or there is nothing to show, 3 what was written could not be
     printed.
     """
-    from parity.reporting.explain import ExplainError
-    from parity.reporting.results import ResultsError
+    from parity.reporting.console.explain import ExplainError
+    from parity.reporting.results.results import ResultsError
     from parity.repro import ReproError
     from parity.repro.write import Written, write_scripts
 

@@ -112,7 +112,7 @@ def run(
     could not be compared, 130 interrupted (what was finished is kept, and --resume goes on).
     """
     from parity.engine import EngineOptions
-    from parity.reporting.resume import ResumeError
+    from parity.reporting.results.resume import ResumeError
     from parity.run import claim, run_and_show
 
     if not math.isfinite(timeout):
@@ -154,7 +154,7 @@ def run(
 @click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
-    from parity.reporting.answer import plural
+    from parity.reporting.text.answer import plural
 
     plan = load(configs, selection)
     ops = tuple(case for case in plan.cases if not case.trains)
@@ -167,7 +167,7 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     if audit and n_trainings:
         click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
     if audit and ops:
-        from parity.reporting.audit import audit_and_show
+        from parity.reporting.console.audit import audit_and_show
 
         audit_and_show(replace(plan, cases=ops))
 

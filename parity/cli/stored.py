@@ -26,8 +26,8 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
     The exit code is 0 whatever the run found, and 2 where there is no run or a file cannot be written.
     """
-    from parity.reporting.outputs import write_asked
-    from parity.reporting.results import ResultsError, read_results
+    from parity.reporting.results.outputs import write_asked
+    from parity.reporting.results.results import ResultsError, read_results
     from parity.run import show
 
     wanted = outputs(**asked)
@@ -55,9 +55,9 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 @click.option("--tensor", metavar="GLOB", help="Of the case, only these tensors.")
 def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None) -> None:
     """Tell what a diagnosis means, or all that the run in RUN_DIR knows about CASE (an id, or a part of one)."""
-    from parity.reporting.console import stdout_console
-    from parity.reporting.explain import ExplainError, explain_case, explain_id, explain_list
-    from parity.reporting.results import ResultsError
+    from parity.reporting.console.explain import ExplainError, explain_case, explain_id, explain_list
+    from parity.reporting.console.run import stdout_console
+    from parity.reporting.results.results import ResultsError
 
     if (subject is None) != as_list or (case is not None and as_list):
         raise click.UsageError("name a diagnosis, or a run directory and a case, or give --list")

@@ -19,7 +19,7 @@ from parity.config.overrides import Overrides
 from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
 from parity.config.select import Draft, select
 from parity.config.tolerances import check_tensor_names, parse_tolerance
-from parity.config.training import build_trainings, is_training
+from parity.training.config.case import build_trainings, is_training
 
 DEFAULT_DTYPES = ("float32", "float64")
 MAX_SEED = 2**63 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from parity.cases.training.spec import Training
+from parity.training.spec import Training
 
 ORACLE_BYTES = 64
 BACKEND_BYTES = 24

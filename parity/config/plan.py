@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.draw import TensorPlan
-from parity.cases.training.spec import TRAIN
+from parity.training.spec import TRAIN
 
 ORACLE = "oracle"
 """The reserved name of the NumPy oracle on the `expected` side of a comparison."""

@@ -14,24 +14,24 @@ from pydantic import TypeAdapter
 from parity.cases import OPS
 from parity.cases.draw import COARSENESS, DISTRIBUTIONS, Special
 from parity.cases.op import Input, Op
-from parity.cases.training.data import GENERATORS
-from parity.cases.training.kinds import KINDS, Kind
-from parity.cases.training.presets import PRESETS
-from parity.cases.training.schedules import SCHEDULES
-from parity.cases.training.spec import TRAIN
 from parity.config.backends import ADAPTERS, MAX_RANKS
 from parity.config.backends import KEYS as BACKEND_KEYS
-from parity.config.datasets import RowOptions
 from parity.config.documents import VERSION
 from parity.config.known import MEASURED, UNSUPPORTED, KnownEntry
 from parity.config.loader import MAX_SEED
 from parity.config.plan import Tolerance
-from parity.config.recipes import CLIPS, EXCLUDES, STEP, optimizers
 from parity.config.sweep import SCALARS
 from parity.config.tensors import MAX_AXES
-from parity.config.training import COUNTS, KIND, NAMED, ROOTS, EnsembleOptions
 from parity.config.tree import DRAW_KEYS
 from parity.diagnoses import DIAGNOSES
+from parity.training.config.case import COUNTS, KIND, NAMED, ROOTS, EnsembleOptions
+from parity.training.config.data import RowOptions
+from parity.training.config.recipe import CLIPS, EXCLUDES, STEP, optimizers
+from parity.training.data import GENERATORS
+from parity.training.layers import KINDS, Kind
+from parity.training.presets import PRESETS
+from parity.training.schedules import SCHEDULES
+from parity.training.spec import TRAIN
 
 Schema = dict[str, Any]
 

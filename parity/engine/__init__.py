@@ -4,8 +4,8 @@ from parity.engine.backend import Announced, BackendLost, BackendStarted, Engine
 from parity.engine.engine import CasePrepared, CellFinished, Event, execute
 from parity.engine.inputs import Prepared
 from parity.engine.starting import BackendInfo
-from parity.engine.training import TrainingAdvanced, TrainingFinished
 from parity.outcome import CellOutcome, Outcome, Output
+from parity.training.lockstep.session import TrainingAdvanced, TrainingFinished
 
 __all__ = [
     "Announced",

@@ -12,7 +12,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from parity.cases.training.spec import TRAIN
 from parity.config.plan import CasePlan, Plan
 from parity.engine.backend import (
     Announced,
@@ -29,8 +28,9 @@ from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
 from parity.engine.slots import Scratch, Slots
 from parity.engine.starting import replaceable
-from parity.engine.training import TrainingAdvanced, TrainingFinished
 from parity.outcome import CellOutcome, Outcome
+from parity.training.lockstep.session import TrainingAdvanced, TrainingFinished
+from parity.training.spec import TRAIN
 
 MIN_CELLS_AHEAD = 64
 MAX_CELLS_AHEAD = 1024

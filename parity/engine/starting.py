@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity import environments
-from parity.cases.training.spec import TRAIN
 from parity.config.plan import BackendSpec, CasePlan
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.outcome import Outcome
+from parity.training.spec import TRAIN
 
 PROTOCOL = 1
 START_TIMEOUT_S = 300.0

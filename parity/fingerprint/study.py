@@ -28,9 +28,9 @@ from parity.fingerprint.experiments import EXPERIMENTS, Experiment
 from parity.fingerprint.precision import PRECISIONS
 from parity.gate import INCOMPLETE, INTERRUPTED, PASSED
 from parity.outcome import Outcome
-from parity.reporting.drift_plot import Line, svg
-from parity.reporting.record import backend_row, cpu_model
-from parity.reporting.results import new_directory, write_atomically
+from parity.reporting.plots.drift import Line, svg
+from parity.reporting.results.record import backend_row, cpu_model
+from parity.reporting.results.results import new_directory, write_atomically
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
@@ -100,8 +100,8 @@ def fingerprint_and_show(request: Request, *, as_json: bool = False) -> int:
     from rich.console import Console
 
     from parity.fingerprint.table import render
-    from parity.reporting.console import stdout_console
-    from parity.reporting.progress import reporter_for
+    from parity.reporting.console.progress import reporter_for
+    from parity.reporting.console.run import stdout_console
 
     study = conduct(request, reporter_for(Console(stderr=True), n_cells(request), quiet=False))
     if as_json:

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
-from parity.judge.causes import UNSTABLE, Cause, replaced, standing_causes
-from parity.judge.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
-from parity.judge.factors import element_counts, multiplied
-from parity.judge.generic import EXACT
-from parity.judge.judge import consult_oracle
-from parity.judge.lab import WIDE, Lab, Predicted, Prediction, Question, is_gradient, ratio
-from parity.judge.places import holds, moved_to
-from parity.judge.search import CLEAR
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.causes import UNSTABLE, Cause, replaced, standing_causes
+from parity.judge.diagnose.factors import element_counts, multiplied
+from parity.judge.diagnose.generic import EXACT
+from parity.judge.diagnose.lab import WIDE, Lab, Predicted, Prediction, Question, is_gradient, ratio
+from parity.judge.diagnose.places import holds, moved_to
+from parity.judge.diagnose.search import CLEAR
 
 MAX_WORK = 5e6
 """Input elements times hypotheses, over all dtypes: about three seconds. A larger case is left out, which is said."""

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.causes import DEGRADED, SEMANTIC, UNSTABLE
-from parity.judge.diagnosis import Diagnosis
-from parity.judge.envelope import (
+from parity.judge.bound.envelope import (
     FIRST_RUNS,
     OFF,
     UNIT_ROUNDOFF,
@@ -28,12 +26,14 @@ from parity.judge.envelope import (
     error_ratio,
     size,
 )
-from parity.judge.findings import Searched, diagnoses_of, rounding_diagnoses
-from parity.judge.judge import CellJudge, Oracle
-from parity.judge.lab import Lab, Observed
-from parity.judge.memory import Memory
-from parity.judge.search import Found, confirm, recalled, search
-from parity.judge.verdict import Comparison, Verdict
+from parity.judge.compare.cell import CellJudge, Oracle
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.findings import Searched, diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.lab import Lab, Observed
+from parity.judge.diagnose.memory import Memory
+from parity.judge.diagnose.search import Found, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.config.plan import Tolerance
-from parity.judge.metrics import Metrics, compare
+from parity.judge.compare.metrics import Metrics, compare
 
 Array = NDArray[Any]
 

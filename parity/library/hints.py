@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.formats import FORMATS
+from parity.cases.exact.formats import FORMATS
 from parity.config.plan import Tolerance
-from parity.judge.factors import EXTREME, NEAR, best_factor
-from parity.judge.generic import EXACT, lies_on
-from parity.judge.lab import Predicted
-from parity.judge.locality import contents, describe
-from parity.judge.places import arrangements
+from parity.judge.diagnose.factors import EXTREME, NEAR, best_factor
+from parity.judge.diagnose.generic import EXACT, lies_on
+from parity.judge.diagnose.lab import Predicted
+from parity.judge.diagnose.locality import contents, describe
+from parity.judge.diagnose.places import arrangements
 from parity.library.distance import excess, widened
 from parity.library.measure import MAX_ELEMENTS, Judge, sides_of
 from parity.library.pairs import Pair

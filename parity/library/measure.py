@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.formats import FORMATS
+from parity.cases.exact.formats import FORMATS
 from parity.config.plan import Tolerance
-from parity.judge.judge import vacuous
-from parity.judge.metrics import Metrics
+from parity.judge.compare.cell import vacuous
+from parity.judge.compare.metrics import Metrics
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
 from parity.library.distance import excess, measure
 from parity.library.limits import Limits

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.judge.envelope import OFF
-from parity.judge.metrics import Metrics
+from parity.judge.bound.envelope import OFF
+from parity.judge.compare.metrics import Metrics
 from parity.library.report import Agreement, Errors, Report, Row
 
 MAX_SHOWN = 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from parity.config.plan import Tolerance
-from parity.judge.metrics import Metrics
+from parity.judge.compare.metrics import Metrics
 from parity.outcome import Judgement
 
 Index = tuple[int, ...]

@@ -12,7 +12,7 @@ from parity.engine.inputs import slug
 from parity.library.arrays import Tensor
 from parity.library.check import tensors_of
 from parity.library.report import Report
-from parity.reporting.results import new_directory
+from parity.reporting.results.results import new_directory
 
 MAX_SAVED = 100
 

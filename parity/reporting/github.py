@@ -18,12 +18,12 @@ from typing import TextIO
 
 from parity import gate
 from parity.config.nodes import printable
-from parity.reporting.answer import answer
-from parity.reporting.cell_text import commands, failing_entries, headline, place, run_dir_of
-from parity.reporting.cells import Cell, Status, cells
 from parity.reporting.markdown import LEAST, markdown
-from parity.reporting.results import Results
-from parity.reporting.safe import bounded
+from parity.reporting.results.cells import Cell, Status, cells
+from parity.reporting.results.results import Results
+from parity.reporting.text.answer import answer
+from parity.reporting.text.cell_text import commands, failing_entries, headline, place, run_dir_of
+from parity.reporting.text.safe import bounded
 
 MAX_ANNOTATIONS = 10
 SUMMARY_LIMIT = 1024 * 1024

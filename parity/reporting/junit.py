@@ -23,8 +23,10 @@ from xml.etree import ElementTree as Xml
 
 from parity import gate
 from parity.config.nodes import printable
-from parity.reporting.answer import answer
-from parity.reporting.cell_text import (
+from parity.reporting.results.cells import LABELS, Cell, Status, cells
+from parity.reporting.results.results import Results
+from parity.reporting.text.answer import answer
+from parity.reporting.text.cell_text import (
     accepted_text,
     case_rows,
     commands,
@@ -35,9 +37,7 @@ from parity.reporting.cell_text import (
     place,
     run_dir_of,
 )
-from parity.reporting.cells import LABELS, Cell, Status, cells
-from parity.reporting.results import Results
-from parity.reporting.safe import bounded
+from parity.reporting.text.safe import bounded
 
 TEXT_LIMIT = 8_000
 """Bytes of one text."""

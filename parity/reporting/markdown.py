@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.config.nodes import printable
-from parity.reporting.answer import answer, causes, plural, suspects
-from parity.reporting.cell_text import (
+from parity.reporting.results.cells import Cell, Status, cells, counts, counts_text
+from parity.reporting.results.results import Results
+from parity.reporting.text.answer import answer, causes, plural, suspects
+from parity.reporting.text.cell_text import (
     NO_RESULT,
     accepted_text,
     case_rows,
@@ -22,13 +24,11 @@ from parity.reporting.cell_text import (
     headline,
     run_dir_of,
 )
-from parity.reporting.cells import Cell, Status, cells, counts, counts_text
-from parity.reporting.reasons import factor
-from parity.reporting.results import Results
-from parity.reporting.safe import bounded, code, fenced, html_code, prose
-from parity.reporting.training import HEAD as TRAINING_HEAD
-from parity.reporting.training import TrainingRun, brief, training_runs
-from parity.reporting.training import table_row as side_texts
+from parity.reporting.text.reasons import factor
+from parity.reporting.text.safe import bounded, code, fenced, html_code, prose
+from parity.training.report.view import HEAD as TRAINING_HEAD
+from parity.training.report.view import TrainingRun, brief, training_runs
+from parity.training.report.view import table_row as side_texts
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""

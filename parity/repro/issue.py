@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from parity.judge.catalogue import CATALOGUE
-from parity.judge.envelope import OFF
-from parity.reporting.evidence import evidence_text, residual_text
-from parity.reporting.results import Results, Row, as_number
-from parity.reporting.safe import code, fenced, longest_run
-from parity.reporting.safe import prose as said
+from parity.judge.bound.envelope import OFF
+from parity.judge.catalogue.entries import CATALOGUE
+from parity.reporting.results.results import Results, Row, as_number
+from parity.reporting.text.evidence import evidence_text, residual_text
+from parity.reporting.text.safe import code, fenced, longest_run
+from parity.reporting.text.safe import prose as said
 from parity.repro.recipe import Recipe
 from parity.repro.words import ANOTHER, convention, few, reasons, recorded, sides, subject, title, user_file, versions
 

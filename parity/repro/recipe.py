@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.op import Op, call_params, default_params
-from parity.cases.training.spec import TRAIN
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
-from parity.judge.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
-from parity.judge.verdict import Verdict
-from parity.reporting.cells import Cell, ratio_of
-from parity.reporting.kept import KeptError, kept_path, load, side_folders
-from parity.reporting.reasons import CaseRows
-from parity.reporting.results import Results, Row, as_number
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
+from parity.judge.compare.verdict import Verdict
+from parity.reporting.results.cells import Cell, ratio_of
+from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results.results import Results, Row, as_number
+from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
+from parity.training.spec import TRAIN
 
 EXACT = "exact"
 """What the oracle is called in a script."""

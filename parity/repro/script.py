@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parity.environments.interpreter import THREAD_VARIABLES
-from parity.judge.envelope import WORK
-from parity.judge.verdict import Verdict
+from parity.judge.bound.envelope import WORK
+from parity.judge.compare.verdict import Verdict
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, Recipe
 from parity.repro.source import Calls, adapter_class, calls, has_method, has_mode

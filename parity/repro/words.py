@@ -9,13 +9,13 @@ from pathlib import PurePath
 from typing import Any
 
 from parity.config.nodes import printable
-from parity.judge.catalogue import CATALOGUE, Entry
-from parity.judge.verdict import Verdict
-from parity.reporting.answer import plural
-from parity.reporting.cells import Cell
-from parity.reporting.evidence import HARMLESS
-from parity.reporting.reasons import listed, reason
-from parity.reporting.results import Results
+from parity.judge.catalogue.entries import CATALOGUE, Entry
+from parity.judge.compare.verdict import Verdict
+from parity.reporting.results.cells import Cell
+from parity.reporting.results.results import Results
+from parity.reporting.text.answer import plural
+from parity.reporting.text.evidence import HARMLESS
+from parity.reporting.text.reasons import listed, reason
 from parity.repro.literals import Code, paragraph
 from parity.repro.recipe import Check, Recipe, host_of, lacks
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from parity.config.nodes import printable
-from parity.reporting.cell_text import case_rows
-from parity.reporting.cells import Cell, cells
-from parity.reporting.explain import case_called, choices, hint
-from parity.reporting.results import Results, read_results, write_atomically
+from parity.reporting.console.explain import case_called, choices, hint
+from parity.reporting.results.cells import Cell, cells
+from parity.reporting.results.results import Results, read_results, write_atomically
+from parity.reporting.text.cell_text import case_rows
 from parity.repro import ReproError
 from parity.repro.issue import issue
 from parity.repro.recipe import Recipe, recipe, shown

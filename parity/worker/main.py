@@ -25,7 +25,7 @@ A worker has at most one training; cells may come between its steps. Its replies
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,
 `buffer.<name>`, `grad.<name>` and `clipped.<name>` (before and after clipping), `output`, `loss`, `lr`, `norm`, `rows`.
 
-train   {"do": "train", "spec": {...},                `parity.cases.training.spec.message`
+train   {"do": "train", "spec": {...},                `parity.training.spec.message`
          "dtype": "float32", "x": "x.npy", "target": "target.npy",    the data set [rows, ...]
          "order": "order.npy",                        [steps, batch]: the rows of every step
          "tensors": {"linear0.weight": "...npy"},     parameters and buffers as they start
@@ -61,9 +61,9 @@ from typing import Any, Dict
 
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
+from parity.training.worker.ranks import is_led, lead, telling
+from parity.training.worker.requests import REQUESTS, TrainingDesk
 from parity.worker.cell import Backend, run_cell
-from parity.worker.ranks import is_led, lead, telling
-from parity.worker.training import REQUESTS, TrainingDesk
 from parity.worker.user_ops import UserOps, UserOpsError
 
 PROTOCOL = 1

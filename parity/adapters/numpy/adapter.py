@@ -1,0 +1,80 @@
+"""NumPy: the oracle's own lines in the dtype under test, and the home of user ops that bring their own backward.
+
+The one adapter that looks into another room: its framework is `parity.cases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from parity.adapters.base import Adapter, Job, Unsupported, named_outputs
+
+
+class NumpyAdapter(Adapter):
+    """Forward and gradients through HIPS autograd; a user's op through its `<op>_backward`."""
+
+    needs_backward = True
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.numpy.trainer:NumpyTrainer"}
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        import numpy
+
+        super().__init__(device, threads, mode, ranks)
+        self.numpy = numpy
+
+    @classmethod
+    def offers(cls, op: str) -> bool:  # noqa: ARG003 - every op has an oracle
+        return True
+
+    def version(self) -> str:
+        return str(self.numpy.__version__)
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - NumPy tracks nothing
+        return array
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return self.numpy.asarray(tensor)
+
+    def run(self, job: Job) -> dict[str, Any]:
+        if job.function is None:
+            return oracle_lines(job)
+        outputs = named_outputs(job.function(**job.inputs, **job.params))
+        if job.upstream and job.backward is not None:
+            gradients = job.backward(*job.upstream.values())
+            outputs.update(named_gradients(gradients, job))
+        return outputs
+
+
+def oracle_lines(job: Job) -> dict[str, Any]:
+    """The oracle of `parity.cases` in the dtype of the inputs."""
+    try:
+        from parity.cases import OPS
+        from parity.cases.oracle import evaluate
+    except ImportError as error:
+        raise Unsupported(f"the oracle needs HIPS autograd in this interpreter: {error}") from error
+    op = OPS.get(job.op)
+    if op is None:
+        raise Unsupported(f"there is no oracle for {job.op}")
+    upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
+    tensors = {**flat(job.inputs), **upstream}
+    dtype = next(iter(tensors.values())).dtype
+    return dict(evaluate(op, op.params(**job.params), tensors, dtype=dtype))
+
+
+def flat(inputs: Any) -> dict[str, Any]:
+    """Inputs by tensor name, lists as `grads.0`, `grads.1`, ..."""
+    result: dict[str, Any] = {}
+    for name, value in inputs.items():
+        result.update(
+            {f"{name}.{i}": item for i, item in enumerate(value)} if isinstance(value, list) else {name: value}
+        )
+    return result
+
+
+def named_gradients(gradients: Any, job: Job) -> dict[str, Any]:
+    """What `<op>_backward` returned: a mapping by `grad.x` or `x`, or a sequence in the order of the inputs."""
+    if not hasattr(gradients, "items"):
+        values = gradients if isinstance(gradients, (tuple, list)) else [gradients]
+        gradients = dict(zip(job.differentiable, values))
+    return {name if name.startswith("grad.") else f"grad.{name}": value for name, value in gradients.items()}

@@ -1,0 +1,146 @@
+"""NumPy: the oracle's own lines of a step, in the dtype under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parity.adapters.base import Unsupported
+from parity.training.worker.job import Arrays, OwnError, ParameterGroup
+from parity.training.worker.trainer import Trainer
+
+try:
+    from parity.cases.clip_grad import vector_norm
+    from parity.training import steps
+    from parity.training.messages import training_of
+    from parity.training.model import gradients
+    from parity.training.spec import Clip
+except ImportError as error:
+    raise Unsupported(f"the oracle needs HIPS autograd in this interpreter: {error}") from error
+
+
+class NumpyTrainer(Trainer):
+    """Gradients through HIPS autograd, each micro-batch by itself; parameters and gradients are plain arrays.
+
+    The user's functions take the place of everything around the model. `scale_loss` is taken to be linear.
+    """
+
+    def build(self) -> None:
+        taken = [name for name in functions_of(self.recipe) if self.job.own(name) is not None]
+        if taken:
+            raise OwnError(f"on NumPy, trainings differentiate their own lines and cannot call your {', '.join(taken)}")
+        self.parameters, self.buffers = {}, {}
+        self.gradients: dict[str, Any] = {}
+
+    def restore(self, done: int, arrays: Arrays) -> None:
+        if not self.parameters:
+            self.parameters = {name: np.array(arrays[f"param.{name}"]) for name in self.recipe["parameters"]}
+            self.buffers = {name: np.array(arrays[f"buffer.{name}"]) for name in self.recipe["buffers"]}
+            shapes = {name: array.shape for name, array in {**self.parameters, **self.buffers}.items()}
+            self.training = training_of(self.recipe, shapes)
+        super().restore(done, arrays)
+
+    def micro_batch(self, rows: Any) -> tuple[Any, Any, Any]:
+        rows = self.shard(rows)
+        tensors = {**self.parameters, **self.buffers}
+        batch = (self.job.x[rows], self.job.target[rows])
+        found = gradients(self.training, tensors, [batch], dtype=self.job.dtype)
+        scale = self.scaled(np.ones((), self.job.dtype))
+        for name, gradient in found.grads.items():
+            self.gradients[name] = self.gradients.get(name, 0) + scale * gradient
+        for name, buffer in found.buffers.items():
+            self.assign(self.buffers[name], buffer)
+        return rows, found.output, found.loss
+
+    def gradient(self, name: str) -> Any:
+        return self.gradients.get(name)
+
+    def set_gradient(self, name: str, value: Any) -> None:
+        self.gradients[name] = value
+
+    def zero_grad(self) -> None:
+        if self.job.own("zero_grad") is not None:
+            raise OwnError("on NumPy, parameters have no gradients that your zero_grad could clear")
+        self.clear_gradients()
+
+    def clear_gradients(self) -> None:
+        self.gradients = {}
+
+    def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
+        grads = [self.gradients[name] for name in names]
+        self.clip_by(Clip("norm", max_norm=max_norm, norm_type=norm_type), names)
+        return vector_norm(grads, norm_type)
+
+    def clip_value(self, names: Sequence[str], clip_value: float) -> None:
+        self.clip_by(Clip("value", clip_value=clip_value), names)
+
+    def clip_by(self, clip: Clip, names: Sequence[str]) -> None:
+        """Clip these gradients together."""
+        grads = [self.gradients[name] for name in names]
+        self.gradients.update(zip(names, steps.clip_unit(clip, {"grads": grads}, {})))
+
+    def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:  # noqa: ARG002 - that of `training`
+        self.lr = [group.lr for group in groups]
+        self.taken = 0
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
+        self.taken = done
+        self.kept = {name: dict(found) for name, found in states.items()}
+
+    def optimizer_state(self, name: str) -> Mapping[str, Any]:
+        return self.kept.get(name, {})
+
+    def optimizer_step(self) -> None:
+        self.taken += 1
+        kept = {f"{state}.{name}": value for name, found in self.kept.items() for state, value in found.items()}
+        before = {"param": self.parameters, "state": kept}
+        after = steps.updated(self.training, self.taken, before, self.gradients, self.lr)
+        self.kept = steps.by_parameter(
+            {name.removeprefix("state."): value for name, value in after.items() if name.startswith("state.")}
+        )
+        for name, parameter in self.parameters.items():
+            self.assign(parameter, after[f"param.{name}"])
+
+    def make_schedule(self, done: int) -> None:
+        self.scheduled_steps = done
+        self.schedule_step()
+
+    def schedule_step(self) -> None:
+        self.scheduled_steps += 1
+        self.lr = steps.rates(self.training, self.scheduled_steps)
+
+    def rates(self) -> list[float]:
+        return list(self.lr)
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        self.lr = list(rates)
+
+    def detached(self, tensor: Any) -> Any:
+        return np.array(tensor)
+
+    def assign(self, tensor: Any, value: Any) -> None:
+        tensor[...] = value
+
+
+def functions_of(recipe: Mapping[str, Any]) -> list[str]:
+    """The names of functions that make up the model and its loss."""
+    found = dict.fromkeys(name for layer in flat(recipe["layers"]) for name in names_of(layer))
+    return [*found, recipe["loss"]]
+
+
+def flat(layers: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """All layers, those inside of residuals included."""
+    for layer in layers:
+        yield layer
+        yield from flat(layer.get("layers", ()))
+
+
+def names_of(layer: Mapping[str, Any]) -> Sequence[str]:
+    """The functions that a layer calls."""
+    if layer["kind"] == "activation":
+        return (layer["function"],)
+    inner = ("linear", "scaled_dot_product_attention") if layer["kind"] == "multi_head_attention" else ()
+    return (layer["kind"], *inner)

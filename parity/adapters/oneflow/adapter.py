@@ -1,0 +1,80 @@
+"""OneFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from parity.adapters.base import Unsupported
+from parity.adapters.torch_style import TorchStyleAdapter
+
+
+class OneflowAdapter(TorchStyleAdapter):
+    """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
+
+    no_kernel: ClassVar[tuple[str, ...]] = (
+        r"Cannot find the kernel matching",
+        r"no kernel|kernel.*not (found|registered)",
+    )
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.adapters.oneflow.trainer:OneflowTrainer",
+        "graph": "parity.adapters.oneflow.graph_trainer:GraphTrainer",
+    }
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        # OneFlow 0.9.0 would write a folder `log` into the working directory.
+        os.environ.setdefault("GLOG_logtostderr", "1")
+        # Its virtual machine's scheduler spins while kernels run in a thread beside it; here it runs them itself.
+        os.environ.setdefault("ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD", "0")
+        import oneflow
+
+        super().__init__(device, threads, mode, ranks)
+        self.framework = oneflow
+
+    def describe(self, error: BaseException) -> str:
+        """OneFlow's messages bring the C++ frames behind what they say."""
+        return re.split(r'\n?\s*File "', str(error))[0]
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:
+        tensor = self.framework.tensor(array)
+        return self.framework.nn.Parameter(tensor) if requires_grad else tensor
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return tensor.detach().numpy()
+
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.layer(self.framework.nn.GroupNorm(num_groups, x.shape[1], eps=eps), weight, bias)(x)
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        nn = self.framework.nn
+        kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+        return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
+
+    def lamb(self, **given: Any) -> Any:
+        return self.adam(**given, kind="LAMB")
+
+    @staticmethod
+    def layer(module: Any, weight: Any, bias: Any) -> Any:
+        """`module` with our own leaves as its parameters, so that gradients arrive in them."""
+        # The tensors of a graph are no Parameters, and could not stand where some are.
+        del module.weight, module.bias
+        module.weight, module.bias = weight, bias
+        return module
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
+        leaf = self.framework.nn.Parameter(param)
+        leaf.grad = grad
+        try:
+            optimizer = getattr(self.framework.optim, kind)([leaf], **options)
+        except AssertionError as error:
+            raise Unsupported(f"oneflow.optim.{kind}: {error}") from error
+        names = {name: {"momentum_buffer": "momentum_buf"}.get(name, name) for name in state}
+        first = kind == "SGD" and step == 1
+        before = {ours: value * 0 if first else value for (_, ours), value in zip(names.items(), state.values())}
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": {"step": step - 1, 0: before}, "param_groups": groups})
+        optimizer.step()
+        after = optimizer.state_dict()["state"][0]
+        return {"param": leaf, **{name: after[ours] for name, ours in names.items()}}

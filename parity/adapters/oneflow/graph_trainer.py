@@ -1,0 +1,144 @@
+"""Training in an oneflow.nn.Graph: forward, backward, clipping, optimizer and schedule compiled into one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from parity.adapters.base import Unsupported
+from parity.adapters.oneflow.trainer import OneflowTrainer
+from parity.training.worker.job import Arrays, Keep, ParameterGroup
+from parity.training.worker.trainer import mean
+
+IN_GRAPH = ("zero_grad", "scale_loss", "clip_grad_norm", "clip_grad_value", "learning_rate")
+"""What a step of a graph does by itself, beside the optimizer."""
+
+STATES = {
+    "momentum_buffer": "momentum",
+    "exp_avg": "m",
+    "exp_avg_sq": "v",
+    "square_avg": "mean_square",
+    "grad_avg": "mean_gradient",
+    "sum": "sum",
+}
+"""A graph's names of states."""
+
+STEP = "System-Train-TrainStep"
+"""A graph's own counter of steps."""
+
+
+class GraphTrainer(OneflowTrainer):
+    """Shows output, loss, gradients before clipping, parameters and states of a step, but not the clipped gradients.
+
+    The rates are those of a second scheduler, since a graph does not tell its own.
+    """
+
+    def build(self) -> None:
+        for name in (*IN_GRAPH, self.recipe["optimizer"]):
+            if self.job.own(name) is not None:
+                raise Unsupported(f"an oneflow.nn.Graph holds OneFlow's own {name}; no other can take its place")
+        super().build()
+
+    def clear_gradients(self) -> None:
+        # A graph leaves tensors of its own there, which have no values.
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def restore(self, done: int, arrays: Arrays) -> None:
+        super().restore(done, arrays)
+        told = self.optimizer, self.scheduler
+        groups = self.split_groups() if self.clips_by("tensor") else self.groups
+        self.make_optimizer(self.recipe["optimizer"], groups)
+        self.graph = self.graph_of(self.optimizer, self.scheduler_of(**self.recipe["schedule"]))
+        self.optimizer, self.scheduler = told
+        self.graph_state = self.stored_state(done, arrays) if done else {}
+        self.graph.load_state_dict(self.graph_state)
+
+    def stored_state(self, done: int, arrays: Arrays) -> dict[str, Any]:
+        """The state after step `done` under the graph's names."""
+        tensors = {name: self.imported_states(name, arrays) for name in self.states}
+        found = {self.state_name(n, state): t for n, kept in tensors.items() for state, t in kept.items()}
+        return {**found, STEP: self.framework.tensor([done], dtype=self.framework.int64)}
+
+    @staticmethod
+    def state_name(name: str, state: str) -> str:
+        """A state of a parameter in the graph's words."""
+        return f"module.{name}-{STATES[state]}"
+
+    def graph_of(self, optimizer: Any, scheduler: Any) -> Any:
+        """A graph that takes a step at each call, and returns loss, output and gradients."""
+        flow, n = self.framework, self.recipe["accumulation"]
+
+        def build(graph: Any, x: Any, target: Any) -> Any:
+            found: dict[str, Any] = {}
+            for name in self.parameters:
+                reduce(getattr, name.split("."), graph.module).register_hook(partial(found.__setitem__, name))
+            output = graph.module(x)
+            loss = self.loss(output, target)
+            loss.backward()
+            self.differentiated = list(found)
+            return (loss, output, *found.values())
+
+        graph = type("Step", (flow.nn.Graph,), {"build": build})()
+        graph.module = self.module
+        graph.add_optimizer(optimizer, **({} if scheduler is None else {"lr_sch": scheduler}))
+        if n > 1:
+            graph.config.set_gradient_accumulation_steps(n)
+        return graph
+
+    def clips_by(self, scope: str) -> bool:
+        """Whether the recipe clips by the norm over `scope`."""
+        clip = self.recipe["clip"]
+        return clip is not None and clip["name"] == "norm" and clip["scope"] == scope
+
+    def split_groups(self) -> Sequence[ParameterGroup]:
+        """Each parameter as a group of its own."""
+        return [replace(group, names=(name,)) for group in self.groups for name in group.names]
+
+    def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
+        clip = self.recipe["clip"]
+        found = super().optimizer_group(group)
+        if clip is None:
+            return found
+        if clip["name"] != "norm":
+            raise Unsupported("an oneflow.nn.Graph clips by norm only")
+        if clip["scope"] == "global" and len(self.groups) > 1:
+            raise Unsupported("an oneflow.nn.Graph clips every group of parameters by its own norm, not all together")
+        return {**found, "clip_grad_max_norm": clip["max_norm"], "clip_grad_norm_type": float(clip["norm_type"])}
+
+    def step(self, number: int, rows: Any, keep: Keep) -> None:
+        """Step `number` in the graph; micro-batches come out of it one behind the other."""
+        n = self.recipe["accumulation"]
+        rows = np.concatenate([self.shard(part) for part in np.split(self.batch(number, rows), n)])
+        keep("rows", rows)
+        keep("lr", np.array(self.scheduled(number), np.float64))
+        loss, output, *gradients = self.computed(rows)
+        keep("output", output)
+        keep("loss", mean(list(loss.reshape(-1))))
+        for name, gradient in zip(self.differentiated, gradients):
+            parts = gradient.reshape((n, *self.parameters[name].shape))
+            keep(f"grad.{name}", parts[0] if n == 1 else parts.mean(0, dtype=np.float64).astype(parts.dtype))
+        self.graph_state = self.graph.state_dict()
+        for name, array in self.state():
+            keep(name, array)
+        self.advance()
+
+    def computed(self, rows: Any) -> list[Any]:
+        """What a call of the graph returns, as arrays."""
+        try:
+            found = self.graph(self.tensor(self.job.x[rows]), self.tensor(self.job.target[rows]))
+            return [self.adapter.to_numpy(tensor) for tensor in found]
+        except BaseException as error:
+            # OneFlow 0.9.0 aborts in the first graph that is built after one that failed.
+            self.adapter.worn_out = True
+            if self.job.dtype == "float64" and self.adapter.lacks_kernel(error):
+                said = self.adapter.describe(error).strip()
+                raise Unsupported(f"no step of an oneflow.nn.Graph trains in float64: {said}") from error
+            raise
+
+    def optimizer_state(self, name: str) -> Mapping[str, Any]:
+        found = {state: self.graph_state.get(self.state_name(name, state)) for state in self.states[name]}
+        return {state: tensor for state, tensor in found.items() if tensor is not None}

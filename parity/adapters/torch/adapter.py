@@ -1,0 +1,67 @@
+"""PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from parity.adapters.base import Unsupported
+from parity.adapters.torch_style import TorchStyleAdapter
+
+
+class TorchAdapter(TorchStyleAdapter):
+    """torch.nn.functional and torch.nn.utils in eager mode, on a CPU or a CUDA device."""
+
+    no_kernel = (r'"\w+" not implemented for',)
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.adapters.torch.trainer:TorchTrainer",
+        "compile": "parity.adapters.torch.trainer_modes:CompileTrainer",
+        "channels_last": "parity.adapters.torch.trainer_modes:ChannelsLastTrainer",
+        "amp-bf16": "parity.adapters.torch.trainer_modes:AmpTrainer",
+        "tf32": "parity.adapters.torch.trainer:TorchTrainer",
+    }
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        import torch
+
+        super().__init__(device, threads, mode, ranks)
+        if device == "cuda" and not torch.cuda.is_available():
+            raise Unsupported("torch sees no CUDA device here; use `device: cpu`")
+        torch.set_num_threads(threads)
+        # TF32 keeps 10 bits of the operands: a mode, not a default, when precision is compared.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        self.framework = torch
+
+    def flags(self) -> dict[str, Any]:
+        torch = self.framework
+        return {
+            "num_threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "mkldnn": torch.backends.mkldnn.is_available(),
+            "cuda": torch.version.cuda,
+        }
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:
+        return self.framework.from_numpy(array).to(self.device).requires_grad_(requires_grad)
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return tensor.detach().cpu().numpy()
+
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.framework.nn.functional.group_norm(x, num_groups, weight, bias, eps)
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.framework.nn.functional.instance_norm(x, weight=weight, bias=bias, eps=eps)
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
+        leaf = self.framework.nn.Parameter(param)
+        leaf.grad = grad
+        optimizer = getattr(self.framework.optim, kind)([leaf], **options)
+        before = {**state, "step": self.framework.tensor(float(step - 1))}
+        if kind == "SGD" and step == 1:
+            before = {}
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": {0: before} if before else {}, "param_groups": groups})
+        optimizer.step()
+        return {"param": leaf, **{name: optimizer.state[leaf][name] for name in state}}

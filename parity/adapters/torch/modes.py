@@ -1,0 +1,98 @@
+"""PyTorch's modes of execution."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from parity.adapters.base import Job, Unsupported, named_outputs
+from parity.adapters.torch.adapter import TorchAdapter
+
+
+class TorchCompile(TorchAdapter):
+    """`torch.compile` of each op as one graph; what it cannot take in whole is unsupported, never run eagerly."""
+
+    def __init__(self, device: str, threads: int, mode: str = "compile", ranks: int = 1) -> None:
+        # Otherwise Inductor starts processes that outlive a cell.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        super().__init__(device, threads, mode, ranks)
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        # After eight shapes of one function Dynamo would go on in eager mode.
+        self.framework.compiler.reset()
+        return self.framework.compile(function, fullgraph=True, dynamic=False)  # type: ignore[no-any-return]
+
+    def lacks_kernel(self, error: BaseException) -> bool:
+        return isinstance(error, self.framework._dynamo.exc.Unsupported) or super().lacks_kernel(error)
+
+    def describe(self, error: BaseException) -> str:
+        """Dynamo's messages bring explanations and stack traces behind what they say."""
+        return str(error).partition("\n")[0]
+
+
+class TorchChannelsLast(TorchAdapter):
+    """Tensors of four and five axes in memory as NHWC and NDHWC."""
+
+    def run(self, job: Job) -> dict[str, Any]:
+        if not any(getattr(array, "ndim", 0) in (4, 5) for array in job.inputs.values()):
+            raise Unsupported("channels_last is an order of four or five axes, and no input has as many")
+        return super().run(job)
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:
+        tensor = self.framework.from_numpy(array).to(self.device)
+        formats = {4: self.framework.channels_last, 5: self.framework.channels_last_3d}
+        tensor = tensor.contiguous(memory_format=formats.get(tensor.dim(), self.framework.contiguous_format))
+        return tensor.requires_grad_(requires_grad)
+
+
+class TorchAmp(TorchAdapter):
+    """`torch.autocast` to bfloat16; results come back in the dtype of the inputs."""
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**given: Any) -> Any:
+            outputs = named_outputs(in_bfloat16(self.framework, self.device, function, **given))
+            dtype = next(value.dtype for value in given.values() if self.framework.is_tensor(value))
+            low = self.framework.bfloat16
+            return {k: v.to(dtype) if getattr(v, "dtype", None) == low else v for k, v in outputs.items()}
+
+        return call
+
+
+def in_bfloat16(torch: Any, device: str, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """What a function returns under autocast; raises Unsupported where nothing of it is computed in bfloat16."""
+    seen: set[Any] = set()
+
+    def watch(_mode: Any, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        seen.add(getattr(result, "dtype", None))
+        return result
+
+    watching = type("Watch", (torch.overrides.TorchFunctionMode,), {"__torch_function__": watch})
+    with watching(), torch.autocast(device, torch.bfloat16):
+        found = function(*args, **given)
+    if torch.bfloat16 not in seen:
+        raise Unsupported("torch.autocast computes nothing of this in bfloat16")
+    return found
+
+
+class TorchTf32(TorchAdapter):
+    """Products of float32 matrices in TF32, which keeps 10 bits of the operands, on a CUDA device."""
+
+    def __init__(self, device: str, threads: int, mode: str = "tf32", ranks: int = 1) -> None:
+        super().__init__(device, threads, mode, ranks)
+        self.framework.backends.cuda.matmul.allow_tf32 = True
+        self.framework.backends.cudnn.allow_tf32 = True
+
+    def run(self, job: Job) -> dict[str, Any]:
+        self.check_device()
+        return super().run(job)
+
+    def trainer(self, job: Any) -> Any:
+        self.check_device()
+        return super().trainer(job)
+
+    def check_device(self) -> None:
+        """Raise Unsupported where there is no TF32."""
+        if self.device != "cuda":
+            raise Unsupported("TF32 is a format of CUDA devices; use `device: cuda`")

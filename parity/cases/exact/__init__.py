@@ -1,0 +1,1 @@
+"""Exact products, ordered sums, and formats of fewer digits."""

@@ -1,0 +1,1 @@
+"""How far from the exact answer a careful implementation may be."""

@@ -1,0 +1,156 @@
+"""How near to the oracle does careful code get in this dtype? The measure by which a side is called off.
+
+The oracle's own textbook lines run in the dtype under test, several times, on inputs moved by at most a unit roundoff
+relatively; every third run sums in sequence, and every sixth takes another algorithm that is as good. The largest error
+at each element over these runs is the envelope, at least one unit roundoff of the output. A side's error ratio is its
+error from the oracle over the envelope, by root mean square and by maximum, whichever is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases import OPS
+from parity.cases.draw import generator
+from parity.cases.exact.summation import in_sequence
+from parity.cases.oracle import evaluate
+from parity.config.plan import CasePlan
+
+RUNS = 12
+FEW = 16
+FIRST_RUNS = 3
+"""The envelope only grows with the runs: whoever is inside that of the first few needs no more."""
+CAREFUL_EVERY = 6
+OFF = 8.0
+"""An error ratio from which a side is off. Over 196 cases (benchmarks/envelope.py) the healthy kernels of torch 2.13.0,
+paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and reach 7.4 at most."""
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
+"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter."""
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What careful code loses: the size of its error, and the places where it is not finite itself (None: nowhere)."""
+
+    rms: float
+    max: float
+    excused: NDArray[np.bool_] | None = None
+
+    def scaled(self, factor: float) -> Envelope:
+        """The envelope of a multiple of the tensor."""
+        return Envelope(self.rms * abs(factor), self.max * abs(factor), self.excused)
+
+    def joined(self, other: Envelope) -> Envelope:
+        """The wider one of two."""
+        parts = [mask for mask in (self.excused, other.excused) if mask is not None]
+        excused = np.logical_or.reduce(parts) if parts else None
+        return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of an error over a tensor: root mean square and maximum."""
+
+    rms: float
+    max: float
+
+
+class EnvelopeRuns:
+    """The textbook runs of one case in one dtype, made as far as they are asked for; `knobs` as for the oracle."""
+
+    def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **knobs: Any) -> None:
+        self._case, self._dtype, self._inputs, self._knobs = case, dtype, inputs, knobs
+        self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
+        self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
+        self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
+        self._n_runs = 0
+
+    def envelopes(self, runs: int | None = None) -> dict[str, Envelope]:
+        """The envelope of every output and gradient after `runs` runs, by default as many as it takes."""
+        runs = self.enough if runs is None else runs
+        while self._n_runs < runs:
+            for name, values in self._run(self._n_runs).items():
+                with np.errstate(invalid="ignore"):
+                    error = np.abs(values - self._exact[name])
+                self._finite[name] |= np.isfinite(values)
+                self._largest[name] = np.maximum(self._largest[name], error)
+            self._n_runs += 1
+        return {n: envelope_of(errors, self._exact[n], self._finite[n]) for n, errors in self._largest.items()}
+
+    @property
+    def enough(self) -> int:
+        """Twice the usual number where a tensor has so few elements that a run says little about its error."""
+        return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
+
+    def _run(self, run: int) -> Arrays:
+        case, op = self._case, OPS[self._case.op]
+        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._knobs
+        careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
+        moved = {name: nudged(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()}
+        with in_sequence() if run % 3 == 1 else nullcontext():
+            knobs = {**self._knobs, **careful}
+            return evaluate(op, case.params, moved, dtype=self._dtype, gradients=case.gradients, **knobs)
+
+
+def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
+    """The envelope of every output and gradient of a case in `dtype`."""
+    return EnvelopeRuns(case, dtype, inputs, oracle).envelopes()
+
+
+def envelope_of(errors: Array, exact: Array, finite: NDArray[np.bool_]) -> Envelope:
+    """The envelope with these errors; all are excused where careful code overflows and the exact answer does not, or
+    where that is not finite and careful code is (`finite`)."""
+    excused = np.where(np.isfinite(exact), ~np.isfinite(errors), finite)
+    found = size(errors)
+    return Envelope(found.rms, found.max, excused if excused.any() else None)
+
+
+def nudged(values: Array, dtype: str, case_id: str, name: str, run: int) -> Array:
+    """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs."""
+    if run < 2:
+        return values.astype(dtype)
+    shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
+    wide = values.astype(WORK[dtype])
+    moved: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
+    return moved
+
+
+def size(errors: Array) -> Size:
+    """The size of an error tensor, whose NaN and infinite places are passed over."""
+    finite = np.abs(errors[np.isfinite(errors)])
+    if not finite.size:
+        return Size(0.0, 0.0)
+    peak = finite.max()
+    scaled = finite / peak if peak else finite
+    return Size(float(peak * np.sqrt(np.mean(scaled * scaled))), float(peak))
+
+
+def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
+    """A side's error ratio; inf where it is not finite and the oracle is, or the reverse.
+
+    Where careful code hits the oracle exactly, there is no scale: 0 for who hits it too, else inf.
+    """
+    if envelope.excused is not None:
+        values, oracle = values[~envelope.excused], oracle[~envelope.excused]
+    wide = WORK[str(values.dtype)]
+    values, oracle = values.astype(wide), oracle.astype(wide)
+    nonfinite = ~(np.isfinite(values) & np.isfinite(oracle))
+    if nonfinite.any() and not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        error = size(values - oracle)
+    if not error.max:
+        return 0.0
+    return max(error.rms / envelope.rms, error.max / envelope.max) if envelope.rms else float("inf")

@@ -1,0 +1,1 @@
+"""The texts about every diagnosis."""

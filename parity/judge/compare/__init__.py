@@ -1,0 +1,1 @@
+"""Two tensors to metrics and a comparison."""

@@ -1,0 +1,62 @@
+"""Did it agree: verdicts, and the comparison of one tensor that carries one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parity.judge.compare.metrics import Metrics
+from parity.outcome import Judgement
+
+
+class Verdict(Judgement):
+    """Did it agree, worst last."""
+
+    EQUAL = "equal"
+    CLOSE = "close"
+    NOT_COMPARED = "not-compared"
+    ROUNDING = "rounding"
+    DEGRADED = "degraded"
+    UNSTABLE = "unstable"
+    SEMANTIC = "semantic"
+    NONFINITE = "nonfinite"
+    STRUCTURE = "structure"
+
+    @property
+    def passes(self) -> bool:
+        """Whether the tensors agree."""
+        return self in (Verdict.EQUAL, Verdict.CLOSE)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the tensors were compared and disagree."""
+        return not self.passes and self is not Verdict.NOT_COMPARED
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor of one cell, the side under test (`actual`) against the baseline or the oracle (`expected`).
+
+    `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
+    how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
+    loses, which is the `envelope` (root mean square, maximum); both are known where the comparison fails or is suspect.
+    `culprit` names the sides for which the ratio is 8 or more. `suspect` marks a pass that says little: the tolerance
+    hides an error ratio of 8 or more (then there is a culprit), it would have let zeros pass too, or no element is
+    finite. `known` is the reason for which it is accepted.
+    """
+
+    case: str
+    dtype: str
+    tensor: str
+    actual: str
+    expected: str
+    verdict: Verdict
+    rtol: float
+    atol: float
+    metrics: Metrics | None = None
+    oracle_value: float | None = None
+    error_ratio: tuple[float | None, float | None] = (None, None)
+    envelope: tuple[float, float] | None = None
+    culprit: tuple[str, ...] = ()
+    suspect: bool = False
+    message: str = ""
+    known: str | None = None

@@ -1,0 +1,1 @@
+"""A wrong tensor to its cause."""

@@ -1,0 +1,44 @@
+"""What explained a backend in earlier cases of a run: it is tried first where only a passing tensor is in question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+
+from parity.judge.diagnose.causes import Cause, standing_causes
+from parity.judge.diagnose.lab import Lab
+
+MAX_TRIED = 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Causes without their numbers, which are another case's: ids, and names of the parameters. `case` had them."""
+
+    case: str
+    causes: tuple[tuple[str, frozenset[str]], ...]
+
+
+@dataclass
+class Memory:
+    """The recipes of a run by op, backend and dtype."""
+
+    _recipes: dict[tuple[str, str, str], list[Recipe]] = field(default_factory=dict)
+
+    def keep(self, lab: Lab, backend: str, causes: Sequence[Cause]) -> None:
+        """Remember causes that explained everything, if all of them are questions to the oracle."""
+        if causes and all(cause.question is not None for cause in causes):
+            key = tuple((cause.id, frozenset(cause.parameters)) for cause in causes)
+            known = self._recipes.setdefault((lab.op.name, backend, lab.dtype), [])
+            if all(recipe.causes != key for recipe in known):
+                known.append(Recipe(lab.case.id, key))
+
+    def recall(self, lab: Lab, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
+        """The same causes with this case's numbers, each with the case that had them first."""
+        recipes = self._recipes.get((lab.op.name, backend, lab.dtype), [])
+        standing = standing_causes(lab) if recipes else []
+        for recipe in recipes:
+            like = [[c for c in standing if (c.id, frozenset(c.parameters)) == wanted] for wanted in recipe.causes]
+            for causes in islice(product(*like), MAX_TRIED):
+                yield recipe.case, causes

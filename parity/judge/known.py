@@ -1,0 +1,306 @@
+"""The ledger of accepted deviations, held against what a run found: what is accepted, and which entries fail.
+
+An entry speaks of a failing comparison, or of a pass that hides a culprit, where its case, dtype and tensor fit. It
+covers the sides that are off and that it names by backend or diagnosis (any side, where nobody is off). A comparison is
+accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches
+nothing is stale; one that speaks of what was not compared in this run is not checked, and fails nothing.
+
+An entry for `unsupported` speaks of the comparisons that could not be made, and covers the sides that cannot compute
+the cell at all. One is accepted once every side that gave no result is covered.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.outcome import Judgement
+
+Answer = tuple[str, str, str]
+"""A case, a dtype and a backend."""
+Part = tuple[str, str | None]
+"""A side of a comparison, with the cause for which it is accepted; None: for whatever cause."""
+
+
+class State(Judgement):
+    """What became of an entry."""
+
+    MATCHED = "matched"
+    STALE = "stale"
+    EXPIRED = "expired"
+    WORSE = "worse"
+    NOT_CHECKED = "not-checked"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the ledger has to be mended."""
+        return self in (State.STALE, State.EXPIRED, State.WORSE)
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """An entry after a run: `n_matched` comparisons that it speaks of, the largest error ratio in them, what to do."""
+
+    deviation: KnownDeviation
+    state: State
+    n_matched: int
+    worst_ratio: float | None
+    message: str
+
+
+@dataclass(frozen=True)
+class LedgerResult:
+    """All comparisons, the accepted ones with `known` set, and every entry in the order of the config."""
+
+    comparisons: tuple[Comparison, ...]
+    entries: tuple[LedgerEntry, ...]
+
+    @property
+    def fails(self) -> bool:
+        """Whether any entry fails."""
+        return any(entry.state.fails for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an entry speaks of: comparisons by their index, with what it covers in each."""
+
+    deviation: KnownDeviation
+    covered: Mapping[int, frozenset[Part]]
+    worst_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a run could have told: all that was asked for, and what was answered."""
+
+    asked: Asked
+    answered: frozenset[Answer]
+    unsupported: frozenset[Answer]
+
+    def answers(self, known: KnownDeviation) -> list[Answer]:
+        """All answers that an entry speaks of."""
+        backends = self.asked.backends if known.backend is None else (known.backend,)
+        return [(case, dtype, name) for case, dtype in self.cells(known) for name in backends]
+
+    def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
+        """All cells that an entry speaks of."""
+        cases = [(case, dtypes) for case, dtypes in self.asked.cases if matches(case, known.case)]
+        return [(case, dtype) for case, dtypes in cases for dtype in dtypes if known.dtype in (None, dtype)]
+
+    def absent(self, c: Comparison) -> list[str]:
+        """The sides for which a comparison could not be made; none where it was."""
+        sides = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
+        return [side for side in sides if side != ORACLE and (c.case, c.dtype, side) not in self.answered]
+
+
+def apply(
+    plan: Plan,
+    comparisons: Sequence[Comparison],
+    diagnoses: Sequence[Diagnosis],
+    today: datetime.date,
+    unsupported: Collection[Answer] = (),
+) -> LedgerResult:
+    """The comparisons with the accepted ones marked, and what became of every entry of `plan.known`.
+
+    `unsupported`: the answers that a backend cannot give at all. Only these can be accepted as missing, and to miss
+    them does not leave an entry unchecked.
+    """
+    if not plan.known:
+        return LedgerResult(tuple(comparisons), ())
+    deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect}
+    causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
+    reach = Reach(plan.everything, frozenset(answers_in(comparisons)), frozenset(unsupported))
+    missing = {i: c for i, c in enumerate(comparisons) if c.verdict is Verdict.NOT_COMPARED}
+    claims = [
+        claim_of_missing(known, missing, reach) if known.unsupported else claim(known, deviating, causes)
+        for known in plan.known
+    ]
+    entries = tuple(assess(c, reach, today) for c in claims)
+    valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is State.MATCHED]
+    return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
+
+
+def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
+    """Every answer that took part in a comparison."""
+    for c in comparisons:
+        if c.verdict is not Verdict.NOT_COMPARED:
+            yield c.case, c.dtype, c.actual
+            yield c.case, c.dtype, c.expected
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a glob, or the very name (which may hold brackets), means `name`."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Collection[tuple[str, ...]]) -> Claim:
+    """What an entry speaks of among the comparisons that deviate."""
+    found = {i: covered_parts(known, c, causes) for i, c in deviating.items() if speaks_of(known, c)}
+    covered = {i: parts for i, parts in found.items() if parts}
+    ratios = [ratio for i, parts in covered.items() for ratio in ratios_of(deviating[i], {side for side, _ in parts})]
+    return Claim(known, covered, max(ratios, default=None))
+
+
+def claim_of_missing(known: KnownDeviation, missing: Mapping[int, Comparison], reach: Reach) -> Claim:
+    """What an entry for `unsupported` speaks of among the comparisons that could not be made."""
+    covered = {}
+    for i, c in missing.items():
+        sides = [side for side in reach.absent(c) if (c.case, c.dtype, side) in reach.unsupported]
+        if speaks_of(known, c) and (parts := frozenset((s, None) for s in sides if known.backend in (None, s))):
+            covered[i] = parts
+    return Claim(known, covered, None)
+
+
+def speaks_of(known: KnownDeviation, c: Comparison) -> bool:
+    """Whether case, dtype and tensor fit."""
+    return (
+        known.dtype in (None, c.dtype)
+        and matches(c.case, known.case)
+        and (known.tensor is None or matches(c.tensor, known.tensor))
+    )
+
+
+def covered_parts(known: KnownDeviation, c: Comparison, causes: Collection[tuple[str, ...]]) -> frozenset[Part]:
+    """What an entry accounts for in a comparison: of the sides that are off, or of both where none is."""
+    if c.verdict.passes and not c.culprit and known.diagnosis is None:
+        # A tolerance that would let zeros pass is no deviation, unless a diagnosis makes one of it.
+        return frozenset()
+    return frozenset(
+        (side, known.diagnosis)
+        for side in c.culprit or (c.actual, c.expected)
+        if known.backend in (None, side)
+        and (known.diagnosis is None or (c.case, c.dtype, side, known.diagnosis, c.tensor) in causes)
+    )
+
+
+def ratios_of(c: Comparison, sides: Collection[str]) -> list[float]:
+    """The known error ratios of these sides; what is no number is beyond all bounds."""
+    pairs = zip((c.actual, c.expected), c.error_ratio, strict=True)
+    ratios = [ratio for side, ratio in pairs if side in sides and ratio is not None]
+    return [math.inf if math.isnan(ratio) else ratio for ratio in ratios]
+
+
+def assess(claimed: Claim, reach: Reach, today: datetime.date) -> LedgerEntry:
+    """What became of an entry."""
+    known, n = claimed.deviation, len(claimed.covered)
+    state = state_of(claimed, reach, today)
+    say = {
+        State.MATCHED: matched_text,
+        State.STALE: stale_text,
+        State.EXPIRED: expired_text,
+        State.WORSE: worse_text,
+        State.NOT_CHECKED: unchecked_text,
+    }[state]
+    message = f"{known.source.file}:{known.source.line}: {state.value}: {say(claimed, reach)}"
+    return LedgerEntry(known, state, n, claimed.worst_ratio, message)
+
+
+def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> State:
+    """Expired before all else, where any of it was run at all."""
+    known = claimed.deviation
+    answers = reach.answers(known)
+    ran = reach.answered | reach.unsupported
+    if known.until is not None and known.until < today and (not answers or not ran.isdisjoint(answers)):
+        return State.EXPIRED
+    if not claimed.covered:
+        return State.STALE if settled(known, answers, reach) else State.NOT_CHECKED
+    limit, ratio = known.error_ratio, claimed.worst_ratio
+    return State.WORSE if limit is not None and ratio is not None and ratio > limit else State.MATCHED
+
+
+def settled(known: KnownDeviation, answers: Sequence[Answer], reach: Reach) -> bool:
+    """Whether nothing that these answers could have shown is missing; no answer at all can come from a wrong glob."""
+    if not answers:
+        return True
+    return (known.unsupported or not reach.asked.altered) and set(answers) <= reach.answered | reach.unsupported
+
+
+def matched_text(claimed: Claim, _: Reach) -> str:
+    """What is accepted, and why."""
+    size = "" if claimed.worst_ratio is None else f", error ratio up to {claimed.worst_ratio:.3g}"
+    what = " that cannot be made" if claimed.deviation.unsupported else ""
+    return f"{comparisons_text(claimed)}{what}{size}: {claimed.deviation.reason}"
+
+
+def stale_text(claimed: Claim, reach: Reach) -> str:
+    """Why an entry matches nothing."""
+    known = claimed.deviation
+    if not any(matches(case, known.case) for case, _ in reach.asked.cases):
+        return f"no case is called {known.case}; mend the glob or remove the entry"
+    if not reach.cells(known):
+        return f"no case {known.case} is run in {known.dtype}; mend the dtype or remove the entry"
+    if known.unsupported:
+        return "all that it speaks of was compared, and nothing of it is unsupported; remove the entry"
+    if not reach.unsupported.isdisjoint(reach.answers(known)):
+        remedy = "to accept that it is unsupported, say `outcome: unsupported`"
+        return f"nothing that it speaks of deviates, as far as it was compared; remove the entry, or {remedy}"
+    return "all that it speaks of was compared, and nothing of it deviates; remove the entry"
+
+
+def expired_text(claimed: Claim, _: Reach) -> str:
+    """What an expired entry would still be needed for."""
+    until, unsupported = f"on {claimed.deviation.until}", claimed.deviation.unsupported
+    if not claimed.covered:
+        return f"{until}, and nothing {'is unsupported' if unsupported else 'deviates'} any more; remove the entry"
+    still = "that still cannot be made" if unsupported else "still deviating"
+    return f"{until}, with {comparisons_text(claimed)} {still}; have it mended, or set another `until`"
+
+
+def worse_text(claimed: Claim, _: Reach) -> str:
+    """By how much a deviation has grown."""
+    ratio, limit = claimed.worst_ratio, claimed.deviation.error_ratio
+    remedy = "look into it, and only then raise `error_ratio`"
+    return f"error ratio {ratio:.3g} in {comparisons_text(claimed)}, recorded {limit:.3g}; {remedy}"
+
+
+def unchecked_text(claimed: Claim, reach: Reach) -> str:
+    """What an entry waits for."""
+    answers = reach.answers(claimed.deviation)
+    missing = [answer for answer in answers if answer not in reach.answered | reach.unsupported]
+    if not missing:
+        return "tolerances or the baseline are not those of the config in this run"
+    names = ", ".join(dict.fromkeys(name for _, _, name in missing))
+    n_missing, n_cells = (len({(case, dtype) for case, dtype, _ in some}) for some in (missing, answers))
+    return f"this run did not compare {names} in {n_missing} of {n_cells} cells"
+
+
+def comparisons_text(claimed: Claim) -> str:
+    """`1 comparison`, `3 comparisons`."""
+    n = len(claimed.covered)
+    return f"{n} comparison" + ("" if n == 1 else "s")
+
+
+def accepted(
+    comparisons: Sequence[Comparison], claims: Sequence[Claim], causes: Collection[tuple[str, ...]], reach: Reach
+) -> Iterator[Comparison]:
+    """The comparisons, with the reasons in those of which every side that is off, or absent, is covered."""
+    parts: dict[int, set[Part]] = {}
+    reasons: dict[int, dict[str, None]] = {}
+    for c in claims:
+        for i, covered in c.covered.items():
+            parts.setdefault(i, set()).update(covered)
+            reasons.setdefault(i, {}).setdefault(c.deviation.reason)
+    for i, comparison in enumerate(comparisons):
+        blamed = (*comparison.culprit, *reach.absent(comparison))
+        if i in parts and all(is_covered(side, comparison, parts[i], causes) for side in blamed):
+            yield replace(comparison, known="; ".join(reasons[i]))
+        else:
+            yield comparison
+
+
+def is_covered(side: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
+    """Whether a culprit is accepted whatever the cause, or for every cause that was found (for one, if it is one of
+    several that the data cannot tell apart)."""
+    place = (c.case, c.dtype, side)
+    found = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
+    if (side, None) in parts:
+        return True
+    accepted = {cause for cause in found if (side, cause) in parts}
+    return bool(accepted) and ("not-identifiable" in found or accepted == found)

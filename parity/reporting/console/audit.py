@@ -1,0 +1,209 @@
+"""What the cases of a config can tell, op by op: a table of mistakes, blindest first, and the blind spots in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from parity.cases.draw import coarsest
+from parity.config.plan import CasePlan, Plan
+from parity.engine.inputs import overflows
+from parity.judge.audit import CaseAudit, Mistake, audit_case
+from parity.reporting.console.run import stdout_console
+from parity.reporting.text.answer import plural
+from parity.reporting.text.evidence import plain
+
+MAX_NAMES = 4
+"""So many cases or variants are named in a line, the others counted."""
+
+
+@dataclass(frozen=True)
+class CauseRow:
+    """One cause over the cases of an op: how many see it, in any dtype and in each, and in how many the gate fails.
+
+    `unseen` are the variants of it (an eps of 0, an eps of 1e-3) that no case sees, as they are written. `unstable` is
+    known by the size of its error only.
+    """
+
+    id: str
+    n_cases: int
+    n_seen: int
+    n_seen_in: tuple[int, ...]
+    n_failing: int
+    told_by: tuple[str, ...]
+    unseen: tuple[str, ...]
+    unstable: bool
+
+
+@dataclass(frozen=True)
+class OpAudit:
+    """What the cases of an op can tell together."""
+
+    op: str
+    dtypes: tuple[str, ...]
+    rows: tuple[CauseRow, ...]
+    cases: tuple[CaseAudit, ...]
+
+
+def audit_and_show(plan: Plan) -> None:
+    """Audit every case of the plan and print what was found."""
+    progress = Console(stderr=True)
+    quiet = not progress.is_terminal
+    cases = track(plan.cases, "audit", console=progress, transient=True, disable=quiet)
+    found = [audited(case, plan.seed) for case in cases]
+    console = stdout_console()
+    for op in dict.fromkeys(audit.op for audit in found):
+        show(summarized(op, [audit for audit in found if audit.op == op]), console)
+    console.print()
+    console.print(LEGEND, style="dim", soft_wrap=True)
+
+
+LEGEND = (
+    "seen in: cases in which the mistake is 8 times what careful code loses or more, of those that could show it; "
+    "fails in: cases in which it is outside the tolerance. The mistakes that fewest cases see stand first."
+)
+
+
+def audited(case: CasePlan, seed: int) -> CaseAudit:
+    """The audit of a case with the inputs that a run would draw."""
+    dtype = coarsest(case.dtypes)
+    arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
+    if any(overflows(plan, arrays[plan.name]) for plan in case.tensors):
+        return CaseAudit(case.id, case.op, case.dtypes, problem=f"no backend sees it: its inputs do not fit {dtype}")
+    return audit_case(case, arrays)
+
+
+def summarized(op: str, cases: Sequence[CaseAudit]) -> OpAudit:
+    """The cases of an op together, the causes that fewest of them see first."""
+    dtypes = tuple(dict.fromkeys(dtype for case in cases for dtype in case.dtypes))
+    ids = dict.fromkeys(mistake.id for case in cases for mistake in case.mistakes)
+    rows = [cause_row(name, cases, dtypes) for name in ids]
+    rows.sort(key=lambda row: (row.n_seen / row.n_cases, row.n_failing / row.n_cases))
+    return OpAudit(op, dtypes, tuple(rows), tuple(cases))
+
+
+def cause_row(name: str, cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> CauseRow:
+    """One cause over all cases in which it can be asked for."""
+    groups = [found for case in cases if (found := [m for m in case.mistakes if m.id == name])]
+    every = [mistake for group in groups for mistake in group]
+    seen = {variant(m) for m in every if m.seen_in}
+    blind = [m for m in every if variant(m) not in seen]
+    return CauseRow(
+        name,
+        n_cases=len(groups),
+        n_seen=count(any(m.seen_in for m in group) for group in groups),
+        n_seen_in=tuple(count(any(dtype in m.seen_in for m in group) for group in groups) for dtype in dtypes),
+        n_failing=count(any(m.fails_in for m in group) for group in groups),
+        told_by=tuple(dict.fromkeys(m.told_by for m in blind or every if m.told_by)),
+        unseen=tuple(dict.fromkeys(variant(m) for m in blind)),
+        unstable=all(m.unstable for m in every),
+    )
+
+
+def count(items: Iterable[bool]) -> int:
+    """How many are true."""
+    return sum(items)
+
+
+def variant(mistake: Mistake) -> str:
+    """The parameters as they are written, `eps=0.001`."""
+    return plain(mistake.parameters, 3)
+
+
+def show(audit: OpAudit, console: Console) -> None:
+    """Print one op."""
+    console.print()
+    if audit.rows:
+        console.print(table(audit))
+    for line in lines(audit):
+        console.print(line, soft_wrap=True)
+
+
+def table(audit: OpAudit) -> Table:
+    """The causes, blindest first."""
+    n_audited = count(not case.problem for case in audit.cases)
+    found = Table(
+        title=f"{audit.op}: {plural(n_audited, 'case')} audited",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    found.add_column("mistake", no_wrap=True)
+    found.add_column("seen in", justify="right", no_wrap=True)
+    per_dtype = audit.dtypes if len(audit.dtypes) > 1 else ()
+    for dtype in per_dtype:
+        found.add_column(dtype, justify="right", no_wrap=True)
+    found.add_column("fails in", justify="right", no_wrap=True)
+    found.add_column("what shows it", overflow="fold")
+    for row in audit.rows:
+        counts = [str(n) for n in row.n_seen_in] if per_dtype else []
+        seen = Text(f"{row.n_seen} of {row.n_cases}", style=style(row))
+        found.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.told_by), style="dim"))
+    return found
+
+
+def style(row: CauseRow) -> str:
+    """Red where no case sees a cause, yellow where none fails for it."""
+    return "bold red" if not row.n_seen else "" if row.n_failing else "yellow"
+
+
+def lines(audit: OpAudit) -> Iterator[Text]:
+    """What the table does not say, the worst first."""
+    for row in audit.rows:
+        if row.unseen:
+            why = "; on these inputs it loses less than 8 times what careful code does" if row.unstable else ""
+            yield remark("no case sees", "red", f"{row.id} ({named(row.unseen, '; ')}){why}")
+    for row in audit.rows:
+        if row.n_seen and not row.n_failing:
+            yield remark("within every tolerance", "yellow", f"{row.id}: a suspect pass at best")
+    yield from pair_lines(audit.cases)
+    yield from remark_lines(audit.cases)
+    for case in audit.cases:
+        if case.problem:
+            yield remark("not audited", "yellow", f"{case.case}: {case.problem}")
+
+
+def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
+    """Pairs of mistakes that cannot be told apart: by no case that sees both, then by some."""
+    pairs = {frozenset((a.id, b.id)): (a, b) for case in reversed(cases) for a, b in case.alike}
+    told: list[Text] = []
+    for ids, (a, b) in pairs.items():
+        confusing = [case.case for case in cases if any(ids == {x.id, y.id} for x, y in case.alike)]
+        both = [case for case in cases if ids <= {m.id for m in case.mistakes if m.seen_in}]
+        words = f"{described(a)} from {described(b)}"
+        if len(confusing) == len(both):
+            yield remark("no case tells", "red", words)
+        else:
+            told.append(remark("cannot tell", "yellow", f"{words}: {named(confusing)}"))
+    yield from told
+
+
+def described(mistake: Mistake) -> str:
+    """`eps-value (eps=0.001)`."""
+    return f"{mistake.id} ({variant(mistake)})" if mistake.parameters else mistake.id
+
+
+def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
+    """The blind spots that inputs have by their make, the most frequent first."""
+    frequent = Counter(text for case in cases for text in case.remarks)
+    for text, n in frequent.most_common():
+        where = [case.case for case in cases if text in case.remarks]
+        yield remark("in every case" if n == len(cases) else named(where), "dim", text)
+
+
+def remark(label: str, color: str, words: str) -> Text:
+    """A line with a coloured label; nothing in it is markup."""
+    return Text.assemble((label, color), f": {words}")
+
+
+def named(names: Sequence[str], between: str = ", ") -> str:
+    """The first few names, and how many more."""
+    hidden = len(names) - MAX_NAMES
+    return between.join(names[:MAX_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")

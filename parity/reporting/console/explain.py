@@ -1,0 +1,325 @@
+"""`parity explain`: a diagnosis in a paragraph, or one case of a stored run on one screen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.errors import nearest
+from parity.config.nodes import printable
+from parity.config.plan import ORACLE
+from parity.judge.bound.envelope import OFF
+from parity.judge.catalogue.entries import CATALOGUE, Entry
+from parity.judge.compare.verdict import Verdict
+from parity.reporting.results.record import DIGITS, excess
+from parity.reporting.results.results import Results, Row, as_number, read_results
+from parity.reporting.text.advice import advice
+from parity.reporting.text.answer import plural
+from parity.reporting.text.evidence import diagnosis_lines
+from parity.reporting.text.reasons import (
+    FAILING,
+    CaseRows,
+    aligned,
+    enveloped,
+    failing,
+    known_entries,
+    number,
+    place_text,
+    reason,
+    tolerance_entry,
+    worst_first,
+)
+from parity.training.report.console import SPARK_FROM, training_parts
+from parity.training.report.view import call_text, recipe, training_runs
+from parity.training.spec import TRAIN
+
+MAX_LISTED = 20
+MAX_PAIRS = 4
+"""How many comparisons of one tensor are shown with their values; the others are counted."""
+
+LABEL_WIDTH = 11
+
+
+class ExplainError(Exception):
+    """There is no such diagnosis, case, dtype or tensor; the message offers what there is."""
+
+
+def explain_list(console: Console) -> None:
+    """Every diagnosis with its title."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for entry in CATALOGUE.values():
+        table.add_row(Text(entry.id), Text(entry.title))
+    console.print(table)
+
+
+def explain_id(name: str, console: Console) -> None:
+    """What is known about a diagnosis."""
+    if name not in CATALOGUE:
+        meant = hint(name, CATALOGUE)
+        raise ExplainError(
+            f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; `parity explain --list` has all'
+        )
+    for part in entry_parts(CATALOGUE[name]):
+        console.print(part)
+
+
+def entry_parts(entry: Entry) -> Iterator[RenderableType]:
+    """The paragraphs of a diagnosis."""
+    yield Text.assemble((entry.id, "bold"), f": {entry.title}")
+    labels = (("", entry.what), ("In the data: ", entry.shows), ("Known in: ", entry.known_in))
+    for label, text in (*labels, ("Source: ", entry.source)):
+        if text:
+            yield Padding(Text.assemble((label, "bold"), text), (1, 0, 0, 2), expand=False)
+
+
+def explain_case(
+    run_dir: Path, name: str | None, console: Console, *, dtype: str | None = None, tensor: str | None = None
+) -> None:
+    """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
+    results = read_results(run_dir)
+    case = case_called(name, results)
+    found = narrowed(rows_of(case, results), dtype, tensor)
+    for part in screen(found, results, run_dir):
+        # What may be copied is not broken into lines.
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def case_called(name: str | None, results: Results) -> Row:
+    """The case with this id, or the only one whose id begins with it, or has it in it.
+
+    Of several, the only one is meant that ends with it or has it as a whole word: `offset=100` is not `offset=10000`.
+    """
+    by_id = {case["id"]: case for case in results.cases}
+    if name is None and len(by_id) == 1:
+        return next(iter(by_id.values()))
+    if name is None:
+        raise ExplainError(f"which case? {choices(by_id)}")
+    if name in by_id:
+        return by_id[name]
+    folded = name.casefold()
+    having = [case_id for case_id in by_id if folded in case_id.casefold()]
+    having = [case_id for case_id in having if case_id.casefold().startswith(folded)] or having
+    ends = [case_id for case_id in having if case_id.casefold().endswith(folded)]
+    word = re.compile(rf"(?<![\w.]){re.escape(folded)}(?![\w.])")
+    words = [case_id for case_id in having if folded and word.search(case_id.casefold())]
+    for meant in (having, ends, words):
+        if len(meant) == 1:
+            return by_id[meant[0]]
+    if meant := ends or words or having:
+        raise ExplainError(f'"{printable(name)}" may be any of {len(meant)} cases: {choices(meant)}')
+    raise ExplainError(f'no case of this run is called "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
+
+
+def hint(word: str, words: Iterable[str]) -> str:
+    """`; did you mean "x"?`, where something is alike."""
+    near = nearest(word, words)
+    return f'; did you mean "{printable(near)}"?' if near else ""
+
+
+def choices(names: Iterable[str]) -> str:
+    """The names one below the other, as many as fit."""
+    shown = [f"\n  {printable(name)}" for name in names]
+    hidden = len(shown) - MAX_LISTED
+    return "".join(shown[:MAX_LISTED]) + (f"\n  ... and {hidden} more" if hidden > 0 else "")
+
+
+def rows_of(case: Row, results: Results) -> CaseRows:
+    """What the run says about one case."""
+    compared = [row for row in results.comparisons if row["case"] == case["id"]]
+    diagnoses = [as_number(row) for row in results.diagnoses if row["case"] == case["id"]]
+    return CaseRows(case, compared, diagnoses, compared, str(results.run.get("started", "")))
+
+
+def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
+    """Only one dtype, only the tensors that a glob means."""
+    dtypes = dict.fromkeys(row["dtype"] for row in rows.comparisons)
+    if dtype is not None and dtype not in dtypes:
+        raise ExplainError(f'{printable(rows.case["id"])} has no dtype "{printable(dtype)}": {choices(dtypes)}')
+    tensors = dict.fromkeys(row["tensor"] for row in rows.comparisons)
+    meant = {name for name in tensors if tensor is None or name == tensor or fnmatchcase(name, tensor)}
+    if tensor is not None and not meant:
+        near = hint(tensor, tensors)
+        raise ExplainError(
+            f'{printable(rows.case["id"])} has no tensor "{printable(tensor)}"{near}: {choices(tensors)}'
+        )
+    kept = [row for row in rows.comparisons if dtype in (None, row["dtype"]) and row["tensor"] in meant]
+    told = [d for d in rows.diagnoses if dtype in (None, d["dtype"]) and (tensor is None or meant & set(d["tensors"]))]
+    return replace(rows, comparisons=kept, diagnoses=told)
+
+
+def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+    """One case from top to bottom: what was computed, the answer, the tensors, the causes, what to do."""
+    yield from computed(rows.case, results, run_dir)
+    yield from not_run(rows, results)
+    yield Text()
+    yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
+    yield from trainings(rows, results)
+    for (dtype, tensor), group in by_tensor(rows).items():
+        yield Text()
+        yield from tensor_parts(dtype, tensor, group, rows)
+    yield from passing_parts(rows)
+    if rows.diagnoses:
+        yield Text("\ncauses", style="bold")
+    told: set[str] = set()
+    for diagnosis in rows.diagnoses:
+        lines = diagnosis_lines(diagnosis, brief=diagnosis["id"] in told)
+        yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
+        told.add(diagnosis["id"])
+    yield from next_steps(rows, run_dir)
+
+
+def trainings(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
+    """The curves and the probed steps of a training, in the dtypes that are asked for."""
+    dtypes = {row["dtype"] for row in rows.comparisons} or set(map(str, rows.case["dtypes"]))
+    for run in training_runs(results):
+        if run.id == rows.case["id"] and run.dtype in dtypes:
+            yield from training_parts(run, SPARK_FROM, probes=True)
+
+
+def computed(case: Row, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+    """The op with everything that it was given, and who computed it."""
+    yield Text.assemble((printable(case["id"]), "bold"), "\n")
+    rows = recipe(case) if case["op"] == TRAIN else [("op", call_text(case))]
+    rows.append(("from", f"{case['source']['file']}:{case['source']['line']}"))
+    for i, (name, item) in enumerate(case["inputs"].items()):
+        rows.append(("" if i else "inputs", f"{name} {item['shape']} {item['draw']}"))
+    rows.append(("dtypes", ", ".join(map(str, case["dtypes"]))))
+    for i, backend in enumerate(results.backends):
+        rows.append(("" if i else "backends", backend_text(backend, results.run["baseline"])))
+    files = [item["file"] for item in case["inputs"].values() if item["file"]]
+    if files:
+        rows.append(("stored in", f"{(run_dir / files[0]).parent}"))
+    width = max(LABEL_WIDTH, *(len(label) + 1 for label, _ in rows))
+    for label, text in rows:
+        yield Text.assemble((f"{printable(label):<{width}}", "dim"), printable(text))
+
+
+def backend_text(row: Row, baseline: str) -> str:
+    """`paddle: paddle 3.3.1, eager, cpu, numpy 2.1.0 = baseline`."""
+    parts = [f"{row['framework']} {row['version'] or '(version unknown)'}", row.get("mode"), row.get("device")]
+    parts += [f"numpy {row['numpy']}"] if row.get("numpy") else []
+    text = f"{row['name']}: {', '.join(str(part) for part in parts if part)}"
+    return text + (" = baseline" if row["name"] == baseline else "")
+
+
+def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
+    """The backends that gave no result, with the reason."""
+    dtypes = {row["dtype"] for row in rows.comparisons}
+    for row in results.outcomes:
+        if row["case"] == rows.case["id"] and row["dtype"] in dtypes and row["outcome"] != "ok":
+            who, message = f"{row['backend']} {row['dtype']}", row["message"].replace("\n", " | ")
+            yield Text.assemble((printable(f"{who}: {row['outcome']}"), "yellow"), f": {printable(message)}")
+
+
+def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[Row]]:
+    """The failing and suspect comparisons of each tensor, the worst first."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows.comparisons, key=worst_first):
+        if row["verdict"] in FAILING or row["suspect"]:
+            found.setdefault((row["dtype"], row["tensor"]), []).append(row)
+    return found
+
+
+def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) -> Iterator[RenderableType]:
+    """A failing or suspect tensor: the values at the worst places, the error ratios, the verdict in words."""
+    worst = group[0]
+    style = "bold red" if worst["verdict"] in FAILING else "yellow"
+    label = worst["verdict"] if worst["verdict"] in FAILING else f"{worst['verdict']}, suspect"
+    yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
+    for row in group[:MAX_PAIRS]:
+        yield Text(f"  {printable(values_text(row, rows.case['op']))}")
+    if len(group) > MAX_PAIRS:
+        yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of it")
+    ratios = rows.ratios(dtype, tensor)
+    if ratios:
+        shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
+        yield Text(f"  error over that of careful {printable(dtype)} code: {shown}")
+    for said in dict.fromkeys(reason(row, rows) for row in group if row["verdict"] == worst["verdict"]):
+        yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
+    for accepted in dict.fromkeys(row["known"] for row in group if row["known"] is not None):
+        yield Padding(Text(f"accepted: {printable(str(accepted))}", style="green"), (0, 0, 0, 2), expand=False)
+
+
+def values_text(row: Row, op: str = "") -> str:
+    """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
+    if row["worst_index"] is None:
+        return f"{row['actual']} against {row['expected']}: {row['message'] or 'nothing to compare'}"
+    digits = DIGITS.get(row["dtype"], 9)
+    values = [f"{row[side]} {number(row[f'{side}_value'], digits)}" for side in ("actual", "expected")]
+    told = row["expected"] != ORACLE and (row["oracle_value"] is not None or op != TRAIN)
+    exact = f", oracle {number(row['oracle_value'], digits)}" if told else ""
+    outside = ""
+    if row.get("n_mismatched"):
+        outside = f"; {row['n_mismatched']} of {row.get('n_elements')} outside"
+    at = f"{' against '.join(values)} at {place_text(row, op)}{exact}"
+    if enveloped(row, op):
+        return at
+    limits = f"rtol {number(row['rtol'])} atol {number(row['atol'])}, needs rtol {number(row['required_rtol'], 2)}"
+    return f"{at}{outside}; {limits}"
+
+
+def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
+    """How near the tensors are that pass, by dtype."""
+    doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
+    fine = [row for row in rows.comparisons if row["verdict"] in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
+    fine = [row for row in fine if (row["dtype"], row["tensor"]) not in doubtful]
+    for dtype in dict.fromkeys(row["dtype"] for row in fine):
+        group = [row for row in fine if row["dtype"] == dtype]
+        nearest_miss = max(group, key=lambda row: excess(row, rows.case["op"]))
+        tensors = ", ".join(dict.fromkeys(row["tensor"] for row in group))
+        size = excess(nearest_miss, rows.case["op"])
+        text = f"{tensors} agree; the worst element is {number(size, 2)} tolerances off"
+        if enveloped(nearest_miss, rows.case["op"]):
+            text = f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}, where {OFF:g} is off"
+        elif nearest_miss["worst_index"] is not None:
+            text += f": {values_text(nearest_miss, rows.case['op'])}"
+        yield Text()
+        yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
+
+
+def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+    """What to do about it, ready to paste."""
+    found = [row for row in failing(rows.comparisons) if row["known"] is None]
+    if not found:
+        return
+    yield Text("\nwhat to do", style="bold")
+    rounding = [row for row in found if row["verdict"] == Verdict.ROUNDING.value]
+    if rounding:
+        yield Text("  rounding: give this case the tolerance that it needs, or run with --fail-on degraded:")
+        yield Text(f"    {printable(tolerance_entry(rounding))}")
+    for said in advice(rows, found):
+        yield Padding(Text(said), (0, 0, 0, 2), expand=False)
+    entries = list(known_entries(rows))
+    if entries:
+        yield Text("  to accept it, with your reason, under `known:` in the config:")
+    for entry in entries:
+        yield Text(f"    {printable(entry)}")
+    yield from stored(rows, run_dir)
+
+
+def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+    """Where the tensors are."""
+    files = [item["file"] for item in rows.case["inputs"].values() if item["file"]]
+    if not files:
+        return
+    folder = (run_dir / files[0]).parent
+    yield Text(f"  inputs: {printable(str(folder))}/*.npy")
+    for dtype in dict.fromkeys(row["dtype"] for row in failing(rows.comparisons)):
+        if (folder / dtype).is_dir():
+            sides = sorted(path.name for path in (folder / dtype).iterdir())
+            yield Text(f"  outputs in {dtype}: {printable(str(folder / dtype))}/{printable(braced(sides))}/*.npy")
+
+
+def braced(names: Sequence[str]) -> str:
+    """`{oracle,torch}`, as a shell takes it."""
+    return names[0] if len(names) == 1 else f"{{{','.join(names)}}}"

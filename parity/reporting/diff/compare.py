@@ -1,0 +1,355 @@
+"""`parity diff`: what differs between two runs, tensor by tensor, told once for each cell and kind of change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from parity import gate
+from parity.judge.bound.envelope import OFF
+from parity.reporting.diff.notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
+from parity.reporting.diff.sides import Key, Pair, Point, Side, sides
+from parity.reporting.results.cells import Status
+from parity.reporting.results.results import read_results
+from parity.reporting.text.reasons import FAILING, FINDINGS, SEVERITY
+from parity.training.report.diff import parting_notes
+
+FACTOR = 2.0
+"""An error has to be so many times larger to be called worse: less moves with the machine."""
+
+
+class Kind(StrEnum):
+    """What became of a tensor, the most urgent first."""
+
+    NEW = "new"
+    """It fails in B; in A it passed, was accepted or was not there."""
+    WORSE = "worse"
+    """It was off in A, and in B it is so by a worse verdict or by a larger error."""
+    VANISHED = "vanished"
+    """It was compared in A and is not in B."""
+    FIXED = "fixed"
+    """It failed or was accepted in A and passes in B."""
+    BETTER = "better"
+    """Its verdict is milder or its error smaller."""
+    CAUSE = "cause"
+    """The verdict is the same, for another cause."""
+    ACCEPTED = "accepted"
+    """The ledger accepts in B what it did not accept in A."""
+    TOLERATED = "tolerated"
+    """It is worse, but lets the run pass: suspect, accepted, or below the level that fails."""
+    GAINED = "gained"
+    """It was not compared in A and passes in B."""
+
+
+GATING = (Kind.NEW, Kind.WORSE)
+"""What makes the exit code 1."""
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """A tensor before and after."""
+
+    tensor: str
+    before: Point
+    after: Point
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of some tensors of a cell, the worst first; `notes` say what forbids to compare the numbers."""
+
+    kind: Kind
+    case: str
+    op: str
+    dtype: str
+    backend: str
+    tensors: tuple[TensorChange, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> Point:
+        """The worst tensor in A."""
+        return self.tensors[0].before
+
+    @property
+    def after(self) -> Point:
+        """The worst tensor in B."""
+        return self.tensors[0].after
+
+    @property
+    def was_finding(self) -> bool:
+        """Whether any of it failed in A."""
+        return any(change.before.status is Status.FAILED for change in self.tensors)
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two runs compared, with the changes in the order of `Kind` and the worst first.
+
+    Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
+    `never` (compared in neither) or `only_b` (by its status). `partings` tells of the trainings that part elsewhere, or
+    in one run only. `not_alike` are the cases that were not given the same.
+    """
+
+    a: Side
+    b: Side
+    level: str
+    factor: float
+    changes: tuple[Change, ...]
+    ledger: tuple[LedgerChange, ...] = ()
+    run_notes: tuple[str, ...] = ()
+    partings: tuple[str, ...] = ()
+    not_alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    same: int = 0
+    never: int = 0
+    only_b: dict[str, int] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> tuple[Change, ...]:
+        """The changes of one kind."""
+        return tuple(change for change in self.changes if change.kind is kind)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many changes there are of each kind."""
+        found = Counter(change.kind for change in self.changes)
+        return {kind.value: found[kind] for kind in Kind}
+
+    @property
+    def met(self) -> bool:
+        """Whether anything was compared in both runs."""
+        pairs = ((item.before, item.after) for change in self.changes for item in change.tensors)
+        return self.same > 0 or any(before.compared and after.compared for before, after in pairs)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where anything is new or worse, 3 where something vanished or nothing could be compared, else 0."""
+        kinds = {change.kind for change in self.changes}
+        if kinds & set(GATING):
+            return gate.MISMATCH
+        if Kind.VANISHED in kinds or not self.met:
+            return gate.INCOMPLETE
+        return gate.PASSED
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How two points are compared: the level of `--fail-on` and the factor from which an error is another one."""
+
+    level: str
+    factor: float
+
+    def kind(self, a: Point, b: Point) -> Kind | None:
+        """What became of a tensor; None where it is the same, or was compared in neither run."""
+        if not b.compared:
+            return Kind.VANISHED if a.compared else None
+        if not a.compared:
+            return APPEARED[b.status]
+        if b.status is Status.FAILED:
+            return self.still(a, b) if a.status is Status.FAILED or differs(a) else Kind.NEW
+        if b.status is Status.PASSED:
+            return PASSES_NOW.get(a.status)
+        if b.status is Status.KNOWN and a.status is not Status.KNOWN:
+            return Kind.ACCEPTED
+        if (a.status is Status.PASSED or (b.off and not a.off)) and not self.worse(a, b):
+            return Kind.TOLERATED
+        if a.status is Status.FAILED and b.status is Status.SUSPECT and a.limits != b.limits:
+            return Kind.TOLERATED
+        return self.still(a, b)
+
+    def still(self, a: Point, b: Point) -> Kind | None:
+        """Of what differs in both runs: worse, better, for another cause, or the same."""
+        if self.worse(a, b):
+            return Kind.WORSE if self.gates(b) else Kind.TOLERATED
+        if self.worse(b, a):
+            return Kind.BETTER
+        return Kind.CAUSE if set(a.causes) != set(b.causes) else None
+
+    def gates(self, point: Point) -> bool:
+        """Whether being worse counts: where it fails, and where only a tolerance hides it, at the strictest level."""
+        hidden = point.status is Status.SUSPECT and point.off and self.level == gate.FAIL_ON[0]
+        return hidden or point.status is Status.FAILED
+
+    def worse(self, a: Point, b: Point) -> bool:
+        """Whether `b` has the worse verdict or the larger error."""
+        return rank(b) > rank(a) or self.grown(a, b)
+
+    def grown(self, a: Point, b: Point) -> bool:
+        """Whether the error is `factor` times larger, and beyond what careful code loses.
+
+        Where the judge measured no ratio, a side that is not off has one below `OFF`; else the excess has to tell.
+        """
+        if b.ratio is not None and (a.ratio is not None or a.verdict not in FINDINGS):
+            return exceeds(b.ratio, max(a.ratio or 0.0, OFF), self.factor)
+        if a.verdict in FINDINGS and b.verdict in FINDINGS:
+            return exceeds(b.excess, max(a.excess, 1.0), self.factor)
+        return False
+
+
+APPEARED = {
+    Status.FAILED: Kind.NEW,
+    Status.KNOWN: Kind.ACCEPTED,
+    Status.BELOW: Kind.TOLERATED,
+    Status.SUSPECT: Kind.TOLERATED,
+    Status.PASSED: Kind.GAINED,
+}
+"""What a tensor is that was not compared in A, by its status in B."""
+
+PASSES_NOW = {
+    Status.FAILED: Kind.FIXED,
+    Status.KNOWN: Kind.FIXED,
+    Status.BELOW: Kind.BETTER,
+    Status.SUSPECT: Kind.BETTER,
+}
+"""What a tensor is that passes in B, by its status in A."""
+
+
+def differs(point: Point) -> bool:
+    """Whether it differed without failing the run: below the level, or hidden by the tolerance, but not accepted."""
+    return point.status is Status.BELOW or (point.status is Status.SUSPECT and point.off)
+
+
+def exceeds(after: float, before: float, factor: float) -> bool:
+    """Whether a size has grown by the factor; infinity is not larger than itself."""
+    return after > before and after >= factor * before
+
+
+def rank(point: Point) -> int:
+    """How bad a verdict is; all that passes is alike."""
+    return SEVERITY[point.verdict] if point.verdict in FAILING else 0
+
+
+def compare(
+    run_a: Path, run_b: Path, *, maps: Sequence[str] = (), level: str | None = None, factor: float = FACTOR
+) -> Diff:
+    """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError."""
+    results = read_results(run_a), read_results(run_b)
+    stored = str(results[1].run.get("fail_on", ""))
+    level = level or (stored if stored in gate.FAILING else gate.FAIL_ON[0])
+    a, b = sides((run_a, run_b), results, maps, level)
+    return compared(a, b, Rule(level, factor))
+
+
+def compared(a: Side, b: Side, rule: Rule) -> Diff:
+    """Compare two runs, cell by cell."""
+    not_alike = case_notes(a, b)
+    changes: list[Change] = []
+    same = never = 0
+    only_b: Counter[Status] = Counter()
+    for key in dict.fromkeys([*a.cells, *b.cells]):
+        found = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
+        if key not in a.cells and all(change.kind is Kind.GAINED for change in found):
+            only_b[b.cells[key].status] += 1
+        elif found:
+            changes += found
+        elif any(point.compared for point in b.points(key).values()):
+            same += 1
+        else:
+            never += 1
+    return Diff(
+        a=a,
+        b=b,
+        level=rule.level,
+        factor=rule.factor,
+        changes=tuple(sorted(changes, key=urgency)),
+        ledger=tuple(ledger_changes(a, b)),
+        run_notes=tuple(run_notes(a, b)),
+        partings=tuple(parting_notes(a, b)),
+        not_alike=not_alike,
+        same=same,
+        never=never,
+        only_b={status.value: only_b[status] for status in Status if only_b[status]},
+    )
+
+
+def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
+    """The changes of a cell, one for each kind."""
+    before, after = a.points(key), b.points(key)
+    found: dict[Kind, list[TensorChange]] = {}
+    for tensor in dict.fromkeys([*before, *after]):
+        change = TensorChange(tensor, before.get(tensor) or gap(a, key, "A"), after.get(tensor) or gap(b, key, "B"))
+        kind = rule.kind(change.before, change.after)
+        if kind is Kind.NEW:
+            kind, change = if_new(key, change, a)
+        elif kind is Kind.FIXED and notes:
+            gone = replace(change.after, reason="it was given something else, which may not show it")
+            kind, change = Kind.VANISHED, replace(change, after=gone)
+        elif kind is Kind.FIXED:
+            kind, change = if_fixed(key, change, b)
+        if kind is not None:
+            found.setdefault(kind, []).append(change)
+    cell = b.cells.get(key) or a.cells[key]
+    for kind, tensors in found.items():
+        tensors.sort(key=size, reverse=True)
+        limits = tuple(dict.fromkeys(note for t in tensors if (note := tolerance_note(t.before, t.after))))
+        yield Change(kind, cell.id, cell.op, cell.dtype, key[2], tuple(tensors), (*notes, *limits))
+
+
+def if_new(key: Key, change: TensorChange, a: Side) -> tuple[Kind, TensorChange]:
+    """A difference in which nobody is off is not new where the two differed before, since the other side was off."""
+    ranks = [a.pairs.get(pair, 0) for pair in between(key, change, change.after)]
+    if change.after.off or min(ranks, default=0) < rank(change.after):
+        return Kind.NEW, change
+    return Kind.BETTER, because(change, "it differed in A too, as the other side was off")
+
+
+def if_fixed(key: Key, change: TensorChange, b: Side) -> tuple[Kind, TensorChange]:
+    """A difference in which nobody was off is not fixed where the two are not compared any more, or still differ."""
+    pairs = between(key, change, change.before)
+    lost = [", ".join(sorted(pair[3] - {key[2]})) for pair in pairs if pair not in b.pairs]
+    if lost:
+        gone = Point(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {lost[0]}")
+        return Kind.VANISHED, replace(change, after=gone)
+    if any(b.pairs[pair] for pair in pairs):
+        return Kind.BETTER, because(change, "it differs still, as the other side is off")
+    return Kind.FIXED, change
+
+
+def between(key: Key, change: TensorChange, point: Point) -> list[Pair]:
+    """The comparisons of a tensor in which nobody is off."""
+    return [(key[0], key[1], change.tensor, names) for names in point.unowned]
+
+
+def because(change: TensorChange, reason: str) -> TensorChange:
+    """The change with a reason beside it."""
+    return replace(change, after=replace(change.after, reason=reason))
+
+
+def gap(side: Side, key: Key, name: str) -> Point:
+    """A tensor that a run does not have, with the reason; `name` is how the run is called."""
+    case, dtype, backend = key
+    row = side.cases.get(case)
+    cell = side.cells.get(key)
+    if backend not in side.backends:
+        reason = f"the backend is not in {name}"
+    elif row is None:
+        reason = f"the case is not in {name}"
+    elif cell is None:
+        reason = f"{name} does not run it in {dtype}"
+    elif cell.outcome == "ok" and cell.rows:
+        reason = f"{name} has no such tensor"
+    else:
+        return side.absent(cell, Status.NOT_RUN)
+    return Point(Status.NOT_RUN, "not-compared", reason=reason)
+
+
+def size(change: TensorChange) -> tuple[float, ...]:
+    """How bad a tensor is: in B, and where it is gone or passes there, in A."""
+    return (*measure(change.after), *measure(change.before))
+
+
+def measure(point: Point) -> tuple[float, ...]:
+    """Verdict, error ratio and excess."""
+    return rank(point), point.ratio or 0.0, point.excess
+
+
+def urgency(change: Change) -> tuple[float, ...]:
+    """Orders changes: by kind, then the worst first."""
+    return list(Kind).index(change.kind), *(-part for part in size(change.tensors[0]))
+
+
+def total_cells(changes: Iterable[Change]) -> int:
+    """How many cells the changes are about."""
+    return len({(change.case, change.dtype, change.backend) for change in changes})

@@ -1,0 +1,101 @@
+"""A diff on the console: the answer, what differs between the runs, then a table for each kind of change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.text import (
+    COLUMNS,
+    GROUPED,
+    LEGEND,
+    MEANINGS,
+    columns,
+    count_text,
+    differences,
+    groups,
+    headline,
+    runs_text,
+)
+from parity.reporting.text.answer import plural
+
+MAX_ROWS = 16
+TABLE_WIDTH = 110
+NAMING = 4
+"""The first columns say what changed, the others how."""
+MIN_WIDTHS = {"case": 26, "note": 20, "cause": 14}
+"""Columns that would be squeezed first."""
+NOTE = COLUMNS.index("note")
+MAX_NOTE = 40
+"""A longer note would make a column of many short lines."""
+STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
+ROW_STYLES = {Kind.NEW: "red", Kind.WORSE: "red", Kind.VANISHED: "yellow", Kind.FIXED: "green", Kind.BETTER: "green"}
+
+
+def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
+    """Print a diff; `verbosity` -1 prints the answer only, 1 every change."""
+    word, said = headline(diff)
+    console.print(Text.assemble((word, STYLES.get(word, "bold green")), f"  {said}"), soft_wrap=True)
+    if verbosity < 0:
+        return
+    limit = None if verbosity > 0 else MAX_ROWS
+    console.print(Text(printable(runs_text(diff)), style="dim"), soft_wrap=True)
+    told = list(differences(diff))
+    for line in told[:limit]:
+        console.print(Text(printable(line), style="yellow"), soft_wrap=True)
+    more(len(told), limit, console)
+    for kind in Kind:
+        if diff.of(kind):
+            section(kind, diff.of(kind), console, limit)
+    if any(diff.of(kind) for kind in Kind if kind not in GROUPED):
+        console.print(Text(f"\n{LEGEND}", style="dim"), soft_wrap=True)
+
+
+def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int | None) -> None:
+    """All changes of one kind."""
+    console.print()
+    title = (count_text(kind, len(changes)), ROW_STYLES.get(kind, "bold"))
+    console.print(Text.assemble(title, f": {MEANINGS[kind]}"), soft_wrap=True)
+    if kind in GROUPED:
+        found = groups(changes)
+        for group in found[:limit]:
+            console.print(Text(f"  {printable(group.text)}"), soft_wrap=True)
+        more(len(found), limit, console)
+        return
+    if console.width < TABLE_WIDTH or any(len(columns(change)[NOTE]) > MAX_NOTE for change in changes[:limit]):
+        for change in changes[:limit]:
+            console.print(Text(stacked(change)), soft_wrap=True)
+    else:
+        console.print(table(changes[:limit]))
+    more(len(changes), limit, console)
+
+
+def stacked(change: Change) -> str:
+    """A change on two lines, where a table would be too narrow."""
+    texts = [printable(text) for text in columns(change)]
+    named = dict(zip(COLUMNS[NAMING:], texts[NAMING:], strict=True))
+    said = [text if name in ("verdict", "cause", "note") else f"{name} {text}" for name, text in named.items() if text]
+    return f"  {' '.join(texts[:NAMING])}\n    {' · '.join(said)}"
+
+
+def more(n: int, limit: int | None, console: Console) -> None:
+    """How many are not shown."""
+    if limit is not None and n > limit:
+        console.print(Text(f"  {plural(n - limit, 'line')} more (-v shows them)", style="dim"))
+
+
+def table(changes: Sequence[Change]) -> Table:
+    """One row for each change; columns that say nothing are left out."""
+    rows = [columns(change) for change in changes]
+    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for i in used:
+        made.add_column(COLUMNS[i], overflow="fold", min_width=MIN_WIDTHS.get(COLUMNS[i]))
+    for row in rows:
+        made.add_row(*(Text(printable(row[i])) for i in used))
+    return made

@@ -1,0 +1,81 @@
+"""A diff as a JSON document for machines: format 1, with the numbers spelled as in results.json."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from parity.reporting.diff.compare import Change, Diff, Kind, TensorChange
+from parity.reporting.diff.sides import Point, Side
+from parity.reporting.results.results import spelled
+
+FORMAT = 1
+
+
+def document(diff: Diff) -> dict[str, Any]:
+    """Everything that a diff says."""
+    return {
+        "format": FORMAT,
+        "a": side_row(diff.a),
+        "b": side_row(diff.b),
+        "fail_on": diff.level,
+        "factor": diff.factor,
+        "exit_code": diff.exit_code,
+        "counts": {**diff.counts, "same": diff.same, "never_compared": diff.never, "only_b": diff.only_b},
+        "partings": list(diff.partings),
+        "differences": list(diff.run_notes),
+        "cases_not_alike": {case: list(notes) for case, notes in diff.not_alike.items()},
+        "ledger": [vars(change) | {"fails": change.fails} for change in diff.ledger],
+        **{kind.value: [change_row(change) for change in diff.of(kind)] for kind in Kind},
+    }
+
+
+def as_json(diff: Diff) -> str:
+    """The document as text; numbers that are not finite are strings."""
+    return json.dumps(spelled(document(diff)), indent=1, allow_nan=False)
+
+
+def side_row(side: Side) -> dict[str, Any]:
+    """A run, and which backends of it are compared under which names."""
+    run = side.results.run
+    return {
+        "run_dir": str(side.run_dir),
+        **{key: run.get(key) for key in ("id", "started", "parity", "seed")},
+        "interrupted": side.interrupted,
+        "backends": [
+            {"name": row["name"], "as": name, "version": row["version"]} for name, row in side.backends.items()
+        ],
+    }
+
+
+def change_row(change: Change) -> dict[str, Any]:
+    """What became of some tensors of a cell."""
+    return {
+        "case": change.case,
+        "op": change.op,
+        "dtype": change.dtype,
+        "backend": change.backend,
+        "was_finding": change.was_finding,
+        "notes": list(change.notes),
+        "tensors": [tensor_row(item) for item in change.tensors],
+    }
+
+
+def tensor_row(item: TensorChange) -> dict[str, Any]:
+    """A tensor before and after."""
+    return {"tensor": item.tensor, "before": point_row(item.before), "after": point_row(item.after)}
+
+
+def point_row(point: Point) -> dict[str, Any]:
+    """A tensor in one run."""
+    return {
+        "status": point.status.value,
+        "verdict": point.verdict,
+        "excess": point.excess if point.compared else None,
+        "error_ratio": point.ratio,
+        "off": point.off,
+        "causes": list(point.causes),
+        "known": list(point.known),
+        "tolerances": [{"rtol": rtol, "atol": atol} for rtol, atol in point.limits],
+        "reason": point.reason,
+    }

@@ -1,0 +1,114 @@
+"""A diff as Markdown for a pull request: bounded, the worst first, details folded, and nothing in it that is active."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+
+from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.sides import shortened
+from parity.reporting.diff.text import (
+    ARROW,
+    COLUMNS,
+    GROUPED,
+    LEGEND,
+    MEANINGS,
+    columns,
+    count_text,
+    differences,
+    groups,
+    headline,
+    runs_text,
+)
+from parity.reporting.text.safe import code, prose
+
+MAX_BYTES = 56_000
+"""A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
+MAX_CELL = 160
+MAX_LINES = 20
+OPEN = (Kind.NEW, Kind.WORSE, Kind.VANISHED)
+"""The kinds that are not folded."""
+OURS = ("verdict", "× tol", "error ratio")
+"""The columns whose words are ours; what comes from a run is shown as code."""
+TOLD = ("cause", "note")
+"""The columns that are sentences about it."""
+
+
+def markdown(diff: Diff) -> str:
+    """The whole comment, of fewer than 60,000 bytes."""
+    word, said = headline(diff)
+    parts = [f"### parity diff: {word}", f"{said}", sentence(runs_text(diff))]
+    told = list(differences(diff))
+    listed = [f"- {sentence(line)}" for line in told[:MAX_LINES]]
+    parts += ["\n".join([*listed, *left_out(len(told) - len(listed))])] if told else []
+    room = MAX_BYTES - size(parts)
+    for kind in Kind:
+        if diff.of(kind):
+            text = section(kind, diff.of(kind), room)
+            parts.append(text)
+            room -= size([text])
+    parts += [f"<sub>{LEGEND}</sub>"] if any(diff.of(kind) for kind in Kind if kind not in GROUPED) else []
+    return "\n\n".join(parts) + "\n"
+
+
+def section(kind: Kind, changes: Sequence[Change], room: int) -> str:
+    """All changes of one kind that fit into `room` bytes, and how many do not."""
+    title = f"{count_text(kind, len(changes))}</b>: {MEANINGS[kind]}"
+    head, rows = body(kind, changes)
+    shown = list(fitting(rows, room - size([title, *head])))
+    lines = [*head, *shown] if shown else []
+    inner = "\n".join(lines) + "".join(f"\n\n{line}" for line in left_out(len(rows) - len(shown)))
+    if kind in OPEN:
+        return f"<b>{title}\n\n{inner}"
+    return f"<details><summary><b>{title}</summary>\n\n{inner}\n\n</details>"
+
+
+def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+    """The head of a table and its rows; a list has no head."""
+    if kind in GROUPED:
+        return [], [f"- {sentence(group.text)}" for group in groups(changes)]
+    rows = [columns(change) for change in changes]
+    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    head = [row_text(COLUMNS[i] for i in used), row_text("---" for _ in used)]
+    return head, [row_text(cell(COLUMNS[i], row[i]) for i in used) for row in rows]
+
+
+def cell(column: str, text: str) -> str:
+    """A cell of a table."""
+    if column in OURS:
+        return html.escape(text.replace(ARROW, "→"))
+    return arrowed(shortened(text, MAX_CELL)) if column in TOLD else code(shortened(text, MAX_CELL))
+
+
+def sentence(text: str) -> str:
+    """A line of text from a run."""
+    return arrowed(shortened(text, 2 * MAX_CELL))
+
+
+def arrowed(text: str) -> str:
+    """Text from a run, with arrows."""
+    return " → ".join(map(prose, text.split(f" {ARROW} ")))
+
+
+def row_text(cells: Iterable[str]) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def fitting(lines: Iterable[str], room: int) -> Iterator[str]:
+    """The first lines that fit."""
+    for line in lines:
+        room -= size([line])
+        if room < 0:
+            return
+        yield line
+
+
+def left_out(n: int) -> list[str]:
+    """A line that says how many are left out, where there are any."""
+    return [f"... and {n} more: `parity diff -v` shows them"] if n > 0 else []
+
+
+def size(lines: Iterable[str]) -> int:
+    """The bytes of some lines, with what stands between them."""
+    return sum(len(line.encode("utf-8", "backslashreplace")) + 2 for line in lines)

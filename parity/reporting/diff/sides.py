@@ -1,0 +1,195 @@
+"""The two runs of `parity diff`: every tensor of every cell as a point, under the names of the second run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parity import gate
+from parity.config.errors import nearest
+from parity.config.nodes import printable
+from parity.judge.compare.verdict import Verdict
+from parity.reporting.results.cells import NOT_COMPARED, Cell, Status, cells, ratio_of, status_of
+from parity.reporting.results.record import excess
+from parity.reporting.results.results import Results, Row
+from parity.reporting.text.reasons import SEVERITY
+
+Key = tuple[str, str, str]
+"""Case, dtype and backend."""
+
+Pair = tuple[str, str, str, frozenset[str]]
+"""Case, dtype, tensor and the names of both sides."""
+
+MISSING = frozenset((Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED))
+"""What a cell has that was not compared."""
+
+MAX_MESSAGE = 160
+SINGLE = re.compile(r"(?<!=)=(?!=)")
+"""An equals sign that is not a part of `==`."""
+
+
+class DiffError(Exception):
+    """Two runs that cannot be compared as asked; the message says why and offers what there is."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tensor of a cell in one run.
+
+    `excess` and `ratio` are the largest of its comparisons, `off` whether the backend is a culprit in one of them,
+    `limits` their rtol and atol. `reason` says why it was not compared. `unowned` are the names on both sides of those
+    differences in which nobody is off.
+    """
+
+    status: Status
+    verdict: str
+    excess: float = 0.0
+    ratio: float | None = None
+    off: bool = False
+    causes: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    limits: tuple[tuple[float, float], ...] = ()
+    reason: str = ""
+    unowned: tuple[frozenset[str], ...] = ()
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a verdict."""
+        return self.status not in MISSING
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run as it is compared: its cells by case, dtype and backend, the latter as the second run calls it.
+
+    `pairs` are the comparisons that were made, by case, dtype, tensor and the names on both sides: how bad they are, 0
+    where they do not fail the run.
+    """
+
+    run_dir: Path
+    results: Results
+    names: Mapping[str, str]
+    cells: Mapping[Key, Cell]
+    pairs: Mapping[Pair, int]
+    level: str
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run did not come to its end."""
+        return bool(self.results.summary["exit_code"] == gate.INTERRUPTED)
+
+    @property
+    def cases(self) -> dict[str, Row]:
+        """The cases by their ids."""
+        return {case["id"]: case for case in self.results.cases}
+
+    @property
+    def backends(self) -> dict[str, Row]:
+        """The backends that are compared, by the names that they are compared under."""
+        return {self.names[row["name"]]: row for row in self.results.backends if row["name"] in self.names}
+
+    def points(self, key: Key) -> dict[str, Point]:
+        """The tensors of a cell, by their names; none where nothing is known of the cell."""
+        cell = self.cells.get(key)
+        if cell is None:
+            return {}
+        grouped: dict[str, list[Row]] = {}
+        for row in cell.rows:
+            grouped.setdefault(row["tensor"], []).append(row)
+        return {tensor: self.point(cell, tensor, rows) for tensor, rows in grouped.items()}
+
+    def point(self, cell: Cell, tensor: str, rows: Sequence[Row]) -> Point:
+        """A tensor of a cell; `rows` are its comparisons, the worst first."""
+        outcome = {"outcome": cell.outcome} if cell.outcome else None
+        status = status_of(rows, outcome, gate.FAILING[self.level])
+        made = [row for row in rows if row["verdict"] != NOT_COMPARED]
+        if status in MISSING or not made:
+            # To accept that something is unsupported brings no result.
+            return self.absent(cell, status if status in MISSING else Status.UNSUPPORTED)
+        ratios = [ratio for row in made if (ratio := ratio_of(row, cell.backend)) is not None]
+        alone = [row for row in made if Verdict(row["verdict"]).fails and not row["culprit"]]
+        return Point(
+            status=status,
+            verdict=made[0]["verdict"],
+            excess=max(excess(row, cell.op) for row in made),
+            ratio=max(ratios, default=None),
+            off=any(cell.backend in row["culprit"] for row in made),
+            causes=tuple(dict.fromkeys(d["id"] for d in cell.diagnoses if tensor in d["tensors"])),
+            known=tuple(dict.fromkeys(str(row["known"]) for row in made if row["known"] is not None)),
+            limits=tuple(sorted({(row["rtol"], row["atol"]) for row in made})),
+            unowned=tuple(dict.fromkeys(self.pair(row) for row in alone)),
+        )
+
+    def absent(self, cell: Cell, status: Status) -> Point:
+        """A tensor of which there is no result, with the reason."""
+        if cell.outcome not in ("", "ok"):
+            reason = f"{cell.outcome}: {shortened(cell.message)}" if cell.message else cell.outcome
+        else:
+            reason = "the run was interrupted before it" if self.interrupted else "it was not compared with anything"
+        return Point(status, NOT_COMPARED, reason=reason)
+
+    def pair(self, row: Row) -> frozenset[str]:
+        """The two sides of a comparison, as the second run calls them."""
+        return frozenset(self.names.get(row[side], row[side]) for side in ("actual", "expected"))
+
+
+def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The first line of a text, as much as fits."""
+    line = text.strip().partition("\n")[0].strip()
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) -> Side:
+    """A run under the names of the second one, judged at the level `level` of `--fail-on`."""
+    levelled = replace(results, run={**results.run, "fail_on": level})
+    found = {(c.id, c.dtype, names[c.backend]): c for c in cells(levelled) if c.backend in names}
+    bare = Side(run_dir, results, names, found, {}, level)
+    pairs: dict[Pair, int] = {}
+    for row in results.comparisons:
+        if row["verdict"] != NOT_COMPARED:
+            fails = row["known"] is None and row["verdict"] in gate.FAILING[level]
+            pairs[row["case"], row["dtype"], row["tensor"], bare.pair(row)] = SEVERITY[row["verdict"]] if fails else 0
+    return replace(bare, pairs=pairs)
+
+
+def sides(dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str) -> list[Side]:
+    """Both runs; of one and the same directory, only the backends that are mapped. Raises DiffError."""
+    names_a, names_b = ([row["name"] for row in run.backends] for run in results)
+    renamed = dict(pair for text in maps for pair in [mapping(text, names_a, names_b)])
+    if len(renamed) < len(maps) or len(set(renamed.values())) < len(maps):
+        raise DiffError("--map names a backend twice; each backend of a run has one counterpart")
+    if renamed and dirs[0].resolve() == dirs[1].resolve():
+        kept = {name: name for name in renamed.values()}
+        return [side(dirs[0], results[0], renamed, level), side(dirs[1], results[1], kept, level)]
+    taken = set(renamed.values())
+    as_is = {name: name for name in names_a if name not in renamed and name not in taken}
+    return [
+        side(dirs[0], results[0], {**as_is, **renamed}, level),
+        side(dirs[1], results[1], {name: name for name in names_b}, level),
+    ]
+
+
+def mapping(text: str, names_a: Sequence[str], names_b: Sequence[str]) -> tuple[str, str]:
+    """OLD and NEW of `OLD=NEW`, split where both are backends; names may hold `=` themselves. Raises DiffError."""
+    splits = [(text[:i], text[i + 1 :]) for i, sign in enumerate(text) if sign == "="]
+    found = [(old, new) for old, new in splits if old in names_a and new in names_b]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise DiffError(f'--map "{printable(text)}" can be read in {len(found)} ways; rename a backend')
+    sign = SINGLE.search(text)
+    if sign is None:
+        raise DiffError(f'--map "{printable(text)}" is not OLD=NEW, for example paddle==2.6.2=paddle')
+    old, new = text[: sign.start()], text[sign.end() :]
+    wrong = [unknown(old, names_a, "RUN_A")] if old not in names_a else []
+    wrong += [unknown(new, names_b, "RUN_B")] if new not in names_b else []
+    raise DiffError(f'--map "{printable(text)}": {"; ".join(wrong)}')
+
+
+def unknown(name: str, names: Iterable[str], run: str) -> str:
+    """`RUN_A has no backend "padle"; did you mean "paddle"? It has torch, paddle`."""
+    near = nearest(name, names)
+    meant = f'; did you mean "{printable(near)}"?' if near else ";"
+    return f'{run} has no backend "{printable(name)}"{meant} It has {", ".join(map(printable, names))}'

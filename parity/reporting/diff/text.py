@@ -1,0 +1,230 @@
+"""The words of `parity diff`, which all of its formats share: the answer, the sections, a row for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from parity import gate
+from parity.reporting.diff.compare import Change, Diff, Kind, total_cells
+from parity.reporting.diff.sides import Point, Side, shortened
+from parity.reporting.results.cells import LABELS, Status
+from parity.reporting.text.answer import plural
+from parity.reporting.text.reasons import factor, listed
+
+ARROW = "->"
+UNKNOWN = "–"
+MAX_SHOWN = 2
+"""How many names are shown where there may be many."""
+
+NOUNS: Mapping[Kind, tuple[str, str]] = {
+    Kind.NEW: ("new finding", "new findings"),
+    Kind.WORSE: ("worse", "worse"),
+    Kind.VANISHED: ("vanished", "vanished"),
+    Kind.FIXED: ("fixed", "fixed"),
+    Kind.BETTER: ("better", "better"),
+    Kind.CAUSE: ("with another cause", "with another cause"),
+    Kind.ACCEPTED: ("accepted", "accepted"),
+    Kind.TOLERATED: ("tolerated", "tolerated"),
+    Kind.GAINED: ("compared now", "compared now"),
+}
+"""A kind of change behind its number."""
+
+MEANINGS: Mapping[Kind, str] = {
+    Kind.NEW: "failing in B, but passing, accepted or not compared in A",
+    Kind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
+    Kind.VANISHED: "compared in A, not compared in B",
+    Kind.FIXED: "failing or accepted in A, passing in B",
+    Kind.BETTER: "a milder verdict or a smaller error in B",
+    Kind.CAUSE: "the verdict is the same, the diagnosis is not",
+    Kind.ACCEPTED: "the ledger accepts in B what it did not in A",
+    Kind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
+    Kind.GAINED: "not compared in A, passing in B",
+}
+"""A kind of change in words."""
+
+COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ratio", "cause", "note")
+"""The columns of the changes that are listed one by one."""
+
+GROUPED = (Kind.VANISHED, Kind.GAINED)
+"""The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
+
+LEGEND = (
+    "× tol: the worst element's difference in tolerances. error ratio: the error over that of careful code in the same "
+    "dtype, from 8 on a finding; a dash where it was not measured."
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The changes that have one reason, with the number of cells, and how many of them had failed."""
+
+    reason: str
+    changes: tuple[Change, ...]
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells there are."""
+        return total_cells(self.changes)
+
+    @property
+    def n_findings(self) -> int:
+        """How many of them failed in A."""
+        return total_cells(change for change in self.changes if change.was_finding)
+
+    @property
+    def text(self) -> str:
+        """`the backend is not in B: 12 cells on oneflow, 4 of them findings (not fixed), for example ...`."""
+        backends = some(dict.fromkeys(change.backend for change in self.changes))
+        first = self.changes[0]
+        example = f"{first.case} {first.dtype} {tensors_text(first)}"
+        lost = f", {self.n_findings} of them had failed and count as not fixed" if self.n_findings else ""
+        shown = f"for example {example}" if self.n_cells > 1 else example
+        return f"{self.reason}: {plural(self.n_cells, 'cell')} on {backends}{lost}; {shown}"
+
+
+def headline(diff: Diff) -> tuple[str, str]:
+    """The answer in a word, and behind it the numbers."""
+    if diff.exit_code == gate.MISMATCH:
+        return "WORSE", changed_text(diff)
+    if not diff.met:
+        return "INCOMPLETE", f"nothing was compared in both runs: {changed_text(diff)}"
+    if diff.exit_code == gate.INCOMPLETE:
+        return "INCOMPLETE", f"nothing is worse, but {changed_text(diff)}"
+    if not diff.changes:
+        return "SAME", f"no difference: {changed_text(diff)}"
+    kinds = {change.kind for change in diff.changes}
+    return "BETTER" if kinds <= {Kind.FIXED, Kind.BETTER, Kind.GAINED} else "CHANGED", changed_text(diff)
+
+
+def changed_text(diff: Diff) -> str:
+    """`2 new findings, 1 worse; 540 cells the same`."""
+    counted = ", ".join(count_text(kind, n) for kind, n in diff.counts.items() if n)
+    return f"{counted}{'; ' if counted else ''}{same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
+
+
+def count_text(kind: str, n: int) -> str:
+    """`1 new finding`, `2 new findings`, `3 vanished`."""
+    return f"{n} {NOUNS[Kind(kind)][n != 1]}"
+
+
+def same_text(diff: Diff) -> str:
+    """`543 cells the same (11 of them compared in neither run)`."""
+    never = f" ({diff.never} of them compared in neither run)" if diff.never else ""
+    return f"{plural(diff.same + diff.never, 'cell')} the same{never}"
+
+
+def only_b_text(diff: Diff) -> str:
+    """`; 12 more in B only (10 passed, 2 no result)`, or nothing."""
+    if not diff.only_b:
+        return ""
+    parts = ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in diff.only_b.items())
+    return f"; {sum(diff.only_b.values())} more in B only ({parts})"
+
+
+def ledger_text(diff: Diff) -> str:
+    """`; 1 entry of the ledger must be mended`, or nothing."""
+    n = sum(change.fails for change in diff.ledger)
+    return f"; {plural(n, 'entry of the ledger', 'entries of the ledger')} must be mended" if n else ""
+
+
+def runs_text(diff: Diff) -> str:
+    """Which run is A and which is B."""
+    return f"A {run_text(diff.a)} {ARROW} B {run_text(diff.b)}"
+
+
+def run_text(side: Side) -> str:
+    """`reports/a (2026-11-21T06:26:20)`."""
+    started = shortened(str(side.results.run.get("started", "")))[:19]
+    return f"{side.run_dir} ({started})" if started else str(side.run_dir)
+
+
+def differences(diff: Diff) -> Iterator[str]:
+    """What else is not the same: where trainings part, the runs, the cases, the ledger."""
+    yield from diff.partings
+    yield from diff.run_notes
+    if diff.not_alike:
+        n = len(diff.not_alike)
+        kinds = some(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), "; ")
+        yield f"{plural(n, 'case')} {'was' if n == 1 else 'were'} not given the same, numbers do not compare: {kinds}"
+    for change in diff.ledger:
+        yield f"ledger: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
+
+
+def columns(change: Change) -> tuple[str, ...]:
+    """A change as a row of a table, in the order of `COLUMNS`."""
+    return (
+        change.case,
+        change.dtype,
+        change.backend,
+        tensors_text(change),
+        moved(standing(change.before), standing(change.after)),
+        moved(size_text(change.before.excess, change.before), size_text(change.after.excess, change.after)),
+        moved(size_text(change.before.ratio, change.before), size_text(change.after.ratio, change.after)),
+        moved(causes_text(change.before), causes_text(change.after)),
+        "; ".join([*reasons_text(change), *comparability(change)]),
+    )
+
+
+def comparability(change: Change) -> Iterator[str]:
+    """What forbids to compare the numbers."""
+    if change.notes:
+        yield f"not comparable: {some(change.notes, '; ')}"
+
+
+def moved(before: str, after: str) -> str:
+    """`before -> after`, or one of them where that says it all."""
+    if before in ("", UNKNOWN, after):
+        return after
+    return f"{before} {ARROW} {after or 'none'}"
+
+
+def tensors_text(change: Change) -> str:
+    """The tensors, the worst first."""
+    return some(item.tensor for item in change.tensors)
+
+
+def some(names: Iterable[str], separator: str = ", ") -> str:
+    """The first few names, and how many more there are."""
+    every = list(names)
+    hidden = len(every) - MAX_SHOWN
+    return separator.join(every[:MAX_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def standing(point: Point) -> str:
+    """A verdict with what is special about it."""
+    if not point.compared:
+        return "none"
+    mark = {Status.KNOWN: ", accepted", Status.SUSPECT: ", suspect", Status.BELOW: ", below the level"}
+    return point.verdict + mark.get(point.status, "")
+
+
+def size_text(value: float | None, point: Point) -> str:
+    """A factor for reading."""
+    return UNKNOWN if value is None or not point.compared else factor(value)
+
+
+def causes_text(point: Point) -> str:
+    """The causes."""
+    return ", ".join(point.causes)
+
+
+def reasons_text(change: Change) -> Iterator[str]:
+    """Why there is nothing to compare with, or why it is accepted."""
+    for name, point in (("A", change.before), ("B", change.after)):
+        if point.reason:
+            yield point.reason if f"in {name}" in point.reason else f"{name}: {point.reason}"
+    old, new = change.before.known, change.after.known
+    if old != new:
+        yield from (f"was accepted: {listed(old)}",) if old else ()
+        yield from (f"accepted: {listed(new)}",) if new else ()
+
+
+def groups(changes: Sequence[Change]) -> list[Group]:
+    """Changes by their reason, the findings first, then the largest group."""
+    found: dict[str, list[Change]] = {}
+    for change in changes:
+        for reason in dict.fromkeys(item.after.reason or item.before.reason for item in change.tensors):
+            found.setdefault(reason, []).append(change)
+    made = [Group(reason, tuple(some_changes)) for reason, some_changes in found.items()]
+    return sorted(made, key=lambda group: (-group.n_findings, -group.n_cells))

@@ -1,0 +1,197 @@
+"""The report's small pictures as inline SVG; colours are the page's own, so that they follow its theme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from parity.config.nodes import printable
+from parity.judge.bound.envelope import OFF
+from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
+from parity.reporting.results.cells import LABELS, Status
+from parity.reporting.text.reasons import factor
+
+NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
+MAX_NAME = 11
+BAR_HEIGHT = 22
+MAX_TICKS = 7
+MAP_WIDTH, MAX_BLOCK, STRIP = 336, 12, 16
+KEY = 12
+RESIDUAL_WIDTH = 200
+RESIDUALS = (0.1, 1e18)
+"""What bars of residuals can show; the shortest and the longest."""
+
+
+def svg(width: float, height: float, label: str, parts: Sequence[str], style: str) -> Markup:
+    """A picture with its essence in words; `parts` are safe."""
+    head = f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
+    return Markup(f'{head} aria-label="{escape(printable(label))}">{"".join(parts)}</svg>')  # noqa: S704
+
+
+def words(x: float, y: float, text: str, style: str = "") -> str:
+    """A line of text; the styles `middle` and `end` say what stands at `x`."""
+    named = f' class="{style}"' if style else ""
+    return f'<text x="{x:.0f}" y="{y:g}"{named}>{escape(printable(text))}</text>'
+
+
+def status_bar(numbers: Mapping[str, int]) -> Markup:
+    """How the cells share out among the statuses."""
+    total = sum(numbers.values())
+    parts, x = [], 0.0
+    for status, n in numbers.items():
+        width = 1000 * n / total
+        parts.append(f'<rect class="fill-{status}" x="{x:.1f}" width="{max(width - 2, 1):.1f}" height="10"/>')
+        x += width
+    said = ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in numbers.items())
+    head = (
+        f'<svg class="share" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{escape(said)}">'
+    )
+    return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
+
+
+def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, own: str, *, measured: bool) -> Markup:
+    """A band for each backend over one axis: how many elements have which error, in units of careful code's.
+
+    `rows` holds a histogram and the error ratio by backend; `own` is the one that the finding is about. Where the unit
+    was not `measured`, the axis is that of the errors themselves.
+    """
+    bottom = BAND * len(rows)
+    parts = [*marks(axis, bottom)] if measured else []
+    for i, (name, (counted, ratio)) in enumerate(rows.items()):
+        base = BAND * (i + 1) - 4
+        shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+        parts.append(words(NAME_WIDTH - 8, base - 11, shown, "end own" if name == own else "end"))
+        parts.append(words(NAME_WIDTH - 8, base, extra_text(counted, ratio), "end dim"))
+        parts.append(bars(counted, axis, base, "bars own" if name == own else "bars"))
+    parts += [f'<path class="line" d="{lines(axis, len(rows))}"/>', *decades(axis, bottom + 12)]
+    unit = "|error| ÷ that of careful code" if measured else "|error|"
+    parts.append(words(NAME_WIDTH + PLOT_WIDTH / 2, bottom + FOOT - 3, unit, "middle dim"))
+    said = "; ".join(f"{name}: {spoken(counted, ratio, axis, measured)}" for name, (counted, ratio) in rows.items())
+    return svg(NAME_WIDTH + PLOT_WIDTH + MARGIN, bottom + FOOT, f"Sizes of the errors. {said}", parts, "hist")
+
+
+def place(axis: Axis, exponent: float) -> float:
+    """Where a decimal logarithm stands on the page."""
+    return NAME_WIDTH + PLOT_WIDTH * (exponent - axis.low) / (axis.high - axis.low)
+
+
+def marks(axis: Axis, bottom: int) -> list[str]:
+    """What is off, from OFF on, and careful code's own error, 1."""
+    one, off = place(axis, 0), place(axis, math.log10(OFF))
+    return [
+        f'<rect class="off" x="{off:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - off:.1f}" height="{bottom}"/>',
+        f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{off:.1f} 0v{bottom}"/>',
+        words(off + 3, 8, "off", "eight"),
+    ]
+
+
+def bars(counted: Histogram, axis: Axis, base: int, style: str) -> str:
+    """All bars of a band, as lines as wide as a bar; heights grow with the square root, so that one element shows."""
+    most = max(counted.counts, default=0) or 1
+    heights = ((i, max(round(BAR_HEIGHT * math.sqrt(n / most)), 1)) for i, n in enumerate(counted.counts) if n)
+    drawn = "".join(f"M{i} 0v-{height}" for i, height in heights)
+    width = PLOT_WIDTH / axis.n
+    where = f"matrix({width:g} 0 0 1 {NAME_WIDTH + width / 2:g} {base})"
+    return f'<path class="{style}" transform="{where}" d="{drawn}"/>' if drawn else ""
+
+
+def lines(axis: Axis, n_bands: int) -> str:
+    """The `d` of the ground lines of all bands, and of the marks of the axis."""
+    grounds = "".join(f"M{NAME_WIDTH} {BAND * (i + 1) - 3.5}h{PLOT_WIDTH}" for i in range(n_bands))
+    return grounds + "".join(f"M{place(axis, e):.1f} {BAND * n_bands - 3}v4" for e in ticks(axis))
+
+
+def ticks(axis: Axis) -> range:
+    """The exponents that get a number."""
+    step = max(1, math.ceil((axis.high - axis.low) / MAX_TICKS))
+    return range(-(-axis.low // step) * step, axis.high + 1, step)
+
+
+def extra_text(counted: Histogram, ratio: float | None) -> str:
+    """What stands below a backend's name: its error ratio."""
+    if counted.n_infinite:
+        return f"{counted.n_infinite} NaN/Inf"
+    if counted.n_exact == counted.total:
+        return "exact"
+    return "" if ratio is None else f"ratio {factor(ratio)}"
+
+
+def decades(axis: Axis, y: int) -> list[str]:
+    """Numbers below the axis."""
+    return [f'<text class="middle dim" x="{place(axis, e):.0f}" y="{y}">{power(e)}</text>' for e in ticks(axis)]
+
+
+def power(exponent: int) -> str:
+    """1, 10, and 10 with its exponent."""
+    return {0: "1", 1: "10"}.get(exponent, f'10<tspan dy="-4">{exponent}</tspan>')
+
+
+def spoken(counted: Histogram, ratio: float | None, axis: Axis, measured: bool) -> str:
+    """A histogram in words."""
+    if counted.n_exact == counted.total:
+        return "exact"
+    used = [i for i, n in enumerate(counted.counts) if n]
+    width = (axis.high - axis.low) / axis.n
+    said = [f"{counted.n_infinite} of {counted.total} finite on one side only"] if counted.n_infinite else []
+    if used:
+        ends = (10 ** (axis.low + width * end) for end in (used[0], used[-1] + 1))
+        said.append(f"errors from {' to '.join(map(factor, ends))}{' times careful code’s' if measured else ''}")
+    return ", ".join([*said, *([] if ratio is None else [f"ratio {factor(ratio)}"])])
+
+
+def mismatch(found: Map, unit: float, *, measured: bool) -> Markup:
+    """Where the errors sit: a block is the darker, the larger the largest error in it."""
+    n_rows, n_columns = found.levels.shape
+    side = min(MAP_WIDTH / n_columns, MAX_BLOCK)
+    high = STRIP if n_rows == 1 else side
+    width, height = n_columns * side, n_rows * high
+    paths: dict[int, str] = {}
+    for level, row, column, length in runs(found.levels):
+        if level:
+            paths[level] = paths.get(level, "") + f"M{column} {row}h{length}"
+    drawn = "".join(f'<path class="l{level}" d="{d}"/>' for level, d in sorted(paths.items()))
+    ground = f'<rect class="ground" x=".5" y=".5" width="{width:g}" height="{height:g}"/>'
+    blocks = f'<g class="blocks" transform="translate(.5 {high / 2 + 0.5:g}) scale({side:g} {high:g})">{drawn}</g>'
+    legend = scale(height + 9, found, unit, paths, measured=measured)
+    total = max(width, MAP_WIDTH) + 1
+    said = map_text(found, unit, paths, measured=measured)
+    foot = 42 if NOT_FINITE in paths else 26
+    return svg(total, height + foot, said, [ground, blocks, *legend], "map")
+
+
+def scale(y: float, found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> list[str]:
+    """The legend: the shades with the errors at both ends."""
+    keys = [f'<path class="l{level}" d="M{KEY * (level - 1)} {y + 5:g}h{KEY}"/>' for level in range(1, N_LEVELS + 1)]
+    low, high = factor(found.low / unit), factor(found.high / unit)
+    said = f"{low} to {high}" + (" × careful code’s" if measured else "")
+    texts = [words(KEY * N_LEVELS + 6, y + 9, said, "dim")]
+    if NOT_FINITE in used:
+        keys.append(f'<path class="l{NOT_FINITE}" d="M0 {y + 21:g}h{KEY}"/>')
+        texts.append(words(KEY + 6, y + 25, "NaN or Inf on one side", "dim"))
+    return [f'<g class="key">{"".join(keys)}</g>', *texts]
+
+
+def map_text(found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> str:
+    """A map in words."""
+    n_rows, n_columns = found.levels.shape
+    worst = [int(i) for i in divmod(int(found.levels.argmax()), n_columns)]
+    unit_text = " times careful code's error" if measured else ""
+    text = f"Where the errors sit, {n_rows} by {n_columns} blocks: from {factor(found.low / unit)} to "
+    text += f"{factor(found.high / unit)}{unit_text}, a largest one in row {worst[0] + 1}, column {worst[1] + 1}"
+    return text + (", some finite on one side only" if NOT_FINITE in used else "")
+
+
+def residuals(before: float, after: float) -> Markup:
+    """What an explanation leaves of the error ratio: two bars on a logarithmic scale, with OFF marked."""
+    least, most = RESIDUALS
+    lengths = [math.log10(min(max(value, least), most) / least) for value in (before, after, OFF)]
+    one, two, mark = (max(RESIDUAL_WIDTH * length / max(lengths), 2) for length in lengths)
+    parts = [
+        f'<rect class="before" y="1" width="{one:.0f}" height="7"/>',
+        f'<rect class="after" y="11" width="{two:.0f}" height="7"/>',
+        f'<path class="eight" d="M{mark:.1f} 0v19"/>',
+    ]
+    said = f"error ratio {factor(before)} before, {factor(after)} after; {OFF:g} would be off"
+    return svg(RESIDUAL_WIDTH + 1, 19, said, parts, "residual")

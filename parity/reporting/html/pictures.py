@@ -1,0 +1,100 @@
+"""The pictures of a finding, from the tensors that the run directory keeps; a sentence where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from parity.config.plan import ORACLE
+from parity.reporting.html.figures import histograms, mismatch
+from parity.reporting.plots.tensors import (
+    MAX_ELEMENTS,
+    Errors,
+    PictureError,
+    axis_for,
+    errors,
+    histogram,
+    mismatch_map,
+)
+from parity.reporting.results.cells import Cell
+from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results.results import Results, Row
+
+MAX_BACKENDS = 6
+
+NOTHING = Markup()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A tensor's histogram and map; both are empty where `note` says why there are none."""
+
+    tensor: str
+    histogram: Markup = NOTHING
+    map: Markup = NOTHING
+    rows: str = ""
+    columns: str = ""
+    note: str = ""
+
+
+class Gallery:
+    """The errors of a run's tensors, each computed once."""
+
+    def __init__(self, results: Results, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.backends = [str(row["name"]) for row in results.backends]
+        self.folders = side_folders(self.backends)
+        self._found: dict[tuple[str, str, str, str], Errors | str] = {}
+
+    def picture(self, cell: Cell, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
+        """What is shown of a tensor of a cell; `unit` is the error of careful code, None where it is not known."""
+        own = self.errors(cell.case, cell.dtype, cell.backend, tensor)
+        if isinstance(own, str):
+            return Picture(tensor, note=f"No picture: {own}.")
+        others = [name for name in self.backends if name != cell.backend][: MAX_BACKENDS - 1]
+        sides = [name for name in self.backends if name == cell.backend or name in others]
+        found = {name: self.errors(cell.case, cell.dtype, name, tensor) for name in sides}
+        many = {name: one for name, one in found.items() if isinstance(one, Errors)}
+        size, measured = unit or 1.0, unit is not None
+        axis = axis_for(list(many.values()), size)
+        counted = {name: (histogram(one, size, axis), ratios.get(name)) for name, one in many.items()}
+        drawn = mismatch_map(own)
+        return Picture(
+            tensor=tensor,
+            histogram=histograms(counted, axis, cell.backend, measured=measured),
+            map=mismatch(drawn, size, measured=measured),
+            rows=drawn.rows,
+            columns=drawn.columns,
+            note=notes(own, measured=measured),
+        )
+
+    def errors(self, case: Row, dtype: str, backend: str, tensor: str) -> Errors | str:
+        """|actual − oracle| of a tensor of one backend, or why it cannot be had."""
+        key = (case["id"], dtype, backend, tensor)
+        if key not in self._found:
+            self._found[key] = self.read(case, dtype, backend, tensor)
+        return self._found[key]
+
+    def read(self, case: Row, dtype: str, backend: str, tensor: str) -> Errors | str:
+        """The same, from the files."""
+        try:
+            sides = (kept_path(case, dtype, side, tensor, self.folders) for side in (backend, ORACLE))
+            return errors(*(load(self.run_dir, path) for path in sides))
+        except (KeptError, PictureError) as error:
+            return str(error)
+
+
+def notes(found: Errors, *, measured: bool) -> str:
+    """What has to be said beside a picture."""
+    said = []
+    if found.sampled:
+        said.append(
+            f"{found.values.size:,} of its {found.n_elements:,} elements, evenly spaced, were looked at "
+            f"(at most {MAX_ELEMENTS:,})."
+        )
+    if not measured:
+        said.append("The error of careful code was not kept, so the errors are shown as they are.")
+    return " ".join(said)

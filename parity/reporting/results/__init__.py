@@ -1,0 +1,1 @@
+"""results.json: its rows, written, read and resumed."""

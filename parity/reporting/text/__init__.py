@@ -1,0 +1,1 @@
+"""Sentences about a run that several formats share."""

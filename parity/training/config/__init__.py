@@ -1,0 +1,1 @@
+"""A training in YAML to its spec."""

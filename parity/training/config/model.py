@@ -1,0 +1,174 @@
+"""The layers of a model: what a config says of each, and the sizes that follow from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import prod
+from typing import Any, NoReturn
+
+from parity.cases.draw import Shape
+from parity.cases.op import CaseError
+from parity.config.fields import fill
+from parity.config.nodes import Node, Report, child
+from parity.training.layers import INSTEAD, KINDS, Kind, Signal, named
+from parity.training.spec import Layer
+
+MAX_LAYERS = 2_000
+MAX_PARAMETERS = 2**27
+"""As many as BERT-base has: every side's parameters, gradients and states are held by the host as well."""
+
+MAX_NAME = 150
+"""A parameter's name is a part of file names."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its sizes: the shape of its answer to an example, and the numbers that it computes for one."""
+
+    layers: tuple[Layer, ...]
+    output: Shape
+    n_computed: int
+
+
+@dataclass(frozen=True)
+class WrittenLayer:
+    """A layer as the config has it, checked by itself."""
+
+    kind: Kind
+    node: Node
+    options: Any
+    name: str
+    layers: tuple[WrittenLayer, ...] = ()
+
+
+def build_model(items: Sequence[Node], signal: Signal | None, report: Report) -> Model | None:
+    """The model of a list of layers, or None after reporting what is wrong; without a signal sizes stay unknown."""
+    n_before = len(report)
+    written = read_layers(items, "", report)
+    if len(report) > n_before or signal is None:
+        return None
+    sizes = _Sizes(report)
+    try:
+        layers, last = sizes.resolve(written, signal)
+    except _Refused:
+        return None
+    return Model(layers, last.shape, sizes.n_computed)
+
+
+def read_layers(items: Sequence[Node], prefix: str, report: Report) -> tuple[WrittenLayer, ...]:
+    """The layers of a list under their names; what is wrong is reported and left out."""
+    if len(items) > MAX_LAYERS:
+        report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are possible", value=False)
+        return ()
+    found = [read for item in items if (read := _read(item, report)) is not None]
+    names = _names(found, report)
+    return tuple(_under(layer, f"{prefix}{name}", report) for layer, name in zip(found, names, strict=True))
+
+
+def _under(layer: WrittenLayer, name: str, report: Report) -> WrittenLayer:
+    """The layer with its whole name, and the layers in it."""
+    if len(name) > MAX_NAME:
+        report.add(layer.node, f"the layer's name with those around it has more than {MAX_NAME} characters")
+    inner = layer.node.get("layers") if layer.kind.adds else None
+    layers = () if inner is None else read_layers(inner.items, f"{name}.", report)
+    return replace(layer, name=name, layers=layers)
+
+
+def _read(item: Node, report: Report) -> WrittenLayer | None:
+    entry = _single(item, report)
+    if entry is None:
+        return None
+    name, node = entry
+    kind = KINDS.get(name)
+    if kind is None:
+        message = INSTEAD.get(name, f'no layer is called "{name}"')
+        report.add(item, message, allowed=() if name in INSTEAD else KINDS, near=None if name in INSTEAD else name)
+        return None
+    if node.value is None:
+        node = node.with_value({})
+    elif not node.is_mapping and kind.short:
+        node = node.with_value({kind.short: node})
+    if not node.is_mapping:
+        report.add(node, f"the options of a layer are a mapping: {{{name}: {{option: value}}}}")
+        return None
+    inner = node.get("layers")
+    if kind.adds and inner is not None and not inner.is_list:
+        report.add(inner, f"{name} holds a list of layers: [linear: {{out_features: 64}}, ...]")
+        return None
+    options = fill(kind.options, node, report, name)
+    return None if options is None else WrittenLayer(kind, node, options, "")
+
+
+def _single(item: Node, report: Report) -> tuple[str, Node] | None:
+    """The kind of a layer and its options: `kind`, or `kind: {options}`."""
+    if isinstance(item.value, str):
+        return item.value, child(item, item.value, {})
+    if len(item.mapping) != 1:
+        report.add(item, "a layer is its kind, or a mapping from its kind to its options", allowed=KINDS)
+        return None
+    return next(iter(item.mapping.items()))
+
+
+def _names(layers: Sequence[WrittenLayer], report: Report) -> list[str]:
+    """The names of a list's layers: as written, else the kind and the first number that is free."""
+    taken: set[str] = set()
+    for layer in layers:
+        if layer.options.name in taken:
+            place = layer.node.mapping["name"]
+            report.add(place, f'two layers of this list are called "{layer.options.name}"')
+        if layer.options.name is not None:
+            taken.add(layer.options.name)
+    numbered = {kind: _numbered(kind, taken) for kind in KINDS}
+    return [layer.options.name or next(numbered[layer.kind.name]) for layer in layers]
+
+
+def _numbered(kind: str, taken: Collection[str]) -> Iterator[str]:
+    return (name for i in count() if (name := f"{kind}{i}") not in taken)
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    pass
+
+
+@dataclass
+class _Sizes:
+    """Follows one example through the layers; the first thing that does not fit ends it."""
+
+    report: Report
+    n_computed: int = 0
+    n_layers: int = 0
+    n_parameters: int = 0
+
+    def resolve(self, written: Sequence[WrittenLayer], signal: Signal) -> tuple[tuple[Layer, ...], Signal]:
+        layers = []
+        for item in written:
+            layer, signal = self._layer(item, signal)
+            layers.append(layer)
+        return tuple(layers), signal
+
+    def _layer(self, item: WrittenLayer, signal: Signal) -> tuple[Layer, Signal]:
+        try:
+            found = item.kind.resolve(item.options, signal)
+        except CaseError as error:
+            self._refuse(item.node.get(error.key) or item.node, f"{item.name}: {error.message}")
+        inner, after = self.resolve(item.layers, signal)
+        if item.kind.adds and after != signal:
+            sizes = f"{list(signal.shape)} to {list(after.shape)}"
+            self._refuse(item.node, f"{item.name}: x is added to what its layers make of it, but they take {sizes}")
+        self.n_layers += 1
+        self.n_computed += prod(found.shape) + found.scratch
+        self.n_parameters += sum(prod(parameter.shape) for parameter in found.parameters)
+        if self.n_parameters > MAX_PARAMETERS:
+            self._refuse(
+                item.node,
+                f"up to {item.name} there are {self.n_parameters} parameters; at most {MAX_PARAMETERS} are possible",
+            )
+        if self.n_layers > MAX_LAYERS:
+            self._refuse(item.node, f"more than {MAX_LAYERS} layers")
+        return named(item.kind.name, item.name, found, inner), Signal(found.shape, signal.rows)
+
+    def _refuse(self, node: Node, message: str) -> NoReturn:
+        self.report.add(node, message, value=False)
+        raise _Refused

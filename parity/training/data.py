@@ -1,0 +1,212 @@
+"""Data sets that a small model can learn: drawn once, from the run's seed and the case's id alone.
+
+A generator's options are a frozen dataclass whose fields are its YAML keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.draw import Float64, Shape, generator
+from parity.cases.op import CaseError
+from parity.training.spec import Data, Training
+
+IGNORED = -100
+"""The target of a position that the loss leaves out (torch.nn.functional.cross_entropy's ignore_index)."""
+
+INTEGERS = "int64"
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Noise around a random centre of each of `classes`; `features` is the shape of an example, or its length."""
+
+    features: int | tuple[int, ...]
+    classes: int
+
+
+@dataclass(frozen=True)
+class Regression:
+    """`targets` numbers that a random network with one hidden layer gives for normal `features`, with some noise."""
+
+    features: int | tuple[int, ...]
+    targets: int = 1
+
+
+@dataclass(frozen=True)
+class MaskedLm:
+    """Sequences of tokens that mostly follow from the one before; a share `masked` of each is to be guessed.
+
+    Tokens are 0 .. `vocab` - 2, and `vocab` - 1 stands where one is masked: as often in every sequence.
+    """
+
+    vocab: int
+    sequence: int
+    masked: float = 0.15
+
+    @property
+    def n_masked(self) -> int:
+        """How many tokens of a sequence are masked: one at least."""
+        return max(1, round(self.masked * self.sequence))
+
+
+def lengths(features: int | tuple[int, ...]) -> Shape:
+    """`features` as a shape."""
+    return (features,) if isinstance(features, int) else tuple(features)
+
+
+NOISE = 0.1
+DISTANCE = 3.0
+"""How far a class's centre lies from 0 in standard deviations of the noise: most examples can be told apart."""
+
+
+def classification(options: Classification, rows: int, rng: np.random.Generator) -> tuple[Float64, NDArray[np.int64]]:
+    """x [rows, *features] in float64, classes [rows]."""
+    shape = lengths(options.features)
+    centres = rng.normal(size=(options.classes, *shape)) * DISTANCE / np.prod(shape) ** 0.5
+    target = rng.integers(0, options.classes, rows)
+    return rng.normal(size=(rows, *shape)) + centres[target], target
+
+
+HIDDEN = 16
+
+
+def regression(options: Regression, rows: int, rng: np.random.Generator) -> tuple[Float64, Float64]:
+    """x [rows, *features] and targets [rows, targets] in float64."""
+    shape = lengths(options.features)
+    n = int(np.prod(shape))
+    x, inner = rng.normal(size=(rows, n)), rng.normal(size=(n, HIDDEN)) * 2 / n**0.5
+    outer = rng.normal(size=(HIDDEN, options.targets)) / HIDDEN**0.5
+    target = np.tanh(x @ inner) @ outer + NOISE * rng.normal(size=(rows, options.targets))
+    return x.reshape(rows, *shape), target
+
+
+FOLLOWERS = (0.6, 0.2, 0.1, 0.1)
+"""How likely each of a token's followers is."""
+
+
+def masked_lm(options: MaskedLm, rows: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens [rows, sequence], and the targets: what is masked, and IGNORED elsewhere."""
+    tokens = chains(options.vocab - 1, rows, options.sequence, rng)
+    places = np.argsort(rng.random(tokens.shape), axis=1)[:, : options.n_masked]
+    target = np.full_like(tokens, IGNORED)
+    np.put_along_axis(target, places, np.take_along_axis(tokens, places, axis=1), axis=1)
+    return np.where(target == IGNORED, tokens, options.vocab - 1), target
+
+
+def chains(n: int, rows: int, length: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Markov chains [rows, length] of tokens 0 .. `n` - 1, of which low ones are frequent, as words are (Zipf)."""
+    frequent = 1.0 / np.arange(1, n + 1)
+    frequent /= frequent.sum()
+    followers = rng.choice(n, (n, len(FOLLOWERS)), p=frequent)
+    which = rng.choice(len(FOLLOWERS), (rows, length), p=FOLLOWERS)
+    found = np.empty((rows, length), np.int64)
+    found[:, 0] = rng.choice(n, rows, p=frequent)
+    for i in range(1, length):
+        found[:, i] = followers[found[:, i - 1], which[:, i]]
+    return found
+
+
+@dataclass(frozen=True)
+class GeneratorKind:
+    """A generator: its options, what one example looks like, and `draw(options, rows, rng)` of a whole data set.
+
+    `x`, `target` and `output` give the shapes of one example, of its target and of the model's answer. `tokens` is how
+    many different integers x holds, None where it holds floats. `loss` is what such a model is trained with.
+    """
+
+    name: str
+    summary: str
+    options: type[Any]
+    x: Callable[[Any], Shape]
+    target: Callable[[Any], Shape]
+    output: Callable[[Any], Shape]
+    draw: Callable[[Any, int, np.random.Generator], tuple[NDArray[Any], NDArray[Any]]]
+    loss: str
+    tokens: Callable[[Any], int] | None = None
+
+
+GENERATORS: Mapping[str, GeneratorKind] = {
+    kind.name: kind
+    for kind in (
+        GeneratorKind(
+            "classification",
+            "noise around a centre per class",
+            Classification,
+            x=lambda options: lengths(options.features),
+            target=lambda _: (),
+            output=lambda options: (options.classes,),
+            draw=classification,
+            loss="cross_entropy",
+        ),
+        GeneratorKind(
+            "regression",
+            "what a random network answers",
+            Regression,
+            x=lambda options: lengths(options.features),
+            target=lambda options: (options.targets,),
+            output=lambda options: (options.targets,),
+            draw=regression,
+            loss="mse_loss",
+        ),
+        GeneratorKind(
+            "masked_lm",
+            "tokens that follow from each other, some of them masked",
+            MaskedLm,
+            x=lambda options: (options.sequence,),
+            target=lambda options: (options.sequence,),
+            output=lambda options: (options.sequence, options.vocab),
+            draw=masked_lm,
+            loss="cross_entropy",
+            tokens=lambda options: int(options.vocab),
+        ),
+    )
+}
+"""Every generator, by the name that a config calls it by."""
+
+
+def check(options: Any) -> None:
+    """Raise CaseError, whose key is the option, for a data set that cannot be drawn."""
+    least = {"classes": 2, "vocab": 3}
+    for name, value in vars(options).items():
+        if name == "masked":
+            if not 0.0 < value <= 1.0:
+                raise CaseError(name, f"masked must be above 0 and at most 1, not {value}")
+            continue
+        numbers = lengths(value)
+        if not numbers or min(numbers) < least.get(name, 1):
+            raise CaseError(name, f"{name} must be {least.get(name, 1)} or more, not {value}")
+
+
+def generate(data: Data, seed: int, case_id: str, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The data set: x [rows, *data.x] and target [rows, *data.target].
+
+    What is a float is rounded to `dtype`, the case's coarsest; integers are int64.
+    """
+    kind = GENERATORS[data.name]
+    drawn = kind.draw(kind.options(**data.options), data.rows, generator(seed, case_id, "data"))
+    x, target = (v.astype(INTEGERS if v.dtype.kind == "i" else dtype) for v in drawn)
+    return np.ascontiguousarray(x), np.ascontiguousarray(target)
+
+
+def order(training: Training, seed: int, case_id: str) -> NDArray[np.int32]:
+    """The rows that every step takes, [steps, batch_size].
+
+    An epoch is a permutation of all rows (or all rows in order) in whole batches; the remainder is left out. Raises
+    CaseError where the rows do not fill a batch.
+    """
+    rows, batch = training.data.rows, training.batch_size
+    if rows < batch:
+        raise CaseError("batch_size", f"a batch of {batch} is more than the {rows} rows of the data")
+    per_epoch = rows // batch
+    epochs = -(-training.steps // per_epoch)
+    rng = generator(seed, case_id, "order")
+    shuffled = training.data.order == "shuffled"
+    passes = [rng.permutation(rows) if shuffled else np.arange(rows) for _ in range(epochs)]
+    batches = [some[: per_epoch * batch].reshape(per_epoch, batch) for some in passes]
+    return np.concatenate(batches)[: training.steps].astype(np.int32)

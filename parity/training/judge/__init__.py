@@ -1,0 +1,1 @@
+"""Curves and probed steps of a training to verdicts and causes."""

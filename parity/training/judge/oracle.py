@@ -1,0 +1,226 @@
+"""What a step should have given: the oracle in a side's own place, stage by stage, with or without a hypothesis.
+
+Every stage starts from what the side itself had: the forward pass and the gradient from its parameters and rows, the
+loss from its output, clipping from its gradients, the update from its clipped gradients, rates and states. What a mode
+does not show is taken from the stage before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.exact.summation import in_sequence
+from parity.judge.bound.envelope import nudged
+from parity.outcome import Setting, StepRecord
+from parity.training.model import Knobs, StepGradients, gradients, loss_of_output
+from parity.training.spec import Training
+from parity.training.steps import Clipping, Update, clipped, updated
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+MAX_CACHED_ELEMENTS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One step of one side that is asked about; `previous` is the step before it, where it is known."""
+
+    record: StepRecord
+    previous: StepRecord | None = None
+
+    @property
+    def step(self) -> int:
+        """The step, from 1."""
+        return self.record.step
+
+    def group(self, kind: str, *, before: bool = False) -> dict[str, Array]:
+        """The tensors called `<kind>.<name>`, by that name."""
+        tensors = self.record.before if before else self.record.tensors
+        return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
+
+
+class UnknownError(LookupError):
+    """The records do not have what an answer starts from."""
+
+
+Rework = Callable[[dict[str, Array], Probe], dict[str, Array] | None]
+"""A change of the gradients of a step; None where it cannot be told what they would be."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a hypothesis changes of a step: arguments of the model's lines, the loss, the gradient, the clipping and the
+    update. Nothing of it: the recipe."""
+
+    model: Knobs = field(default_factory=dict)
+    loss: Callable[[Array], Array] | None = None
+    rework: tuple[Rework, ...] = ()
+    clipping: Clipping | None = None
+    update: Update = field(default_factory=Update)
+
+    def with_(self, other: Changes) -> Changes:
+        """Both together."""
+        names = {*self.model, *other.model}
+        model = {name: {**self.model.get(name, {}), **other.model.get(name, {})} for name in names}
+        return Changes(
+            model,
+            other.loss or self.loss,
+            self.rework + other.rework,
+            other.clipping or self.clipping,
+            self.update.with_(other.update),
+        )
+
+
+NOTHING = Changes()
+
+
+class StepOracle:
+    """Answers what a step gives, in a dtype; remembers the passes through the model."""
+
+    def __init__(self, case_id: str, training: Training, dtype: str, setting: Setting, wide: Any) -> None:
+        self.case_id, self.training, self.dtype, self.setting = case_id, training, dtype, setting
+        self.wide = np.dtype(wide)
+        self._passes: dict[str, StepGradients] = {}
+        self._cached = 0
+
+    def answer(self, stage: str, probe: Probe, changes: Changes = NOTHING, run: int | None = None) -> dict[str, Array]:
+        """What the tensors of a stage should be: in the wide dtype, or as `run` of careful code in the case's dtype.
+
+        Raises UnknownError where the records lack what the stage starts from.
+        """
+        order = in_sequence() if run is not None and run % 3 == 1 else nullcontext()
+        with order, np.errstate(all="ignore"):
+            try:
+                return STAGES[stage](self, probe, changes, run)
+            except KeyError as error:
+                raise UnknownError(str(error)) from error
+
+    def cast(self, values: Array, name: str, run: int | None) -> Array:
+        """A tensor as the stage starts from it: wide, or in the dtype and moved by a unit roundoff."""
+        if values.dtype.kind != "f":
+            return values
+        return values.astype(self.wide) if run is None else nudged(values, self.dtype, self.case_id, name, run)
+
+    def gathered(self, values: Arrays, kind: str, run: int | None) -> dict[str, Array]:
+        """Several of them."""
+        return {name: self.cast(v, f"{kind}.{name}", run) for name, v in values.items()}
+
+    def forward(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`output`, and the buffers after the step."""
+        found = self.passed(probe, changes, run, backward=changes is NOTHING)
+        return {"output": found.output, **{f"buffer.{n}": v for n, v in found.buffers.items()}}
+
+    def loss(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`loss`, from the side's own output."""
+        seen = probe.record.tensors.get("output")
+        if seen is None:
+            loss = self.passed(probe, changes, run, backward=changes is NOTHING).loss
+        else:
+            output = self.cast(seen, "output", run)
+            target = self.setting.target[probe.record.rows]
+            loss = loss_of_output(self.training, output, target, knobs=changes.model)
+        return {"loss": changes.loss(loss) if changes.loss else loss}
+
+    def gradient(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`grad.<parameter>`."""
+        return {f"grad.{n}": v for n, v in self.gradients(probe, changes, run).items()}
+
+    def gradients(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """The step's gradients by parameter. Raises UnknownError where a change of them cannot be computed."""
+        found: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
+        for rework in changes.rework:
+            found = None if found is None else rework(found, probe)
+        if found is None:
+            raise UnknownError("the gradient of the step before")
+        return found
+
+    def clip(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`clipped.<parameter>` and `norm`, from the side's own gradients."""
+        seen = probe.group("grad")
+        grads = self.gathered(seen, "grad", run) if seen else self.gradients(probe, changes, run)
+        if run is not None and run % 6 == 4:
+            # What a sum in sequence loses depends on whether the large numbers come first.
+            grads = dict(reversed(grads.items()))
+        found, norm = clipped(self.training, grads, changes.clipping)
+        return {**{f"clipped.{n}": v for n, v in found.items()}, "norm": norm}
+
+    def update(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`param.<parameter>` and `state.<state>.<parameter>`, from the side's own clipped gradients."""
+        seen = probe.group("clipped") or (probe.group("grad") if self.training.clip is None else {})
+        if seen:
+            grads = self.gathered(seen, "clipped", run)
+        else:
+            given = self.clip(probe, changes, run)
+            grads = {n.removeprefix("clipped."): v for n, v in given.items() if n != "norm"}
+        before = {
+            kind: self.gathered(probe.group(kind, before=True), f"before.{kind}", run) for kind in ("param", "state")
+        }
+        lr = np.ravel(probe.record.tensors["lr"]).astype(np.float64)
+        narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
+        change = replace(changes.update, narrow=changes.update.narrow or narrow)
+        return updated(self.training, probe.step, before, grads, lr, change)
+
+    def terms(self, probe: Probe) -> dict[str, Array]:
+        """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
+        where a softmax is almost its target. Nothing of other losses."""
+        if self.training.loss.name != "cross_entropy":
+            return {}
+        found, other = (self.passed(probe, NOTHING, None, moved=moved).grads for moved in (False, True))
+        return {f"grad.{name}": other[name] - values for name, values in found.items()}
+
+    def passed(
+        self, probe: Probe, changes: Changes, run: int | None, *, backward: bool = True, moved: bool = False
+    ) -> StepGradients:
+        """A pass through the model from the side's own parameters, buffers and rows; `moved`: for the next classes."""
+        given = {**probe.group("param", before=True), **probe.group("buffer", before=True)}
+        key = digest(given, probe.record.rows, repr((sorted(changes.model.items()), moved)), run)
+        if key not in self._passes or (backward and not self._passes[key].grads):
+            tensors = self.gathered(given, "", run)
+            dtype = self.wide if run is None else self.dtype
+            batches = self._batches(probe, run, moved)
+            found = gradients(self.training, tensors, batches, dtype=dtype, knobs=changes.model, backward=backward)
+            self._keep(key, found)
+        return self._passes[key]
+
+    def _batches(self, probe: Probe, run: int | None, moved: bool) -> list[tuple[Array, Array]]:
+        """The micro-batches of a step."""
+        x = self.cast(self.setting.x[probe.record.rows], "x", run)
+        target = self.setting.target[probe.record.rows]
+        if moved:
+            target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
+        n = self.training.accumulation
+        return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
+
+    def _keep(self, key: str, found: StepGradients) -> None:
+        self._cached += found.output.size + sum(v.size for v in found.grads.values())
+        if self._cached > MAX_CACHED_ELEMENTS:
+            self._passes.clear()
+            self._cached = 0
+        self._passes[key] = found
+
+
+STAGES: Mapping[str, Callable[[StepOracle, Probe, Changes, int | None], dict[str, Array]]] = {
+    "forward": StepOracle.forward,
+    "loss": StepOracle.loss,
+    "gradient": StepOracle.gradient,
+    "clip": StepOracle.clip,
+    "update": StepOracle.update,
+}
+"""The stages that the oracle computes; data and schedule are known for every step without it."""
+
+
+def digest(tensors: Arrays, rows: Array, knobs: str, run: int | None) -> str:
+    """The same for the same bits and the same question."""
+    found = hashlib.blake2b(f"{knobs}\0{run}".encode(), digest_size=16)
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(tensors[name]).tobytes())
+    found.update(np.ascontiguousarray(rows).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,1 @@
+"""Runs a training in all backends side by side, step by step."""

@@ -1,0 +1,93 @@
+"""How far an interrupted training was, one participant at a time, and the records that were taken of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.engine import bundles
+from parity.engine.bundles import BundleError
+from parity.outcome import Arrays, Curves, StepRecord
+from parity.training.lockstep import curves
+
+BEFORE = "before."
+CURVE = "curve."
+STATE = "state-"
+
+
+class RecordError(Exception):
+    """There is no record of a step; the message says why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All steps up to one, and the files of the participant's tensors after it."""
+
+    past: Curves
+    tensors: Mapping[str, Path]
+
+
+class Checkpoints:
+    """Of one participant, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, past: Curves, state: Arrays) -> None:
+        """Store `past` and the tensors after it, in place of an earlier checkpoint."""
+        parts = {f"{CURVE}{name}": getattr(past, name) for name in curves.PARTS}
+        header = {"step": past.n_steps, "tracked": list(past.tracked)}
+        new = self._folder / f"{STATE}{past.n_steps}"
+        bundles.write(new, header, {**parts, **state})
+        for older in self._folder.glob(f"{STATE}*"):
+            if older != new:
+                shutil.rmtree(older)
+
+    def read(self) -> Checkpoint | None:
+        """The last checkpoint; None where there is none that can be read."""
+        for folder in sorted(self._folder.glob(f"{STATE}*"), key=step_of, reverse=True):
+            try:
+                bundle = bundles.read(folder)
+                parts = {name: bundle.load(f"{CURVE}{name}") for name in curves.PARTS}
+                past = curves.read(1, int(bundle.header["step"]), parts, list(bundle.header["tracked"]))
+            except (BundleError, ValueError, TypeError, KeyError):
+                continue
+            return Checkpoint(past, {n: path for n, path in bundle.paths.items() if not n.startswith(CURVE)})
+        return None
+
+    def keep(self, record: StepRecord) -> None:
+        """Store a record."""
+        before = {f"{BEFORE}{name}": array for name, array in record.before.items()}
+        bundles.write(self._record(record.step), {}, {**before, **record.tensors, "rows": record.rows})
+
+    def record(self, step: int) -> StepRecord:
+        """A record that was kept; raises RecordError."""
+        try:
+            bundle = bundles.read(self._record(step))
+            return split(step, {name: bundle.load(name) for name in bundle.paths})
+        except (BundleError, KeyError) as error:
+            raise RecordError(f"step {step} was not kept: {error}") from error
+
+    def copy(self, step: int, folder: Path) -> None:
+        """Copy a record, if it was kept, to `folder`, in place of what is there."""
+        if self._record(step).is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(self._record(step), folder)
+
+    def _record(self, step: int) -> Path:
+        return self._folder / f"record-{step}"
+
+
+def step_of(folder: Path) -> int:
+    """The step in a checkpoint's name; -1 for what is none."""
+    digits = folder.name.removeprefix(STATE)
+    return int(digits) if digits.isdecimal() else -1
+
+
+def split(step: int, arrays: Arrays) -> StepRecord:
+    """A record from its tensors, `rows` among them, by their names in the protocol; raises KeyError without `rows`."""
+    before = {n.removeprefix(BEFORE): array for n, array in arrays.items() if n.startswith(BEFORE)}
+    tensors = {n: array for n, array in arrays.items() if n != "rows" and not n.startswith(BEFORE)}
+    return StepRecord(step, arrays["rows"], before, tensors)

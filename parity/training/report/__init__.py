@@ -1,0 +1,1 @@
+"""Trainings in every output format."""

@@ -1,0 +1,81 @@
+"""The trainings on the console: a table for each case and dtype, and the probed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.judge.bound.envelope import OFF
+from parity.reporting.results.results import Results, Row
+from parity.reporting.text.reasons import factor
+from parity.training.report.view import (
+    HEAD,
+    Probed,
+    TrainingRun,
+    brief,
+    probed,
+    remark,
+    sparkline,
+    stages_of,
+    table_row,
+    training_runs,
+)
+
+SPARK_FROM = 110
+"""The width of a console from which a table has room for a line of the loss."""
+RIGHT = frozenset(("steps", "final loss", "largest ratio"))
+
+
+def training_tables(results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+    """The trainings of a run, those in which somebody parts first; `verbose` adds the probed steps."""
+    for run in sorted(training_runs(results), key=lambda run: not run.parted):
+        yield from training_parts(run, width, probes=verbose)
+
+
+def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[RenderableType]:
+    """A training: the answer, a row for each backend, and what was probed."""
+    yield Text()
+    style = "bold red" if run.parted else "bold"
+    yield Text.assemble((printable(f"training {run.id} {run.dtype}: "), style), printable(brief(run)))
+    if run.rows:
+        yield sides(run, spark=width >= SPARK_FROM)
+    if probes:
+        yield Text(printable(remark(run)), style="dim")
+        stages = stages_of(run.rows)
+        yield from (probe_table(row, stages) for row in run.rows if row["probes"])
+
+
+def sides(run: TrainingRun, *, spark: bool) -> Table:
+    """A row for each backend."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in HEAD:
+        table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")
+    if spark:
+        table.add_column("loss", no_wrap=True)
+    for row in (*run.rows, *([run.oracle] if run.oracle else [])):
+        style = "red" if row["parting"] else ""
+        texts = [Text(printable(text), style=style if i > 3 else "") for i, text in enumerate(table_row(run, row))]
+        table.add_row(*texts, *([Text(sparkline(row["curves"]["loss"]), style="dim")] if spark else []))
+    return table
+
+
+def probe_table(row: Row, stages: Sequence[str]) -> Table:
+    """The ratio of every stage in each probed step; of each step the first one that is off is bold."""
+    title = Text(printable(f"{row['backend']}: probed steps"))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in ("step", *stages):
+        table.add_column(name, justify="right", no_wrap=True)
+    for item in probed(row, stages):
+        table.add_row(f"{item.step:,}", *entries(item))
+    return table
+
+
+def entries(item: Probed) -> Iterator[Text]:
+    """The ratios of a probed step."""
+    for i, ratio in enumerate(item.ratios):
+        style = "red" if ratio is not None and not ratio < OFF else "dim"
+        yield Text("" if ratio is None else factor(ratio), style="bold red" if i == item.outside else style)

@@ -1,0 +1,238 @@
+"""The report's trainings: for each case and dtype the answer, the curves with the partings, and the probes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from parity.judge.bound.envelope import OFF
+from parity.reporting.html.templates import n_bytes, rendered
+from parity.reporting.results.cells import Cell, Status
+from parity.reporting.results.results import Results, Row
+from parity.reporting.text.reasons import factor, listed
+from parity.training.report.plot import Band, Curve, Floats, Look, Mark, Panel, key, plot
+from parity.training.report.view import (
+    HEAD,
+    Probed,
+    TrainingRun,
+    clauses,
+    place_text,
+    probed,
+    ratio_curve,
+    recipe,
+    remark,
+    stages_of,
+    table_row,
+    training_runs,
+)
+
+BUDGET = 600_000
+"""Bytes of all trainings together; those that would exceed it are told in a sentence."""
+SMALL = 84
+"""The height of the plots of the gradient's norm and of the rate."""
+MAX_NAME = 22
+MAX_PROBES = 60
+MAX_TRIED = 3
+"""Once so many trainings had no space, the others are not tried."""
+
+
+Cells = Mapping[tuple[str, str, str], Cell]
+"""Cells by case, dtype and backend."""
+
+
+@dataclass(frozen=True)
+class SideRow:
+    """A backend in the table of a training: its line's key, the texts of HEAD, and where its cell is told."""
+
+    key: Markup
+    texts: tuple[str, ...]
+    link: str
+    parts: bool
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The probed steps of a backend: a row of texts for each, and the column of the first one that is off."""
+
+    backend: str
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    parts: bool
+    n_hidden: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training with all that is told of it; `plots` is empty where there is no space, or nothing to draw."""
+
+    id: str
+    dtype: str
+    anchor: str
+    said: tuple[str, ...]
+    badge: str
+    style: str
+    recipe: tuple[tuple[str, str], ...]
+    ensemble: str
+    head: tuple[str, ...]
+    sides: tuple[SideRow, ...]
+    plots: tuple[Markup, ...]
+    stages: tuple[str, ...]
+    probes: tuple[Probes, ...]
+
+
+def trainings(results: Results, found: Sequence[Cell]) -> Markup:
+    """The section, or nothing where no training was asked for: those that part come first."""
+    runs = training_runs(results)
+    if not runs:
+        return Markup()
+    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in found}
+    looks = looks_of(results)
+    left, parts, n_brief = BUDGET, [], 0
+    for run in sorted(runs, key=lambda run: not run.parted):
+        part = rendered("training", t=training(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
+        if not part or n_bytes(part) > left:
+            part, n_brief = rendered("training", t=in_brief(run, by_key)), n_brief + 1
+        left -= n_bytes(part)
+        parts.append(part)
+    n_parted = sum(bool(run.parted) for run in runs)
+    return rendered("trainings", parts=parts, n=len(runs), n_parted=n_parted, n_brief=n_brief)
+
+
+def looks_of(results: Results) -> dict[str, Look]:
+    """How each backend is drawn."""
+    baseline = results.run["baseline"]
+    return {str(row["name"]): Look(i, row["name"] == baseline) for i, row in enumerate(results.backends)}
+
+
+def in_brief(run: TrainingRun, found: Cells) -> Training:
+    """A training in a sentence."""
+    said, style = tuple(clauses(run)), style_of(run, found)
+    return Training(run.id, run.dtype, run.anchor, said, badge(run), style, (), "", (), (), (), (), ())
+
+
+def style_of(run: TrainingRun, found: Cells) -> str:
+    """How the answer is set: as the most urgent cell of those that part, which the ledger may accept."""
+    cells = [found.get((run.id, run.dtype, row["backend"])) for row in run.parted]
+    statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
+    if statuses:
+        return min(statuses, key=list(Status).index).value
+    return Status.PASSED.value if run.rows else Status.NOT_RUN.value
+
+
+def badge(run: TrainingRun) -> str:
+    """`2 of 4 backends part`."""
+    n = len(run.parted)
+    return (
+        f"{n} of {len(run.rows)} backends {'parts' if n == 1 else 'part'}"
+        if n
+        else "together"
+        if run.rows
+        else "nothing"
+    )
+
+
+def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> Training:
+    """All that is told of a training."""
+    stages = stages_of(run.rows)
+    sides = [side_row(run, row, looks, found) for row in run.rows]
+    return Training(
+        id=run.id,
+        dtype=run.dtype,
+        anchor=run.anchor,
+        said=tuple(clauses(run)),
+        badge=badge(run),
+        style=style_of(run, found),
+        recipe=tuple(recipe(run.case)),
+        ensemble=remark(run),
+        head=HEAD,
+        sides=(*sides, *oracle_row(run)),
+        plots=tuple(plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)),
+        stages=stages,
+        probes=tuple(probes(row, stages) for row in run.rows if row["probes"]),
+    )
+
+
+def side_row(run: TrainingRun, row: Row, looks: Mapping[str, Look], found: Cells) -> SideRow:
+    """A backend in the table."""
+    cell = found.get((run.id, run.dtype, row["backend"]))
+    link = "" if cell is None else cell.anchor
+    return SideRow(key(looks[row["backend"]]), table_row(run, row), link, row["parting"] is not None)
+
+
+def oracle_row(run: TrainingRun) -> Iterator[SideRow]:
+    """The oracle, where its own curve is drawn."""
+    if run.oracle is not None:
+        yield SideRow(key(None), table_row(run, run.oracle), "", parts=False)
+
+
+def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
+    """The plots: loss and ratio large, the gradient's norm and the rate small."""
+    rows = [*run.rows, *([run.oracle] if run.oracle else [])]
+    losses, norms, rates = (
+        [Curve(row["backend"], floats(row["curves"][name]), looks.get(row["backend"])) for row in rows]
+        for name in ("loss", "grad_norm", "lr")
+    )
+    ratios = [Curve(row["backend"], ratio_curve(row), looks[row["backend"]]) for row in run.rows]
+    ratios = [curve for curve in ratios if not np.isnan(curve.values).all()]
+    yield Panel("loss", losses, marks(run, losses, looks), band(run, "loss"))
+    yield Panel("error ratio: distance in envelopes", ratios, marks(run, ratios, looks, ratio=True), ratio=True)
+    yield Panel("norm of the gradient", norms, band=band(run, "grad_norm"), height=SMALL)
+    yield Panel("learning rate", rates, height=SMALL, may_log=False)
+
+
+def floats(values: Sequence[float]) -> Floats:
+    """A curve as an array."""
+    return np.asarray(values, dtype=np.float64)
+
+
+def marks(run: TrainingRun, curves: Sequence[Curve], looks: Mapping[str, Look], *, ratio: bool = False) -> list[Mark]:
+    """The partings, on the curves of their backends; without a ratio of the curve on that of the probe."""
+    values = {curve.name: curve.values for curve in curves}
+    made = []
+    for row in run.parted:
+        found, curve = row["parting"], values.get(row["backend"], np.zeros(0))
+        known = 0 < found["step"] <= len(curve)
+        value = float(curve[found["step"] - 1]) if known else math.nan
+        if ratio and found["ratio"] is not None and not value >= OFF:
+            value = found["ratio"]
+        made.append(Mark(found["step"], value, mark_text(run, row), looks[row["backend"]]))
+    return made
+
+
+def mark_text(run: TrainingRun, row: Row) -> str:
+    """`oneflow: step 1, loss, scaled; also dampening-first-step`."""
+    first, *others = run.ids(row) or [""]
+    cause = f", {first}" if first else ""
+    name = row["backend"]
+    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+    return f"{shown}: {place_text(row['parting'])}{cause}{f'; also {listed(others)}' if others else ''}"
+
+
+def band(run: TrainingRun, name: str) -> Band | None:
+    """What rounding explains: OFF envelopes around the baseline's curve."""
+    rows = [*run.rows, *([run.oracle] if run.oracle else [])]
+    centre: Sequence[float] = next((row["curves"][name] for row in rows if row["backend"] == row["expected"]), [])
+    width: Sequence[float] = next((found for row in run.rows if (found := row["curves"]["envelope"].get(name))), [])
+    n = min(len(centre), len(width))
+    if not n:
+        return None
+    around, off = floats(centre[:n]), OFF * floats(width[:n])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Band(around - off, around + off)
+
+
+def probes(row: Row, stages: Sequence[str]) -> Probes:
+    """The probed steps of a backend; in each the first stage that is off is marked."""
+    found = list(probed(row, stages))
+    rows = tuple((f"{item.step:,}", tuple(entries(item))) for item in found[:MAX_PROBES])
+    return Probes(row["backend"], rows, row["parting"] is not None, max(len(found) - MAX_PROBES, 0))
+
+
+def entries(item: Probed) -> Iterator[tuple[str, str]]:
+    """The ratio of each stage for reading, and how it is set."""
+    for i, ratio in enumerate(item.ratios):
+        off = ratio is not None and not ratio < OFF
+        yield "" if ratio is None else factor(ratio), "first" if i == item.outside else "off" if off else ""

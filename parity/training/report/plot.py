@@ -1,0 +1,390 @@
+"""Curves of a training over its steps as inline SVG, of a size that does not grow with the number of steps.
+
+A curve is drawn from the least and the largest value of each column of the page, in relative coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import ArrayLike, NDArray
+
+from parity.judge.bound.envelope import OFF
+from parity.reporting.html.figures import power, svg, words
+from parity.reporting.plots.drift import COLOURS, DASHES
+from parity.reporting.text.reasons import factor, number
+
+WIDTH, LEFT, RIGHT = 484, 52, 464
+FOOT, LABEL_ROW, HEAD = 30, 13, 20
+SCALE = 2
+"""Coordinates of a curve are whole numbers of half a unit."""
+N_COLUMNS = 208
+MAX_LABELS, LETTER = 4, 6.2
+"""How many partings have a text, and how wide a letter of it is."""
+MARKS_PER_CURVE = 3
+LOG_FROM = 20.0
+"""Where the largest value is so many times the least, the axis is logarithmic."""
+LEAST_RATIO, MOST_RATIO = 1e-2, 1e18
+SHAPES = (
+    "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+    "m-2.7-2.7h5.4v5.4h-5.4z",
+    "m0-3.6 3.3 5.9h-6.6z",
+    "m0-3.8 3.8 3.8-3.8 3.8-3.8-3.8z",
+    "m0 3.6 3.3-5.9h-6.6z",
+    "m-1-3.4h2v2.4h2.4v2h-2.4v2.4h-2v-2.4h-2.4v-2h2.4z",
+    "m-3.6 0 3.6-1.9 3.6 1.9-3.6 1.9z",
+    "m-2-3.6h4v7.2h-4z",
+)
+"""The marks of backends as paths around their place."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a backend is drawn in every plot: the `n`-th of the run; the `baseline` is a broad line below all others."""
+
+    n: int
+    baseline: bool = False
+
+    @property
+    def colour(self) -> str:
+        """The colour of the backend."""
+        return COLOURS[self.n % len(COLOURS)]
+
+    @property
+    def dash(self) -> str:
+        """Lines that lie upon each other show through their dashes."""
+        return "" if self.baseline else DASHES[(self.n + self.n // len(COLOURS)) % len(DASHES)]
+
+    @property
+    def shape(self) -> str:
+        """The path of its mark."""
+        return SHAPES[self.n % len(SHAPES)]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value for each step from 1 on; `look` is None for the oracle."""
+
+    name: str
+    values: Floats
+    look: Look | None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A parting: the step, the height of the curve there (NaN where it has none), and what is written at it."""
+
+    step: int
+    value: float
+    text: str
+    look: Look
+
+
+@dataclass(frozen=True)
+class Band:
+    """What rounding explains around a curve: from `low` to `high` in each step."""
+
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A plot: `title` names what is drawn. `ratio` says that it has the threshold and a logarithmic axis, which others
+    have where they `may_log` and their values need it.
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    marks: Sequence[Mark] = ()
+    band: Band | None = None
+    height: int = 180
+    ratio: bool = False
+    may_log: bool = True
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where steps and values stand on the page; with `log` values are taken as decimal logarithms."""
+
+    n_steps: int
+    low: float
+    high: float
+    log: bool
+    top: float
+    bottom: float
+
+    def x(self, steps: ArrayLike) -> Floats:
+        """Where steps stand; a single one in the middle."""
+        places = np.asarray(steps, dtype=np.float64)
+        share = (places - 1) / (self.n_steps - 1) if self.n_steps > 1 else places * 0 + 0.5
+        return np.asarray(LEFT + share * (RIGHT - LEFT))
+
+    def y(self, values: ArrayLike) -> Floats:
+        """Where values stand; what lies beyond the frame at its edge, NaN as it is."""
+        with np.errstate(all="ignore"):
+            heights = np.asarray(values, dtype=np.float64)
+            heights = np.log10(np.maximum(heights, 0)) if self.log else heights
+            share = np.clip((heights - self.low) / (self.high - self.low), 0, 1)
+        return np.asarray(self.bottom - share * (self.bottom - self.top))
+
+
+def plot(panel: Panel) -> Markup:
+    """The plot as an element; it says in words what it shows."""
+    shown = [curve for curve in panel.curves if len(curve.values)]
+    rows = min(len(panel.marks), MAX_LABELS + 1)
+    top = HEAD + LABEL_ROW * rows
+    frame = frame_of(panel, shown, top)
+    parts = [
+        words(LEFT, 12, panel.title, "head"),
+        *grid(frame),
+        *(threshold(frame) if panel.ratio else ()),
+        *(band(panel.band, frame) if panel.band else ()),
+        *(part for curve in sorted(shown, key=depth) for part in drawn(curve, frame, len(shown))),
+        *partings(panel.marks, frame),
+    ]
+    return svg(WIDTH, frame.bottom + FOOT, spoken(panel, shown), parts, "curves")
+
+
+def depth(curve: Curve) -> int:
+    """What is drawn first lies below: the oracle, the baseline, and lines without gaps."""
+    if curve.look is None:
+        return 0
+    return 1 if curve.look.baseline else 3 if curve.look.dash else 2
+
+
+def frame_of(panel: Panel, shown: Sequence[Curve], top: float) -> Frame:
+    """The ranges of a plot: all values that are finite, and of ratios the threshold."""
+    n_steps = max((len(curve.values) for curve in shown), default=1)
+    found = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
+    usable = np.clip(found[np.isfinite(found)], -1e300, 1e300)
+    bottom = top + panel.height
+    if panel.ratio:
+        inside = np.clip(usable[usable > 0], LEAST_RATIO, MOST_RATIO)
+        low = min(math.log10(float(inside.min())) if inside.size else 0.0, -1.0)
+        high = max(math.log10(float(inside.max())) if inside.size else 0.0, 1.5)
+        return Frame(n_steps, math.floor(low), high + 0.08 * (high - math.floor(low)), True, top, bottom)
+    low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
+    log = panel.may_log and low > 0 and high / low >= LOG_FROM
+    if log:
+        low, high = math.log10(low), math.log10(high)
+    room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
+    return Frame(n_steps, low - room, high + room, log, top, bottom)
+
+
+def grid(frame: Frame) -> Iterator[str]:
+    """Lines and numbers of both axes."""
+    exponents = decades(frame) if frame.log else []
+    values = exponents or linear_ticks(frame.low, frame.high, 5)
+    many = len(exponents) >= 2
+    heights = [10.0**v for v in values] if exponents else [10.0**v if frame.log else v for v in values]
+    lines, texts = [], []
+    for value, height in zip(values, heights, strict=True):
+        y = float(frame.y(height))
+        lines.append(f"M{LEFT} {y:.1f}h{RIGHT - LEFT}")
+        label = power(int(value)) if many else number(height, 4)
+        texts.append(f'<text class="end dim" x="{LEFT - 5}" y="{y + 4:.0f}">{label}</text>')
+    for step in step_ticks(frame.n_steps):
+        x = float(frame.x(step))
+        lines.append(f"M{x:.1f} {frame.bottom}v3")
+        texts.append(f'<text class="middle dim" x="{x:.0f}" y="{frame.bottom + 14:g}">{step:,}</text>')
+    yield f'<path class="line" d="{"".join(lines)}"/>'
+    yield from texts
+    yield words((LEFT + RIGHT) / 2, frame.bottom + 27, "step", "middle dim")
+
+
+def decades(frame: Frame) -> list[float]:
+    """The exponents that get a line; none where fewer than two are in view."""
+    first, last = math.ceil(frame.low), math.floor(frame.high)
+    every = max(1, math.ceil((last - first + 1) / 6))
+    found = [float(e) for e in range(-(-first // every) * every, last + 1, every)]
+    return found if len(found) > 1 else []
+
+
+def linear_ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers in a range: 1, 2 or 5 times a power of ten apart."""
+    span = high - low
+    if not 0 < span < math.inf:
+        return [low]
+    unit = 10.0 ** math.floor(math.log10(span / most))
+    step = next((unit * n for n in (1, 2, 5, 10) if span / (unit * n) <= most), unit * 10)
+    first = math.ceil(low / step)
+    return [n * step for n in range(first, math.floor(high / step) + 1)]
+
+
+def step_ticks(n_steps: int) -> list[int]:
+    """The steps that get a number: the first, the last, and round ones between."""
+    inner = [round(tick) for tick in linear_ticks(1, n_steps, 5) if tick == round(tick)]
+    room = n_steps / 12
+    return sorted({1, n_steps, *(tick for tick in inner if 1 + room < tick < n_steps - room)})
+
+
+def threshold(frame: Frame) -> Iterator[str]:
+    """What is off, and the envelope itself, 1."""
+    off, one = float(frame.y(OFF)), float(frame.y(1.0))
+    yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
+    yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {off:.1f}H{RIGHT}"/>'
+    yield words(RIGHT - 3, round(off - 3, 1), f"{OFF:g}: off", "end eight")
+
+
+def band(found: Band, frame: Frame) -> Iterator[str]:
+    """What rounding explains, as an area."""
+    high, low = np.fmax.reduce(columns(found.high), axis=1), np.fmin.reduce(columns(found.low), axis=1)
+    usable = ~(np.isnan(high) | np.isnan(low))
+    if usable.any():
+        steps = np.linspace(1, len(found.high), len(high))[usable]
+        xs, above, below = frame.x(steps), frame.y(high[usable]), frame.y(low[usable])
+        edge = [*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True)]
+        yield f'<g transform="scale({1 / SCALE:g})"><path class="band" d="{relative(edge)}z"/></g>'
+
+
+def columns(values: Floats) -> Floats:
+    """The values by column of the page, [columns, steps], with NaN behind the last one."""
+    width = max(-(-len(values) // N_COLUMNS), 1) if len(values) > 2 * N_COLUMNS else 1
+    n_columns = -(-len(values) // width)
+    padded = np.full(n_columns * width, np.nan)
+    padded[: len(values)] = values
+    return padded.reshape(n_columns, width)
+
+
+def thinned(values: Floats) -> list[list[tuple[float, float]]]:
+    """Step and value of the points that draw a curve: the least and the largest of each column, in their order.
+
+    A column without any number but NaN ends a stretch.
+    """
+    table = columns(values)
+    lost = np.isnan(table)
+    least, largest = np.where(lost, np.inf, table).argmin(axis=1), np.where(lost, -np.inf, table).argmax(axis=1)
+    ends = np.sort(np.stack([least, largest], axis=1), axis=1)
+    rows = np.arange(len(table))[:, None]
+    steps, found = rows * table.shape[1] + ends + 1, table[rows, ends]
+    stretches: list[list[tuple[float, float]]] = [[]]
+    empty_ones = np.asarray(lost.all(axis=1))
+    for empty, at, what in zip(empty_ones, steps.tolist(), found.tolist(), strict=True):
+        if empty:
+            stretches.append([])
+        else:
+            stretches[-1] += dict(zip(at, what, strict=True)).items()
+    return [stretch for stretch in stretches if stretch]
+
+
+def drawn(curve: Curve, frame: Frame, n_curves: int) -> Iterator[str]:
+    """A curve with its marks, which stand at other steps than those of the others."""
+    look = curve.look
+    colour = 'class="exact"' if look is None else f'stroke="{look.colour}"'
+    dash = f' stroke-dasharray="{scaled(look.dash)}"' if look and look.dash else ""
+    style = " broad" if look and look.baseline else ""
+    stretches = thinned(curve.values)
+    placed = [pairs(stretch, frame) for stretch in stretches]
+    lines = "".join(relative(stretch) for stretch in placed)
+    yield f'<g class="curve{style}" transform="scale({1 / SCALE:g})"><path {colour}{dash} d="{lines}"/></g>'
+    if look is not None:
+        points = [point for stretch in placed for point in stretch]
+        shapes = "".join(f"M{x:.0f} {y:.1f}{look.shape}" for x, y in marked(points, look.n % n_curves, n_curves))
+        yield f'<path class="mark" fill="{look.colour}" d="{shapes}"/>'
+
+
+def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list[tuple[float, float]]:
+    """The places of the marks of the `n`-th of several curves."""
+    if not points:
+        return []
+    xs = np.array([x for x, _ in points])
+    every = (RIGHT - LEFT) / MARKS_PER_CURVE
+    wanted = [LEFT + every * (k + (n + 0.5) / n_curves) for k in range(MARKS_PER_CURVE)]
+    return [points[i] for i in dict.fromkeys(int(np.abs(xs - x).argmin()) for x in wanted)]
+
+
+def pairs(points: Sequence[tuple[float, float]], frame: Frame) -> list[tuple[float, float]]:
+    """Points as places on the page."""
+    steps, values = zip(*points, strict=True)
+    return list(zip(frame.x(steps).tolist(), frame.y(values).tolist(), strict=True))
+
+
+def relative(points: Sequence[tuple[float, float]]) -> str:
+    """The `d` of a path through places, in whole halves of a unit; a single point is a dot."""
+    places = [(round(SCALE * x), round(SCALE * y)) for x, y in points]
+    (x, y), *rest = places
+    moves = []
+    for to_x, to_y in rest:
+        dx, dy = to_x - x, to_y - y
+        x, y = to_x, to_y
+        moves.append((dx, dy))
+    texts = [f"{dx}{dy}" if dy < 0 else f"{dx} {dy}" for dx, dy in level(moves)]
+    first_x, first_y = places[0]
+    return f"M{first_x} {first_y}" + (f"l{joined(texts)}" if texts else "h0")
+
+
+def level(moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Moves with those joined that go on in a level line."""
+    found: list[tuple[int, int]] = []
+    for dx, dy in moves:
+        if found and dy == 0 == found[-1][1]:
+            found[-1] = (found[-1][0] + dx, 0)
+        else:
+            found.append((dx, dy))
+    return found
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Numbers of a path, with a space only where a sign does not tell them apart."""
+    return "".join(text if i == 0 or text.startswith("-") else f" {text}" for i, text in enumerate(texts))
+
+
+def scaled(dash: str) -> str:
+    """A pattern of dashes in the coordinates of a curve."""
+    return " ".join(str(SCALE * int(part)) for part in dash.split())
+
+
+def partings(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
+    """A line down at each parting, with a ring on the curve and its text above; of many, the first have a text."""
+    for i, mark in enumerate(marks):
+        x, y = float(frame.x(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
+        look = f'stroke="{mark.look.colour}"'
+        yield f'<path class="parting" {look} d="M{x:.1f} {y + 3}V{frame.bottom}"/>'
+        if not math.isnan(mark.value):
+            yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.y(mark.value)):.1f}" r="5"/>'
+        if i <= MAX_LABELS:
+            yield label(x, y + 4, mark.text if i < MAX_LABELS else f"and {len(marks) - MAX_LABELS} more")
+
+
+def label(x: float, y: float, text: str) -> str:
+    """A text beside a line, on the side where there is more room."""
+    left = x > (LEFT + RIGHT) / 2
+    room = int((x - LEFT if left else RIGHT - x) / LETTER)
+    shown = text if len(text) <= room else f"{text[: room - 1]}…"
+    return words(x - 4 if left else x + 4, y, shown, "end label" if left else "label")
+
+
+def key(look: Look | None) -> Markup:
+    """The line and the mark of a backend, for a legend."""
+    if look is None:
+        return svg(34, 12, "the oracle's line", ['<path class="exact" d="M1 6h32"/>'], "key-line")
+    dash = f' stroke-dasharray="{look.dash}"' if look.dash else ""
+    style = ' class="broad"' if look.baseline else ""
+    line = f'<path{style} stroke="{look.colour}"{dash} d="M1 6h32"/>'
+    mark = f'<path class="mark" fill="{look.colour}" d="M17 6{look.shape}"/>'
+    return svg(34, 12, "its line", [line, mark], "key-line")
+
+
+def spoken(panel: Panel, shown: Sequence[Curve]) -> str:
+    """A plot in words."""
+    n_steps = max((len(curve.values) for curve in shown), default=0)
+    told = [f"{panel.title} over {n_steps:,} {'step' if n_steps == 1 else 'steps'}"]
+    told += [curve_text(curve, peak=panel.ratio) for curve in shown] or ["nothing was measured"]
+    return "; ".join([*told, *(f"{mark.text}" for mark in panel.marks)])
+
+
+def curve_text(curve: Curve, *, peak: bool) -> str:
+    """`torch from 2.31 to 0.12`, or of ratios the largest."""
+    first, last, n_lost = curve.values[0], curve.values[-1], int(np.count_nonzero(~np.isfinite(curve.values)))
+    if peak:
+        known = curve.values[~np.isnan(curve.values)]
+        return f"{curve.name} at most {factor(float(known.max()))}" if known.size else f"{curve.name} unknown"
+    lost = f", not finite in {n_lost} of them" if n_lost else ""
+    return f"{curve.name} from {number(float(first))} to {number(float(last))}{lost}"

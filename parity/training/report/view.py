@@ -1,0 +1,400 @@
+"""What is told of trainings: the rows of a case and dtype together, and the words that every format shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.config.plan import ORACLE
+from parity.engine.inputs import slug
+from parity.judge.bound.envelope import OFF
+from parity.judge.catalogue.entries import CATALOGUE
+from parity.reporting.results.results import Results, Row
+from parity.reporting.text.answer import plural
+from parity.reporting.text.reasons import STAGE_WORDS, factor, listed
+from parity.training.spec import STAGES, TRAIN
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LOST = "✕"
+"""What a sparkline shows of a loss that is not finite."""
+
+HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
+"""The columns of a training's table, in every format."""
+
+NOTHING = "–"
+FINAL_DIGITS = 7
+UNSAID = (None, "", "unexplained")
+"""Partings of which no cause is known."""
+MAX_OFF = 4
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training in one dtype: a row for each backend, in the order of the run, and the oracle's own where it ran.
+
+    `missing` are the backends of which there is no row, each with what became of it. `diagnoses` are those of the case
+    in this dtype.
+    """
+
+    case: Row
+    dtype: str
+    rows: tuple[Row, ...]
+    oracle: Row | None
+    missing: Mapping[str, str]
+    diagnoses: tuple[Row, ...]
+    anchor: str
+
+    @property
+    def id(self) -> str:
+        """The case's id."""
+        return str(self.case["id"])
+
+    @property
+    def parted(self) -> tuple[Row, ...]:
+        """The rows of the backends that part, the earliest first."""
+        return tuple(sorted((row for row in self.rows if row["parting"]), key=lambda row: row["parting"]["step"]))
+
+    @property
+    def expected(self) -> str:
+        """Whom the curves are compared with."""
+        return str(self.rows[0]["expected"]) if self.rows else ""
+
+    @property
+    def planned(self) -> int:
+        """How many steps were asked for."""
+        return max((row["planned"] for row in self.rows), default=0)
+
+    def title(self, row: Row) -> str:
+        """What the cause of a parting is, in words; empty where none was named."""
+        name = row["parting"]["diagnosis"]
+        known = (told["title"] for told in self.causes(row) if told["id"] == name)
+        return next(known, CATALOGUE[name].title if name in CATALOGUE else "")
+
+    def causes(self, row: Row) -> list[Row]:
+        """The diagnoses of a backend."""
+        return [told for told in self.diagnoses if told["backend"] == row["backend"]]
+
+    def others(self, row: Row) -> list[Row]:
+        """The diagnoses of a backend in other stages than the one in which it parts."""
+        first = row["parting"]["stage"] if row["parting"] else None
+        return [told for told in self.causes(row) if (stage := stage_of(told)) is not None and stage != first]
+
+    def ids(self, row: Row) -> list[str]:
+        """The causes of a backend, that of its parting first."""
+        first = [row["parting"]["diagnosis"]] if row["parting"] and row["parting"]["diagnosis"] else []
+        return list(dict.fromkeys([*first, *(told["id"] for told in self.others(row))]))
+
+
+def training_runs(results: Results) -> list[TrainingRun]:
+    """The trainings of a run by case and dtype, in the order of the configs."""
+    order = [str(row["name"]) for row in results.backends]
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in results.trainings:
+        found.setdefault((row["case"], row["dtype"]), {})[row["backend"]] = row
+    outcomes = {(row["case"], row["dtype"], row["backend"]): row["outcome"] for row in results.outcomes}
+    asked = [(case, str(dtype)) for case in results.cases if case["op"] == TRAIN for dtype in case["dtypes"]]
+    taken: set[str] = set()
+    made = []
+    for case, dtype in asked:
+        rows = found.get((case["id"], dtype), {})
+        missing = {name: outcomes.get((case["id"], dtype, name), "not run") for name in order if name not in rows}
+        told = (row for row in results.diagnoses if (row["case"], row["dtype"]) == (case["id"], dtype))
+        made.append(
+            TrainingRun(
+                case=case,
+                dtype=dtype,
+                rows=tuple(rows[name] for name in order if name in rows),
+                oracle=rows.get(ORACLE),
+                missing=missing,
+                diagnoses=tuple(told),
+                anchor=unique(f"training-{slug(case['id'])}.{slug(dtype)}", taken),
+            )
+        )
+    return made
+
+
+def training_links(results: Results) -> dict[tuple[str, str], str]:
+    """The anchor of the training of each case and dtype."""
+    return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
+
+
+def unique(base: str, taken: set[str]) -> str:
+    """`base`, with a number behind it where it is taken; it is taken from now on."""
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}.{n}"
+    taken.add(name)
+    return name
+
+
+def sentence(run: TrainingRun) -> str:
+    """The answer: who parts, where and why; who stays within rounding; who has no result."""
+    return "; ".join(clauses(run))
+
+
+def brief(run: TrainingRun) -> str:
+    """The answer beside a table: where several part, only who."""
+    if len(run.parted) < 2:
+        return sentence(run)
+    return "; ".join([f"{listed(str(row['backend']) for row in run.parted)} part", *rest(run)])
+
+
+def clauses(run: TrainingRun) -> list[str]:
+    """The answer in its parts: one for each side that parts, then what is said of the others."""
+    return [*(part_text(run, row) for row in run.parted), *rest(run)] or ["nothing was run"]
+
+
+def rest(run: TrainingRun) -> Iterator[str]:
+    """Who stopped, who stays within rounding, who has no result."""
+    calm = [row for row in run.rows if not row["parting"]]
+    stops = {row["backend"]: stop_text(row) for row in calm if row["steps"] < row["planned"]}
+    yield from (f"{listed(names)} {text}" for text, names in grouped(stops).items())
+    whole = [row for row in calm if row["backend"] not in stops]
+    alone = [str(row["backend"]) for row in whole if row["backend"] != row["expected"] and not len(ratio_curve(row))]
+    drifts = {str(row["backend"]): drift_text(step) for row in whole if (step := drift_step(row)) is not None}
+    if together := [str(row["backend"]) for row in whole if row["backend"] not in (*alone, *drifts)]:
+        yield calm_text(together, run)
+    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts).items())
+    for row in calm:
+        if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
+            verb = "is" if len(off) == 1 else "are"
+            yield f"the {listed(off)} of {row['backend']} {verb} off in a probe, and tolerated"
+    if alone:
+        yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
+    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing).items())
+
+
+def remedy(run: TrainingRun) -> str:
+    """What gives a curve where the baseline has none."""
+    return "" if run.rows[0]["ensemble"]["of"] == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
+
+
+def part_text(run: TrainingRun, row: Row) -> str:
+    """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
+    found = row["parting"]
+    stop = f" (and {stop_text(row)})" if row["steps"] < row["planned"] else ""
+    return f"{row['backend']} {where_text(found)}{why_text(run, row)}{also_text(run, row)}{stop}"
+
+
+def where_text(found: Row) -> str:
+    """`parts at step 1 in the update`."""
+    step = f"{found['step']:,}"
+    if found["stage"] is not None:
+        return f"parts at step {step} in the {STAGE_WORDS[found['stage']]}"
+    tensor = f" ({found['tensor']})" if found["tensor"] else ""
+    return f"leaves the envelope at step {step}{tensor}, though no probed step of it is off"
+
+
+def stage_of(diagnosis: Row) -> str | None:
+    """The stage that a diagnosis is about."""
+    stage = diagnosis["evidence"].get("stage")
+    return stage if stage in STAGES else None
+
+
+def also_text(run: TrainingRun, row: Row) -> str:
+    """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
+    told: dict[str, list[str]] = {}
+    for item in run.others(row):
+        told.setdefault(STAGE_WORDS[item["evidence"]["stage"]], []).append(item["id"])
+    places = [f"{stage} ({', '.join(ids)})" for stage, ids in told.items()]
+    return f", and is off in the {listed(places)} too" if places else ""
+
+
+def why_text(run: TrainingRun, row: Row) -> str:
+    """`: the first step is dampened too (dampening-first-step)`."""
+    name, title = row["parting"]["diagnosis"], run.title(row)
+    if name is None:
+        return ", and there was no time to look for the cause"
+    if name in UNSAID:
+        return "" if row["parting"]["stage"] is None else ", for no cause that was tried"
+    return f": {title} ({name})" if title else f": {name}"
+
+
+def stop_text(row: Row) -> str:
+    """`stopped after 7 of 12 steps`."""
+    return f"stopped after {row['steps']:,} of {plural_steps(row['planned'])}"
+
+
+def plural_steps(n: int) -> str:
+    """`1 step`, `1,000 steps`."""
+    return f"{n:,} {'step' if n == 1 else 'steps'}"
+
+
+def calm_text(names: Sequence[str], run: TrainingRun) -> str:
+    """`all 4 backends stay within what rounding explains over 1,000 steps`."""
+    everyone = len(names) == len(run.rows) + len(run.missing) > 2
+    who = f"all {len(names)} backends" if everyone else listed(names)
+    verb = "stays" if len(names) == 1 else "stay"
+    return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
+
+
+def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The backends of which the same is true, by what that is."""
+    found: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
+    return found
+
+
+def drift_step(row: Row) -> int | None:
+    """The step from which on a curve is outside though nothing parts: each stage of it was right."""
+    outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
+    side = row["parting"] is None and row["backend"] != ORACLE
+    return int(outside[0]) + 1 if side and outside.size else None
+
+
+def drift_text(step: int) -> str:
+    """`drifts out of the ensemble at step 63, where every stage is right from its own state`."""
+    return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
+
+
+def place_text(found: Row | None) -> str:
+    """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
+    if found is None:
+        return ""
+    curve = f"curve of {found['tensor']}" if found["tensor"] else "curve"
+    return f"step {found['step']:,}, {found['stage'] or curve}"
+
+
+def ratio_curve(row: Row) -> NDArray[np.float64]:
+    """The largest ratio of any quantity in each step, NaN where none is known."""
+    known = [np.asarray(values, dtype=np.float64) for values in row["curves"]["ratio"].values() if values]
+    length = max(map(len, known), default=0)
+    padded = [np.pad(values, (0, length - len(values)), constant_values=np.nan) for values in known]
+    return np.fmax.reduce(padded) if padded else np.zeros(0)
+
+
+def largest_ratio(row: Row) -> float | None:
+    """The largest ratio of a curve or a probe; None where none is known."""
+    found = [float(value) for value in ratio_curve(row) if not math.isnan(value)]
+    found += [ratio for item in row["probes"] for ratio in item["ratios"].values() if not math.isnan(ratio)]
+    return max(found, default=None)
+
+
+def table_row(run: TrainingRun, row: Row) -> tuple[str, ...]:
+    """A row of a training's table, in the order of HEAD."""
+    steps = f"{row['steps']:,}" + (f" of {row['planned']:,}" if row["steps"] < row["planned"] else "")
+    name = f"{row['backend']} = baseline" if row["backend"] == row["expected"] else row["backend"]
+    ratio, step = largest_ratio(row), drift_step(row)
+    drift = NOTHING if step is None else f"drifts from step {step:,}"
+    values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
+    return (name, *values, place_text(row["parting"]) or drift, ", ".join(run.ids(row)))
+
+
+def final_loss(row: Row) -> str:
+    """The last loss that is known."""
+    losses = row["curves"]["loss"]
+    return f"{losses[-1]:.{FINAL_DIGITS}g}" if losses else NOTHING
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """A curve in one line of block characters, from its least value to its largest; LOST where it is not finite."""
+    if not len(values):
+        return ""
+    groups = np.array_split(np.asarray(values, dtype=np.float64), min(width, len(values)))
+    means = np.array([group[-1] for group in groups])
+    finite = means[np.isfinite(means)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    top = len(BLOCKS) - 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = (means / 2 - low / 2) / (high / 2 - low / 2) if high > low else np.zeros(len(means))
+    return "".join(
+        BLOCKS[round(top * float(part))] if math.isfinite(value) else LOST
+        for part, value in zip(share, means, strict=True)
+    )
+
+
+def cell_lines(row: Row) -> Iterator[str]:
+    """What is told of the training of a cell: how far it came, where it parts, and the probed steps that are off."""
+    ratio = largest_ratio(row)
+    largest = "" if ratio is None else f", largest ratio {factor(ratio)}"
+    yield f"training: {row['steps']:,} of {plural_steps(row['planned'])}, final loss {final_loss(row)}{largest}"
+    if found := row["parting"]:
+        size = "" if found["ratio"] is None else f", ratio {factor(found['ratio'])}"
+        tensor = f" in {found['tensor']}" if found["tensor"] else ""
+        yield f"it {where_text({**found, 'tensor': None})}{tensor}{size}, seen by a {found['seen']}"
+    stages = stages_of([row])
+    off = [item for item in probed(row, stages) if item.outside is not None]
+    for item in off[:MAX_OFF]:
+        told = zip(stages, item.ratios, strict=True)
+        yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in told if r is not None)
+    if len(off) > MAX_OFF:
+        yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} with a stage that is off"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A probed step: the ratio of each stage in the order of the columns, None where it was not observed.
+
+    `outside` is the first stage that is off, None where none is.
+    """
+
+    step: int
+    ratios: tuple[float | None, ...]
+    outside: int | None
+
+
+def stages_off(row: Row) -> list[str]:
+    """The stages of a side that are off in any probe."""
+    return [stage for stage in STAGES if any(not item["ratios"].get(stage, 0.0) < OFF for item in row["probes"])]
+
+
+def stages_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The stages that any probe observed, in their order."""
+    seen = {stage for row in rows for item in row["probes"] for stage in item["ratios"]}
+    return tuple(stage for stage in STAGES if stage in seen)
+
+
+def probed(row: Row, stages: Sequence[str]) -> Iterator[Probed]:
+    """The probes of a backend by step."""
+    for item in sorted(row["probes"], key=lambda item: item["step"]):
+        ratios = tuple(item["ratios"].get(stage) for stage in stages)
+        off = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
+        yield Probed(item["step"], ratios, off[0] if off else None)
+
+
+def remark(run: TrainingRun) -> str:
+    """What the ratios were measured with, and whether the baseline itself parts."""
+    guilty = any(row["backend"] == run.expected for row in run.parted)
+    own = f"; {run.expected}, from whose curve distances are taken, parts itself, so others may be far from it"
+    return ensemble_text(run) + (own if guilty else "")
+
+
+def ensemble_text(run: TrainingRun) -> str:
+    """What the envelope was measured with."""
+    found = next((row["ensemble"] for row in run.rows if row["ensemble"]["members"]), None)
+    if found is None:
+        return "no envelope was measured"
+    whose = "the oracle's lines" if found["of"] == ORACLE else str(found["of"] or "the baseline")
+    return f"the envelope is that of {plural(found['members'], 'run')} of {whose}, each from a start moved by an ulp"
+
+
+def recipe(case: Row) -> list[tuple[str, str]]:
+    """What is trained, and how, by name."""
+    return [(str(key).replace("_", " "), value_text(value)) for key, value in case["params"].items()]
+
+
+def call_text(case: Row) -> str:
+    """What a case computes: `layer_norm(eps=1e-05)`, or of a training the most important of its recipe."""
+    given = case["params"]
+    if case["op"] == TRAIN:
+        given = {name: given[name] for name in ("optimizer", "steps", "batch_size", "weights") if name in given}
+    return f"{case['op']}({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+
+def value_text(value: Any) -> str:
+    """A param of a training in one line: `sgd, lr=0.05, momentum=0.9`."""
+    if isinstance(value, Mapping):
+        named = [str(value["name"])] if "name" in value else []
+        return ", ".join([*named, *(f"{k}={value_text(v)}" for k, v in value.items() if k != "name")])
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (Mapping, str)) for item in value):
+            return "; ".join(map(value_text, value))
+        return f"[{', '.join(map(value_text, value))}]"
+    return "none" if value is None else str(value)

@@ -1,0 +1,221 @@
+"""A whole step of a training from the ops' own lines: rates, gradients, clipping and update, changed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from parity.cases import OPS
+from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams, vector_norm
+from parity.training.model import Batch, Knobs, gradients
+from parity.training.schedules import SCHEDULES
+from parity.training.spec import Clip, Training
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's lines."""
+
+    recipe: Clip | None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is changed of the update: arguments of the op's lines; the number of the step; options by group.
+
+    `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
+    `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    offset: int = 0
+    options: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    rate: Any = None
+    factor: float = 1.0
+    skipped: frozenset[str] = frozenset()
+    narrow: str = ""
+    narrowed: frozenset[str] = frozenset()
+
+    def with_(self, other: Update) -> Update:
+        """Both together."""
+        groups = {*self.options, *other.options}
+        options = {i: {**self.options.get(i, {}), **other.options.get(i, {})} for i in groups}
+        return Update(
+            {**self.arguments, **other.arguments},
+            self.offset + other.offset,
+            options,
+            other.rate or self.rate,
+            self.factor * other.factor,
+            self.skipped | other.skipped,
+            other.narrow or self.narrow,
+            self.narrowed | other.narrowed,
+        )
+
+
+@dataclass(frozen=True)
+class StepChanges:
+    """What is changed of a whole step: knobs of the model, arguments of `ScheduleKind.rate`, clipping and update;
+    `kept` gradients are never cleared."""
+
+    model: Knobs = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    clipping: Clipping | None = None
+    update: Update = field(default_factory=Update)
+    kept: bool = False
+
+
+def rates(training: Training, step: int, **knobs: Any) -> list[float]:
+    """The rate of each group in step `step`, counted from 1; `knobs` are those of `ScheduleKind.rate`."""
+    schedule = SCHEDULES[training.schedule.name]
+    options = schedule.options(**training.schedule.options)
+    return [schedule.rate(float(group.options["lr"]), step - 1, options, **knobs) for group in training.groups]
+
+
+def clipped(training: Training, grads: Arrays, instead: Clipping | None = None) -> tuple[dict[str, Array], Array]:
+    """The gradients after clipping, and the norm of all of them together before it: that of the recipe, else 2."""
+    how = instead or Clipping(training.clip)
+    kind = how.arguments.get("norm_type", (training.clip or Clip()).norm_type)
+    norm = np.asarray(vector_norm(list(grads.values()), kind))
+    if how.recipe is None:
+        return dict(grads), norm
+    found: dict[str, Array] = {}
+    for names in units(training, how.recipe, grads):
+        values = {"grads": [grads[name] for name in names]}
+        found.update(zip(names, clip_unit(how.recipe, values, how.arguments), strict=True))
+    return {name: found[name] for name in grads}, norm
+
+
+def clip_unit(recipe: Clip, values: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Array]:
+    """Gradients that are clipped together."""
+    if recipe.name == "value":
+        made = OPS["clip_grad_value"].forward(values, ClipGradValueParams(recipe.clip_value), **arguments)
+    else:
+        params = ClipGradNormParams(recipe.max_norm, recipe.norm_type)
+        made = OPS["clip_grad_norm"].forward(values, params, **arguments)
+    return list(made["grads"])
+
+
+def units(training: Training, clip: Clip, grads: Arrays) -> list[list[str]]:
+    """The parameters that are clipped together."""
+    if clip.name == "value" or clip.scope == "global":
+        return [list(grads)]
+    if clip.scope == "group":
+        groups = [[name for name in group.parameters if name in grads] for group in training.groups]
+        return [group for group in groups if group]
+    return [[name] for name in grads]
+
+
+NO_CHANGE = Update()
+
+
+def updated(
+    training: Training,
+    step: int,
+    before: Mapping[str, Arrays],
+    grads: Arrays,
+    lr: Sequence[float] | Array,
+    change: Update = NO_CHANGE,
+) -> dict[str, Array]:
+    """`param.<name>` and `state.<state>.<name>` after step `step`, from clipped gradients.
+
+    `before` has `<name>` under `param` and `<state>.<name>` under `state`; a missing state is 0. `lr` has the rate of
+    each group.
+    """
+    op = OPS[training.optimizer]
+    states = by_parameter(before["state"])
+    groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
+    found: dict[str, Array] = {}
+    for name, grad in grads.items():
+        i = groups[name]
+        params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
+        param = before["param"][name]
+        tensors = {"param": param, "grad": grad, **zero_states(op, params, param), **states.get(name, {})}
+        made = dict(tensors if name in change.skipped else op.forward(tensors, params, **change.arguments))
+        made.pop("grad", None)
+        if change.factor != 1.0:
+            made["param"] = param + change.factor * (made["param"] - param)
+        found[f"param.{name}"] = made.pop("param")
+        found.update({f"state.{state}.{name}": values for state, values in made.items()})
+    return found
+
+
+def params_of(training: Training, group: int, step: int, lr: float, change: Update) -> Any:
+    """The op's params for a group at a step."""
+    op = OPS[training.optimizer]
+    options = {**training.groups[group].options, **change.options.get(group, {})}
+    if change.rate is not None:
+        lr = change.rate(step, group, lr)
+    params = op.params(**{**options, "lr": lr})
+    if change.narrow:
+        rounded = dict(narrowed_options(params, change.narrow))
+        wanted = change.narrowed or rounded.keys()
+        params = replace(params, **{name: value for name, value in rounded.items() if name in wanted})
+    return replace(params, step=max(1, step + change.offset)) if hasattr(params, "step") else params
+
+
+def narrowed_options(params: Any, dtype: str) -> Iterator[tuple[str, Any]]:
+    """The options as `dtype` keeps them."""
+    kind = np.dtype(dtype).type
+    for name, value in vars(params).items():
+        if isinstance(value, float):
+            yield name, float(kind(value))
+        elif isinstance(value, tuple):
+            yield name, tuple(float(kind(v)) for v in value)
+
+
+def by_parameter(states: Arrays) -> dict[str, dict[str, Array]]:
+    """`<state>.<parameter>` to the states of each parameter."""
+    found: dict[str, dict[str, Array]] = {}
+    for name, values in states.items():
+        state, _, parameter = name.partition(".")
+        found.setdefault(parameter, {})[state] = values
+    return found
+
+
+def zero_states(op: Any, params: Any, param: Array) -> dict[str, Array]:
+    """The states as they start."""
+    names = op.layout(params, {"param": param.shape}).inputs
+    return {name: np.zeros_like(param) for name in names if name not in ("param", "grad")}
+
+
+NO_CHANGES = StepChanges()
+
+
+def stepped(
+    training: Training,
+    step: int,
+    before: Arrays,
+    batches: Sequence[Batch],
+    *,
+    dtype: DTypeLike = np.float64,
+    changes: StepChanges = NO_CHANGES,
+) -> dict[str, Array]:
+    """All tensors of step `step` (from 1) by their names in a record, in `dtype`.
+
+    `before` has `param.<name>`, `buffer.<name>` and `state.<state>.<name>` before the step (a missing state is 0), and
+    with `kept` gradients `clipped.<name>` of the step before. `batches` are the micro-batches' (x, target). The result
+    goes back in as `before` of the next step.
+    """
+    own = {kind: group(before, kind, dtype) for kind in ("param", "buffer", "state")}
+    left = group(before, "clipped", dtype) if changes.kept else None
+    lr = rates(training, step, **changes.schedule)
+    found = gradients(training, {**own["param"], **own["buffer"]}, batches, dtype=dtype, knobs=changes.model, left=left)
+    with np.errstate(all="ignore"):
+        grads, norm = clipped(training, found.grads, changes.clipping)
+        after = updated(training, step, own, grads, lr, changes.update)
+    named = {"grad": found.grads, "clipped": grads, "buffer": found.buffers}
+    tensors = {f"{kind}.{name}": values for kind, some in named.items() for name, values in some.items()}
+    return {"output": found.output, "loss": found.loss, "lr": np.array(lr), "norm": norm, **tensors, **after}
+
+
+def group(tensors: Arrays, kind: str, dtype: DTypeLike) -> dict[str, Array]:
+    """The tensors called `<kind>.<name>`, by that name and in `dtype`."""
+    return {n.removeprefix(f"{kind}."): np.asarray(v, dtype) for n, v in tensors.items() if n.startswith(f"{kind}.")}

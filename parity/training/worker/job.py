@@ -1,0 +1,76 @@
+"""What a training's message says, as a trainer reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+Arrays = Mapping[str, Any]
+Keep = Callable[[str, Any], None]
+"""Takes a tensor of the step by its name in the record, as a NumPy array, and copies it."""
+
+
+class OwnError(ValueError):
+    """What a user's function returned cannot be used."""
+
+
+Own = Callable[..., Optional[Callable[..., Any]]]
+"""`own(name, optional=(), returns=())`: the user's function of that name, called by keyword, or None. It need not take
+what is `optional`; the mapping that it returns must have the names in `returns`."""
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """A training as a worker is asked for it.
+
+    `recipe` is the message of `parity.training.spec`; `x` and `target` [rows, ...] are the data set, whose floats
+    are of `dtype`, as are all weights.
+    """
+
+    recipe: Mapping[str, Any]
+    dtype: str
+    x: Any
+    target: Any
+    own: Own
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that share an optimizer's options; `lr` is the rate that the schedule starts from."""
+
+    names: Sequence[str]
+    lr: float
+    options: Mapping[str, Any]
+
+
+PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+
+STATES: Mapping[str, Sequence[str]] = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq"),
+    "lamb": ("exp_avg", "exp_avg_sq"),
+    "rmsprop": ("square_avg", "grad_avg", "momentum_buffer"),
+    "adagrad": ("sum",),
+}
+"""What each optimizer may keep for a parameter, in PyTorch's names."""
+
+NEEDED_BY: Mapping[str, str] = {"momentum_buffer": "momentum", "grad_avg": "centered"}
+"""States that are kept only with an option."""
+
+
+def state_names(optimizer: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the optimizer keeps for a parameter with these options."""
+    names = STATES[optimizer]
+    return tuple(name for name in names if name not in NEEDED_BY or options.get(NEEDED_BY[name]))
+
+
+def plain(value: Any) -> Any:
+    """An option of a message, with a tuple for a list."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def group_of(message: Mapping[str, Any]) -> ParameterGroup:
+    """A group from its message."""
+    options = {key: plain(value) for key, value in message["options"].items() if key != "lr"}
+    return ParameterGroup(tuple(message["parameters"]), float(message["options"]["lr"]), options)

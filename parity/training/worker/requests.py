@@ -1,0 +1,180 @@
+"""A training at work in a worker: the answers to train, steps, record, restore and state."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import Any, Dict, Optional
+
+import numpy as np
+
+from parity.adapters.base import Unsupported
+from parity.training.worker.job import OwnError, TrainJob
+from parity.training.worker.records import AFTER, Curve, Ring, Sketcher, nudged
+from parity.worker.cell import Backend, explain, read_array
+from parity.worker.slot import write_arrays
+
+Message = Dict[str, Any]
+
+LEAST_KEPT = 2
+
+
+class TrainingDesk:
+    """Answers the requests about one training at a time; a new one takes the place of the one before."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.training: Optional[RunningTraining] = None
+
+    def answer(self, request: Message) -> Message:
+        """The reply to one of REQUESTS; nothing that goes wrong short of ending the process escapes."""
+        reply: Message = {"outcome": "ok", "message": "", "tensors": []}
+        try:
+            found = REQUESTS[request["do"]](self, request)
+            arrays = found.pop("arrays", {})
+            reply.update(found)
+            reply["tensors"] = write_arrays(request["slot"], arrays) if arrays else []
+        except BaseException as error:
+            reply.update(self.refusal(error))
+        return reply
+
+    def refusal(self, error: BaseException) -> Message:
+        """What a reply says of an error."""
+        if isinstance(error, Unsupported):
+            return {"outcome": "unsupported", "message": str(error)}
+        traceback.print_exc()
+        if isinstance(error, OwnError):
+            return {"outcome": "error", "message": f"{self.backend.user_ops.name}: {error}"}
+        unsupported = not self.backend.user_ops.raised(error) and self.backend.adapter.lacks_kernel(error)
+        return {"outcome": "unsupported" if unsupported else "error", "message": explain(self.backend, error)}
+
+    def current(self) -> RunningTraining:
+        """The training; raises ValueError where there is none."""
+        if self.training is None:
+            raise ValueError("there is no training to go on with")
+        return self.training
+
+    def train(self, request: Message) -> Message:
+        """Begin a training."""
+        self.training = None
+        training = self.training = RunningTraining(self.backend, request)
+        return {"tracked": training.tracked, "keeps": training.ring.capacity - 1}
+
+    def steps(self, request: Message) -> Message:
+        """Take steps, up to the first that fails."""
+        training, started = self.current(), time.perf_counter()
+        curve = Curve(training.sketcher, training.tracked)
+        found: Message = {"done": 0}
+        try:
+            for _ in range(request["count"]):
+                training.step(curve)
+                found["done"] += 1
+        except BaseException as error:
+            refusal = self.refusal(error)
+            found.update({**refusal, "message": f"step {training.done + 1}: {refusal['message']}"})
+            training.failed = True
+        return {**found, "seconds": time.perf_counter() - started, "arrays": curve.arrays()}
+
+    def record(self, request: Message) -> Message:
+        """Every tensor of a step."""
+        return {"arrays": self.current().record(request["step"])}
+
+    def restore(self, request: Message) -> Message:
+        """Go on from another state."""
+        training = self.current()
+        arrays = {name: read_array(path, training.dtype) for name, path in request["tensors"].items()}
+        training.restore(request["step"], arrays)
+        return {}
+
+    def state(self, _request: Message) -> Message:
+        """All that goes from step to step, as it is now."""
+        return {"arrays": dict(self.current().trainer.state())}
+
+
+REQUESTS = {
+    "train": TrainingDesk.train,
+    "steps": TrainingDesk.steps,
+    "record": TrainingDesk.record,
+    "restore": TrainingDesk.restore,
+    "state": TrainingDesk.state,
+}
+"""What a worker is asked about trainings, and who answers."""
+
+
+class RunningTraining:
+    """A trainer on its way through the steps of `order` [steps, batch]; `done` is the last that it took."""
+
+    def __init__(self, backend: Backend, request: Message) -> None:
+        self.dtype = request["dtype"]
+        self.recipe = request["spec"]
+        self.order = np.load(request["order"], allow_pickle=False).astype(np.int64)
+        self.done = 0
+        self.failed = False
+        x, target = (read_values(request[name], self.dtype) for name in ("x", "target"))
+        self.trainer = backend.adapter.trainer(TrainJob(self.recipe, self.dtype, x, target, backend.user_ops.own))
+        start = self.start(request)
+        self.sketcher = Sketcher()
+        size = step_bytes(self.recipe, start, target[: self.order.shape[1]])
+        self.ring = Ring(1 + max(LEAST_KEPT, request["memory"] // size))
+        self.restore(0, start)
+        self.tracked = list(self.ring.entries[0])
+
+    def start(self, request: Message) -> Dict[str, Any]:
+        """The parameters, moved by an ulp where that is asked for, and the buffers."""
+        arrays = {name: read_array(path, self.dtype) for name, path in request["tensors"].items()}
+        seed = request["moved"]
+        weights = {
+            name: nudged(arrays[name], name, seed) if seed else arrays[name] for name in self.recipe["parameters"]
+        }
+        return {
+            **{f"param.{name}": array for name, array in weights.items()},
+            **{f"buffer.{name}": arrays[name] for name in self.recipe["buffers"]},
+        }
+
+    def restore(self, step: int, arrays: Dict[str, Any]) -> None:
+        """Go on after `step`."""
+        with np.errstate(all="ignore"):
+            self.trainer.restore(step, arrays)
+        self.ring.clear()
+        self.ring.open()
+        for name, array in self.trainer.state():
+            self.ring.keep(name, array)
+        self.ring.close(step)
+        self.done, self.failed = step, False
+
+    def step(self, curve: Curve) -> None:
+        """Take the next step."""
+        number = self.done + 1
+        if self.failed or number > len(self.order):
+            raise ValueError("it failed before" if self.failed else f"there are only {len(self.order)} steps")
+        entry = self.ring.open()
+        with np.errstate(all="ignore"):
+            self.trainer.step(number, self.order[number - 1], self.ring.keep)
+            curve.add(entry)
+        self.ring.close(number)
+        self.done = number
+
+    def record(self, step: int) -> Dict[str, Any]:
+        """Every tensor of a step; without a clip, gradients are their own clipped ones."""
+        if step not in self.ring.entries or step - 1 not in self.ring.entries:
+            raise ValueError(f"the tensors of step {step} are not there; the last step was {self.done}")
+        found = self.ring.record(step)
+        if self.recipe["clip"] is None:
+            gradients = {name: array for name, array in found.items() if name.startswith("grad.")}
+            found.update({f"clipped{name[4:]}": array for name, array in gradients.items()})
+        return found
+
+
+def read_values(path: str, dtype: str) -> Any:
+    """A stored array, in `dtype` unless it holds integers."""
+    array = np.load(path, allow_pickle=False)
+    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype)
+
+
+def step_bytes(recipe: Message, start: Dict[str, Any], target: Any) -> int:
+    """About how many bytes a step's record takes: weights, states, gradients before and after clipping, outputs."""
+    widths = [layer["out_features"] for layer in recipe["layers"] if "out_features" in layer]
+    itemsize = max(array.itemsize for array in start.values())
+    n_outputs = target.size * (widths[-1] if widths and recipe["loss"] == "cross_entropy" else 1)
+    size = sum(array.nbytes for name, array in start.items() if name.startswith(AFTER))
+    return int(5 * size + itemsize * n_outputs)

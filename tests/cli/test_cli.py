@@ -1,0 +1,412 @@
+"""The command line as a user meets it: help, errors, selections, outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from parity.reporting.results.results import read_results
+from tests.conftest import CONFIGS, FAKES, parity_command, user_config
+
+NUMPY = """
+version: 1
+backends: [numpy, {name: other, adapter: numpy}]
+cases:
+  - {id: first, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}
+  - {id: second, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 6]}}}
+"""
+COMMANDS = [
+    "",
+    "run",
+    "validate",
+    "schema",
+    "report",
+    "explain",
+    "repro",
+    "diff",
+    "fingerprint",
+    "ops",
+    "backends",
+    "env",
+    "env list",
+    "env create",
+    "env remove",
+]
+
+
+def call(*arguments, cwd=None, env=None):
+    return subprocess.run(
+        parity_command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_an_example(command):
+    done = call(*command.split(), "--help")
+    assert done.returncode == 0
+    lines = done.stdout.rstrip().splitlines()
+    assert "Example:" in done.stdout
+    assert lines[-1].strip().startswith("parity ")
+
+
+def test_version():
+    assert call("--version").stdout.startswith("parity, version 0.")
+
+
+def test_a_passing_run(parity_run):
+    finished = parity_run(NUMPY)
+    assert finished.code == 0
+    assert finished.stdout.startswith("PASS  16 tensors of 2 cases agree")
+    assert "\x1b" not in finished.stdout
+    assert "layer_norm: 8 tensors agree" in finished.stdout
+    assert "written to" in finished.stderr
+
+
+def test_quiet_prints_one_line(parity_run):
+    finished = parity_run(NUMPY, "-q")
+    assert finished.stdout.count("\n") == 1
+    assert finished.stderr == ""
+
+
+def test_verbose_prints_the_values_at_the_worst_element(parity_run):
+    finished = parity_run(
+        user_config(
+            FAKES / "nan.py",
+            cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"],
+        ),
+        "-v",
+    )
+    assert "bad float32 y: mine nan against" in finished.stdout
+
+
+def test_json_is_the_document_and_nothing_else(parity_run):
+    finished = parity_run(NUMPY, "--json")
+    document = json.loads(finished.stdout)
+    assert document == finished.results
+    assert document["format"] == 1
+    parts = ["run", "backends", "cases", "outcomes", "comparisons", "diagnoses", "known", "trainings", "summary"]
+    assert list(document) == ["format", *parts]
+
+
+def test_results_have_the_contracts_keys(parity_run):
+    document = parity_run(NUMPY).results
+    assert {
+        "id",
+        "started",
+        "seconds",
+        "judge_seconds",
+        "fail_on",
+        "parity",
+        "command",
+        "configs",
+        "seed",
+        "host",
+    } <= document["run"].keys()
+    assert {"cpu", "os", "threads"} <= document["run"]["host"].keys()
+    assert {"name", "framework", "version", "python", "mode", "device", "numpy", "flags"} <= document["backends"][
+        0
+    ].keys()
+    assert {"id", "op", "params", "dtypes", "inputs", "source"} <= document["cases"][0].keys()
+    assert document["cases"][0]["source"]["line"] == 5
+    assert document["outcomes"][0].keys() == {"case", "dtype", "backend", "outcome", "seconds", "message"}
+    assert {
+        "case", "dtype", "tensor", "actual", "expected", "verdict", "culprit", "suspect", "known", "n_elements", "n_mismatched",
+        "max_abs_diff", "max_rel_diff", "max_ulp_diff", "rmse", "rtol", "atol", "required_rtol", "worst_index", "actual_value",
+        "expected_value", "oracle_value", "error_ratio",
+    } <= document["comparisons"][0].keys()  # fmt: skip
+    verdicts = document["summary"]["verdicts"]
+    assert document["summary"] == {"outcomes": {"ok": 8}, "verdicts": verdicts, "cells": {"passed": 8}, "exit_code": 0}
+    assert sum(document["summary"]["verdicts"].values()) == len(document["comparisons"]) == 16 * 3
+
+
+def test_non_finite_numbers_are_strings(parity_run):
+    finished = parity_run(
+        user_config(
+            FAKES / "nan.py",
+            cases=["{id: bad, op: layer_norm, params: {normalized_shape: [13]}, inputs: {x: {shape: [4, 13]}}}"],
+        )
+    )
+    json.loads((finished.run_dir / "results.json").read_text(), parse_constant=pytest.fail)
+    assert {row["actual_value"] for row in finished.failing(tensor="y", dtype="float32")} == {"nan"}
+
+
+def test_a_stored_run_is_shown_again(parity_run):
+    finished = parity_run(NUMPY)
+    again = call("report", finished.run_dir)
+    assert again.returncode == 0
+    assert again.stdout == finished.stdout
+    assert json.loads(call("report", finished.run_dir, "--json").stdout) == finished.results
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"format": 2}', '{"format": 1}'])
+def test_what_is_no_run_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "results.json").write_text(content)
+    done = call("report", tmp_path)
+    assert done.returncode == 2
+    assert "results.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[" * 200_000, '{"format": 1, "x": ' + "[" * 200_000, '{"format": 1}'])
+def test_a_result_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    done = call("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "results.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stored_run_as_a_frame(parity_run):
+    frame = read_results(parity_run(NUMPY).run_dir).frame()
+    assert len(frame) == 16 * 3
+    assert set(frame["op"]) == {"layer_norm", "linear"}
+    assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)
+
+
+def test_a_result_that_is_no_regular_file_is_refused(tmp_path):
+    for name, make in (
+        ("pipe", os.mkfifo),
+        ("zeros", lambda path: path.symlink_to("/dev/zero")),
+        ("folder", os.mkdir),
+    ):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "results.json")
+        done = subprocess.run(parity_command("report", tmp_path / name), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 2
+        assert "no regular file" in done.stderr
+
+
+def test_a_number_too_long_for_a_float_is_infinite(parity_run):
+    finished = parity_run(NUMPY)
+    text = (finished.run_dir / "results.json").read_text()
+    (finished.run_dir / "results.json").write_text(text.replace('"max_abs_diff": 0.0', f'"max_abs_diff": 1{"0" * 400}'))
+    assert call("report", finished.run_dir, "-v").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: d.update(summary={}),
+        lambda d: d.update(summary=None),
+        lambda d: d.update(comparisons=None),
+        lambda d: d.update(comparisons=[1]),
+        lambda d: d.update(cases=[]),
+        lambda d: d.update(backends=[{}]),
+        lambda d: d.update(outcomes=[{}]),
+        lambda d: d.update(run={}),
+        lambda d: d["comparisons"][0].pop("verdict"),
+        lambda d: d["comparisons"][0].update(verdict="fine"),
+        lambda d: d["comparisons"][0].update(rtol="x"),
+        lambda d: d["comparisons"][0].update(culprit=None),
+        lambda d: d["comparisons"][0].update(culprit=[["numpy"]]),
+        lambda d: d["comparisons"][0].update(error_ratio={"actual": 1}),
+        lambda d: d["comparisons"][0].update(error_ratio={"actual": "x", "expected": None}),
+        lambda d: (d.update(comparisons=[]), d["summary"].update(exit_code=1)),
+    ],
+)
+def test_an_edited_result_is_refused(parity_run, edit):
+    finished = parity_run(NUMPY)
+    document = finished.results
+    edit(document)
+    (finished.run_dir / "results.json").write_text(json.dumps(document))
+    done = call("report", finished.run_dir)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "PASS" not in done.stdout
+
+
+def test_a_reader_that_leaves_early_changes_no_exit_code(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    line = f"{sys.executable} -m parity run config.yaml 2>err | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["/bin/bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["0"]
+    assert "Traceback" not in (tmp_path / "err").read_text()
+
+
+def test_a_folder_with_a_result_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    (tmp_path / "own" / "tensors").mkdir(parents=True)
+    (tmp_path / "own" / "results.json").write_text('{"bench": 1}')
+    (tmp_path / "own" / "tensors" / "mine.bin").write_text("")
+    done = call("run", "config.yaml", "--out", "own", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (tmp_path / "own" / "tensors" / "mine.bin").exists()
+
+
+def test_a_run_directory_can_be_used_again(parity_run):
+    parity_run(NUMPY)
+    assert parity_run(NUMPY).code == 0
+
+
+def test_runs_in_the_same_second_have_directories_of_their_own(tmp_path):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    command = parity_command("run", "config.yaml", "-q")
+    runs = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    assert len(list((tmp_path / "reports").iterdir())) == 3
+
+
+def test_a_missing_backend_does_not_hide_what_was_compared(parity_run, tmp_path):
+    config = NUMPY.replace("backends: [", "backends: [oneflow, ")
+    finished = parity_run(config, "--no-provision", "--baseline", "numpy", env={"PARITY_HOME": str(tmp_path / "none")})
+    assert finished.code == 3
+    assert "layer_norm: 8 tensors agree, 8 not compared with everyone" in finished.stdout
+
+
+def test_many_small_cells_need_few_descriptors(tmp_path):
+    ops = "import time\ndef linear(x, weight, bias):\n    time.sleep(0.002)\n    return x @ weight.T + bias\n"
+    (tmp_path / "ops.py").write_text(ops)
+    sweep = f"sweep: {{inputs.x.offset: [{', '.join(map(str, range(700)))}]}}"
+    case = f"{{op: linear, params: {{out_features: 2}}, {sweep}, inputs: {{x: {{shape: [1, 2]}}}}, gradients: false}}"
+    backends = "[numpy, {name: slow, adapter: numpy, ops: ops.py}]"
+    (tmp_path / "config.yaml").write_text(f"version: 1\nbackends: {backends}\ncases: [{case}]\n")
+    line = f"ulimit -n 400; exec {sys.executable} -m parity run config.yaml -q --out run"
+    done = subprocess.run(["/bin/bash", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["summary"]["outcomes"] == {"ok": 2800}
+
+
+def test_selection_by_backend_case_and_dtype(parity_run):
+    finished = parity_run(NUMPY, "-b", "other", "-k", "second", "--dtype", "float64")
+    assert finished.code == 0
+    assert {o["backend"] for o in finished.results["outcomes"]} == {"other"}
+    assert {(o["case"], o["dtype"]) for o in finished.results["outcomes"]} == {("second", "float64")}
+
+
+def test_a_selection_changes_no_number(parity_run, tmp_path):
+    whole = {
+        (r["case"], r["tensor"]): r["oracle_value"]
+        for r in parity_run(NUMPY).select(actual="numpy", dtype="float32", case="second")
+    }
+    part = {
+        (r["case"], r["tensor"]): r["oracle_value"]
+        for r in parity_run(NUMPY, "-k", "second").select(actual="numpy", dtype="float32")
+    }
+    assert whole == part
+
+
+def test_a_tolerance_from_the_command_line(parity_run):
+    finished = parity_run(NUMPY, "--rtol", "grad.x:0", "--atol", "grad.x:0", "--dtype", "float32")
+    assert finished.code == 1
+    assert {row["tensor"] for row in finished.failing()} == {"grad.x"}
+    assert all(row["expected"] == "oracle" for row in finished.failing())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "no-such.yaml"], "no-such.yaml"),
+        (["run", "config.yaml", "-b", "torhc"], "torhc"),
+        (["run", "config.yaml", "-k", "nothing"], "nothing"),
+        (["run", "config.yaml", "--dtype", "float8"], "float8"),
+        (["run", "config.yaml", "--rtol", "abc"], "abc"),
+        (["run", "config.yaml", "--timeout", "0"], "--timeout"),
+        (["run", "config.yaml", "--out", "config.yaml"], "config.yaml"),
+        (["run", "config.yaml", "--out", "full"], "not empty"),
+        (["validate", "config.yaml", "broken.yaml"], "broken.yaml:2"),
+        (["env", "create", "torhc"], "torhc"),
+        (["env", "remove", "nothing"], "nothing"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_a_users_mistake_is_exit_code_2_and_no_traceback(tmp_path, arguments, said):
+    (tmp_path / "config.yaml").write_text(NUMPY)
+    (tmp_path / "broken.yaml").write_text("cases: {\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    done = call(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "full" / "file").exists()
+
+
+def test_nothing_runs_when_a_config_is_wrong(tmp_path):
+    (tmp_path / "broken.yaml").write_text("version: 1\nbackends: [numpy]\ncases: [{op: layer_nrom}]\n")
+    done = call("run", "broken.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "layer_norm" in done.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
+    case = "{op: layer_norm, params: {normalized_shape: [2147483648]}, inputs: {x: {shape: [2147483648, 2147483648]}}}"
+    (tmp_path / "huge.yaml").write_text(f"version: 1\nbackends: [numpy]\ncases:\n  - {case}\n")
+    done = call("run", "huge.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "huge.yaml:4" in done.stderr
+    assert "GiB" in done.stderr or "elements" in done.stderr
+
+
+def test_an_unavailable_backend_leaves_the_others(parity_run, tmp_path):
+    config = NUMPY.replace("{name: other, adapter: numpy}", "oneflow")
+    finished = parity_run(config, "--no-provision", env={"PARITY_HOME": str(tmp_path / "empty")})
+    assert finished.code == 3
+    assert set(finished.outcomes("oneflow").values()) == {"unavailable"}
+    assert "parity env create oneflow" in finished.stdout
+    assert all(row["verdict"] in ("equal", "close") for row in finished.select(actual="numpy"))
+
+
+def test_a_wrong_interpreter_is_unavailable_with_the_remedy(parity_run):
+    config = NUMPY.replace("{name: other, adapter: numpy}", "{name: other, adapter: torch, python: /bin/true}")
+    finished = parity_run(config)
+    assert finished.code == 3
+    assert "/bin/true" in finished.message("other")
+
+
+def test_schema_describes_the_shipped_configs():
+    import yaml
+
+    schema = json.loads(call("schema").stdout)
+    for path in CONFIGS.glob("*.yaml"):
+        jsonschema.validate(json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str)), schema)
+
+
+def test_validate_says_how_much_there_is():
+    done = call("validate", *CONFIGS.glob("*.yaml"))
+    assert done.returncode == 0
+    assert re.search(
+        r"cases \(of which \d+ trainings\), \d+ cells on each of torch, paddle, oneflow, .*; baseline torch",
+        done.stdout,
+    )
+
+
+def test_ops_and_backends_are_listed():
+    ops = call("ops").stdout
+    assert all(name in ops for name in ("layer_norm", "clip_grad_value", "normalized_shape", "eps=1e-05"))
+    backends = call("backends").stdout
+    assert all(name in backends for name in ("torch", "paddle", "oneflow", "numpy"))
+
+
+def test_colours_and_unicode(parity_run):
+    wide = parity_run(NUMPY, env={"COLUMNS": "200"}).stdout
+    narrow = parity_run(NUMPY, env={"COLUMNS": "60"}).stdout
+    assert max(map(len, narrow.splitlines()[3:-1])) <= 60
+    assert " other" in next(line for line in wide.splitlines() if line.startswith("case "))
+    forced = parity_run(NUMPY, env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b[" in forced
+    ascii_only = parity_run(NUMPY, env={"PYTHONIOENCODING": "ascii:backslashreplace"})
+    assert ascii_only.code == 0
+
+
+def test_hostile_ids_come_out_harmless(parity_run):
+    hostile = "../../etc [red]x[/] </script> 数"
+    config = NUMPY.replace("id: first", f'id: "{hostile}"')
+    finished = parity_run(config, env={"COLUMNS": "200"})
+    assert finished.code == 0
+    assert hostile in finished.stdout
+    names = [p.name for p in (finished.run_dir / "tensors").iterdir()]
+    assert len(names) == 2
+    assert all("/" not in name and not name.startswith(".") for name in names)
+
+
+def test_the_module_is_the_command(tmp_path):
+    assert subprocess.run([sys.executable, "-m", "parity", "--version"], capture_output=True, check=True).stdout

@@ -1,0 +1,156 @@
+"""The envelope: careful code of every kind stays inside, planted faults stand outside (NumPy, LayerNorm 17 x 48)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parity.cases.draw import Normal, TensorPlan, Uniform
+from parity.cases.exact.summation import in_sequence
+from parity.cases.layer_norm import LayerNormParams
+from parity.cases.linear import LinearParams
+from parity.cases.oracle import evaluate
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
+from parity.judge.bound.envelope import OFF, Envelope, Size, envelopes, error_ratio, size
+from parity.judge.compare.cell import consult_oracle
+
+N, WIDTH = 17, 48
+
+
+def case_at(offset: float) -> tuple[CasePlan, dict]:
+    tensors = (
+        TensorPlan("x", (N, WIDTH), Normal(0, 0.7), offset=offset),
+        TensorPlan("weight", (WIDTH,), Uniform(0.5, 1.5)),
+        TensorPlan("bias", (WIDTH,), Uniform(-1, 1)),
+        TensorPlan("grad.y", (N, WIDTH), Normal()),
+    )
+    case = CasePlan(
+        f"offset-{offset}",
+        "layer_norm",
+        LayerNormParams((WIDTH,)),
+        ("float32", "float64"),
+        tensors,
+        DEFAULT_TOLERANCES,
+        Source("", 0),
+    )
+    return case, {plan.name: plan.sample(0, case.id, "float32") for plan in tensors}
+
+
+def two_pass(x, dtype):
+    mean = x.mean(-1, keepdims=True, dtype=dtype)
+    return mean, ((x - mean) ** 2).mean(-1, keepdims=True, dtype=dtype)
+
+
+def welford(x, dtype):
+    mean, m2 = np.zeros((len(x), 1), dtype), np.zeros((len(x), 1), dtype)
+    for i in range(x.shape[1]):
+        delta = x[:, i : i + 1] - mean
+        mean = mean + delta / dtype(i + 1)
+        m2 = m2 + delta * (x[:, i : i + 1] - mean)
+    return mean, m2 / dtype(x.shape[1])
+
+
+def blocked(x, dtype):
+    mean = x.reshape(len(x), 8, -1).sum(-1, dtype=dtype).sum(-1, keepdims=True) / dtype(x.shape[1])
+    return mean, ((x - mean) ** 2).reshape(len(x), 8, -1).sum(-1).sum(-1, keepdims=True) / dtype(x.shape[1])
+
+
+def double(x, dtype):
+    return tuple(part.astype(dtype) for part in two_pass(x.astype(np.float64), np.float64))
+
+
+def naive(x, dtype):
+    mean = x.mean(-1, keepdims=True, dtype=dtype)
+    return mean, (x * x).mean(-1, keepdims=True, dtype=dtype) - mean * mean
+
+
+def unbiased(x, dtype):
+    mean, var = two_pass(x, dtype)
+    return mean, var * dtype(WIDTH / (WIDTH - 1))
+
+
+def ratio_of(statistics, offset, dtype):
+    case, inputs = case_at(offset)
+    oracle = consult_oracle(case, inputs)
+    x, weight, bias = (inputs[name].astype(dtype) for name in ("x", "weight", "bias"))
+    mean, var = statistics(x, dtype)
+    y = (x - mean) / np.sqrt(var + dtype(1e-5)) * weight + bias
+    return error_ratio(y, oracle["y"], envelopes(case, np.dtype(dtype).name, inputs, oracle)["y"])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 30.0, 700.0])
+@pytest.mark.parametrize("statistics", [two_pass, welford, blocked, double])
+def test_careful_code_stays_inside(statistics, offset, dtype):
+    assert ratio_of(statistics, offset, dtype) < OFF / 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("statistics", "offset"), [(naive, 30.0), (naive, 700.0), (unbiased, 0.0), (unbiased, 30.0)])
+def test_planted_faults_stand_outside(statistics, offset, dtype):
+    assert ratio_of(statistics, offset, dtype) >= OFF
+
+
+def test_a_naive_variance_cannot_be_seen_without_an_offset():
+    assert ratio_of(naive, 0.0, np.float32) < OFF
+
+
+def test_a_long_sum_in_sequence_is_careful_code():
+    """dbias over many rows: NumPy's blocks and a plain loop differ by far more than a unit roundoff."""
+    n = 100_000
+    tensors = (TensorPlan("x", (n, 1), Normal()), TensorPlan("grad.y", (n, 1), Uniform()))
+    case = CasePlan(
+        "long", "layer_norm", LayerNormParams((1,)), ("float32",), tensors, DEFAULT_TOLERANCES, Source("", 0)
+    )
+    inputs = {plan.name: plan.sample(0, "long", "float32") for plan in tensors} | {"bias": np.zeros(1, np.float32)}
+    oracle = consult_oracle(case, inputs)
+    looped = np.cumsum(inputs["grad.y"].ravel(), dtype=np.float32)[-1:]
+    envelope = envelopes(case, "float32", inputs, oracle)["grad.bias"]
+    assert error_ratio(looped, oracle["grad.bias"], envelope) < OFF / 2
+    assert abs(float(looped[0]) - float(oracle["grad.bias"][0])) > 8 * 2.0**-24 * n / 2
+
+
+def test_sums_in_sequence_end_with_the_block():
+    case, inputs = case_at(0.0)
+    before = evaluate_in_float32(case, inputs)
+    with in_sequence():
+        inside = evaluate_in_float32(case, inputs)
+    assert np.array_equal(before, evaluate_in_float32(case, inputs))
+    assert not np.array_equal(before, inside)
+
+
+def evaluate_in_float32(case, inputs):
+    from parity.cases import OPS
+
+    return evaluate(OPS[case.op], case.params, inputs, dtype=np.float32)["grad.x"]
+
+
+def test_sizes():
+    assert size(np.array([3.0, -4.0, np.nan, np.inf])) == Size(pytest.approx((25 / 2) ** 0.5), 4.0)
+    assert size(np.array([])) == Size(0.0, 0.0)
+    assert size(np.array([1e-320, 0.0])).rms > 0
+
+
+def test_where_there_is_no_scale_only_the_exact_answer_is_right():
+    assert error_ratio(np.array([1e-9]), np.zeros(1, np.longdouble), Envelope(0.0, 0.0)) == np.inf
+    assert error_ratio(np.array([0.0]), np.zeros(1, np.longdouble), Envelope(0.0, 0.0)) == 0
+    assert error_ratio(np.array([np.nan]), np.zeros(1, np.longdouble), Envelope(1.0, 1.0)) == np.inf
+
+
+def test_where_careful_code_overflows_nobody_is_off():
+    tensors = (
+        TensorPlan("x", (2, 3), Normal()),
+        TensorPlan("weight", (1, 3), Normal()),
+        TensorPlan("grad.y", (2, 1), Normal()),
+    )
+    case = CasePlan("over", "linear", LinearParams(), ("float32",), tensors, DEFAULT_TOLERANCES, Source("", 0))
+    inputs = {
+        "x": np.full((2, 3), 1e25, np.float32),
+        "weight": np.full((1, 3), 1e25, np.float32),
+        "grad.y": np.ones((2, 1), np.float32),
+    }
+    oracle = consult_oracle(case, inputs)
+    envelope = envelopes(case, "float32", inputs, oracle)["y"]
+    assert envelope.excused is not None
+    assert envelope.excused.all()
+    assert error_ratio(np.full((2, 1), np.inf, np.float32), oracle["y"], envelope) == 0

@@ -1,0 +1,134 @@
+"""Verdicts from outcomes, without any process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parity.cases.draw import Normal, TensorPlan
+from parity.cases.layer_norm import LayerNormParams
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
+from parity.judge.case import CaseJudge
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.verdict import Verdict
+from parity.outcome import CellOutcome, Outcome, Output
+
+SHAPES = {"x": (4, 6), "weight": (6,), "bias": (6,), "grad.y": (4, 6)}
+CASE = CasePlan(
+    id="one",
+    op="layer_norm",
+    params=LayerNormParams((6,)),
+    dtypes=("float32",),
+    tensors=tuple(TensorPlan(name, shape, Normal()) for name, shape in SHAPES.items()),
+    tolerance=DEFAULT_TOLERANCES,
+    source=Source("x.yaml", 1),
+)
+INPUTS = {plan.name: plan.sample(0, CASE.id, "float32") for plan in CASE.tensors}
+ORACLE = consult_oracle(CASE, INPUTS)
+
+
+def outcome(name, **changed):
+    values = {key: value.astype(np.float32) for key, value in ORACLE.items()} | changed
+    outputs = {k: Output(str(v.dtype), v.shape, v) for k, v in values.items() if v is not None}
+    return CellOutcome("one", "float32", name, Outcome.OK, outputs=outputs)
+
+
+def verdicts(*outcomes, case=CASE, baseline="a"):
+    judge = CaseJudge(case, INPUTS, ORACLE, baseline)
+    judge.take("float32", outcomes)
+    return {(c.actual, c.expected, c.tensor): c for c in judge.judged().comparisons}
+
+
+def test_equal_sides_pass():
+    found = verdicts(outcome("a"), outcome("b"))
+    assert {c.verdict for (_, expected, _), c in found.items() if expected == "a"} == {Verdict.EQUAL}
+    assert all(c.verdict.passes for c in found.values())
+    assert len(found) == 3 * 4
+
+
+def test_the_culprit_is_the_side_that_is_off_from_the_oracle():
+    y = ORACLE["y"].astype(np.float32)
+    found = verdicts(outcome("a", y=y + np.float32(0.1)), outcome("b"))
+    assert found["b", "a", "y"].verdict is Verdict.SEMANTIC
+    assert found["b", "a", "y"].culprit == ("a",)
+    assert found["a", "oracle", "y"].culprit == ("a",)
+    assert found["b", "oracle", "y"].culprit == ()
+
+
+def test_the_oracle_alone_can_be_the_baseline():
+    assert {expected for _, expected, _ in verdicts(outcome("a"), baseline="oracle")} == {"oracle"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "said"),
+    [
+        ({"y": None}, Verdict.STRUCTURE, "b has no y"),
+        ({"y": np.zeros((6, 4), np.float32)}, Verdict.STRUCTURE, "b has shape [6, 4], a [4, 6]"),
+        ({"y": ORACLE["y"].astype(np.float64)}, Verdict.STRUCTURE, "b has dtype float64, a float32"),
+        ({"y": np.full((4, 6), np.nan, np.float32)}, Verdict.NONFINITE, ""),
+        ({"y": np.full((4, 6), np.inf, np.float32)}, Verdict.NONFINITE, ""),
+    ],
+)
+def test_structure_comes_first_then_masks(changed, verdict, said):
+    found = verdicts(outcome("a"), outcome("b", **changed))["b", "a", "y"]
+    assert found.verdict is verdict
+    assert found.message == said
+
+
+def test_an_output_that_nobody_asked_for_is_not_overlooked():
+    found = verdicts(outcome("a"), outcome("b", more=np.zeros(3, np.float32)))
+    assert found["b", "a", "more"].verdict is Verdict.STRUCTURE
+    assert found["b", "oracle", "more"].message == "oracle has no more"
+
+
+def test_both_nan_in_the_same_places_agree():
+    spoiled = ORACLE["y"].astype(np.float32)
+    spoiled[0] = np.nan
+    found = verdicts(outcome("a", y=spoiled), outcome("b", y=spoiled))
+    assert found["b", "a", "y"].verdict is Verdict.EQUAL
+    assert found["b", "oracle", "y"].verdict is Verdict.NONFINITE
+
+
+def test_a_crash_is_not_compared_but_the_others_are():
+    crashed = CellOutcome("one", "float32", "b", Outcome.CRASH, message="killed by SIGSEGV")
+    found = verdicts(outcome("a"), crashed)
+    assert {c.verdict for key, c in found.items() if key[0] == "b"} == {Verdict.NOT_COMPARED}
+    assert {c.tensor for key, c in found.items() if key[0] == "b"} == set(ORACLE)
+    assert "SIGSEGV" in found["b", "a", "y"].message
+    assert found["a", "oracle", "y"].verdict.passes
+
+
+def test_a_crashed_baseline_leaves_the_oracle():
+    crashed = CellOutcome("one", "float32", "a", Outcome.CRASH, message="killed")
+    found = verdicts(crashed, outcome("b"))
+    assert found["b", "a", "y"].verdict is Verdict.NOT_COMPARED
+    assert found["b", "oracle", "y"].verdict.passes
+
+
+def test_a_pass_that_zeros_would_share_is_suspect():
+    loose = DEFAULT_TOLERANCES.extended([ToleranceRule(tensor="y", rtol=1e-6, atol=100.0)])
+    case = CasePlan(**{**CASE.__dict__, "tolerance": loose})
+    found = verdicts(outcome("a"), outcome("b"), case=case)
+    assert found["b", "a", "y"].suspect
+    assert not found["b", "a", "grad.x"].suspect
+    nan = np.full((4, 6), np.nan, np.float32)
+    both = verdicts(outcome("a", y=nan), outcome("b", y=nan))
+    assert both["b", "a", "y"].verdict.passes
+    assert both["b", "a", "y"].suspect
+    assert not both["b", "oracle", "y"].suspect
+
+
+def test_a_tolerance_of_one_tensor():
+    strict = DEFAULT_TOLERANCES.extended([ToleranceRule(tensor="grad.*", rtol=0.0, atol=0.0)])
+    case = CasePlan(**{**CASE.__dict__, "tolerance": strict})
+    nudged = np.nextafter(ORACLE["grad.x"].astype(np.float32), np.float32(np.inf))
+    found = verdicts(outcome("a"), outcome("b", **{"grad.x": nudged}), case=case)
+    assert found["b", "a", "grad.x"].verdict is Verdict.ROUNDING
+    assert found["b", "a", "grad.x"].culprit == ()
+    assert found["b", "a", "y"].verdict.passes
+
+
+@pytest.mark.parametrize("member", [Verdict.EQUAL, Outcome.OK, Outcome.CRASH])
+def test_verdicts_and_outcomes_have_no_truth_value(member):
+    with pytest.raises(TypeError, match="truth value"):
+        bool(member)

@@ -1,0 +1,95 @@
+"""Real workers that are asked for trainings, one request after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Source
+from parity.engine import EngineOptions
+from parity.engine.logs import RunLog
+from parity.training.lockstep.session import Drawn, draw
+from parity.training.lockstep.workers import Reply, Worker, Workers
+from parity.training.spec import Training, message
+
+WANTED = (
+    "shard",
+    "sgd",
+    "adamw",
+    "lamb",
+    "layer_norm",
+    "batch",
+    "learning_rate",
+    "scale_loss",
+    "zero_grad",
+    "clip_grad_norm",
+)
+
+
+@dataclass
+class Desk:
+    """A worker with a folder for its training."""
+
+    worker: Worker
+    folder: Path
+
+    def ask(self, do: str, **request: Any) -> Reply:
+        return self.worker.ask({"do": do, **request}, 120.0)
+
+    def train(self, training: Training, dtype: str = "float32", moved: int = 0, memory: int = 1 << 27) -> Reply:
+        """Draw the training, begin it, and expect that to succeed."""
+        self.drawn = drawn(training, self.folder)
+        request = {"spec": message(training), "dtype": dtype, "moved": moved, "memory": memory}
+        reply, arrays = self.ask("train", **request, **self.drawn.message)
+        assert reply["outcome"] == "ok", reply
+        return reply, arrays
+
+    def steps(self, count: int) -> dict[str, np.ndarray]:
+        """Take steps and expect them to succeed; their curves."""
+        reply, curves = self.ask("steps", count=count)
+        assert (reply["outcome"], reply["done"]) == ("ok", count), reply
+        return curves
+
+    def record(self, step: int) -> dict[str, np.ndarray]:
+        reply, record = self.ask("record", step=step)
+        assert reply["outcome"] == "ok", reply
+        return record
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self.ask("state")[1]
+
+    def restore(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        paths = {}
+        for i, (name, array) in enumerate(arrays.items()):
+            paths[name] = str(self.folder / f"restored-{i}.npy")
+            np.save(paths[name], array)
+        reply, _ = self.ask("restore", step=step, tensors=paths)
+        assert reply["outcome"] == "ok", reply
+
+
+def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32",)) -> Drawn:
+    """What everybody shares, in files."""
+    case = CasePlan("case", "train", training, dtypes, (), DEFAULT_TOLERANCES, Source("case.yaml", 1))
+    return draw(case, 0, folder / "tensors")
+
+
+@contextmanager
+def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: Any) -> Iterator[Desk]:
+    """A worker of an adapter; `ops` is the text of a file of user ops."""
+    folder.mkdir(exist_ok=True)
+    path = None
+    if ops is not None:
+        path = folder / "my_ops.py"
+        path.write_text(ops)
+    log = RunLog(folder / "log.txt")
+    workers = Workers(EngineOptions(), WANTED, log, lambda _: None)
+    try:
+        yield Desk(workers.take(BackendSpec(adapter, adapter, ops=path, **spec)), folder)
+    finally:
+        workers.close()
+        log.close()
