@@ -1,56 +1,110 @@
-"""The losses of a training: the mean over what counts in a micro-batch."""
+"""Losses: cross_entropy, mse_loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
 from autograd.tracer import getval
 
+from parity.cases.draw import Normal, Shape
 from parity.cases.exact.summation import total
-from parity.cases.functions import entries, rows_of
-from parity.cases.op import Knob
+from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.primitives import entries, scalar
+
+X = Input("x", Normal(), differentiable=True)
+SEVERAL = "more than one target"
 
 
-def cross_entropy(output: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """The mean of -log softmax(output)[target] over the targets that are not negative; output [..., C], target [...].
+@dataclass(frozen=True)
+class CrossEntropyParams:
+    """torch.nn.functional.cross_entropy over the last axis; targets equal to `ignore_index` do not count."""
 
-    `reduction`: `sum` does not divide, `all` divides by the number of all targets.
+    ignore_index: int = -100
+    reduction: Literal["mean", "sum"] = "mean"
+
+
+@dataclass(frozen=True)
+class MseLossParams:
+    """torch.nn.functional.mse_loss."""
+
+    reduction: Literal["mean", "sum"] = "mean"
+
+
+def cross_entropy(tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "") -> dict[str, Any]:
+    """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
+
+    `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
     """
-    classes = target.reshape(-1)
-    counted = np.flatnonzero(classes >= 0)
-    logits = rows_of(anp.reshape(output, (classes.size, -1)), counted)
-    shifted = logits - getval(logits).max(axis=1, keepdims=True, initial=-np.inf)
-    losses = anp.log(total(anp.exp(shifted), (1,))) - entries(shifted, classes[counted])
-    return total(losses, (0, 1))[0, 0] / divisor(reduction, counted.size, classes.size)
+    x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
+    logits = anp.reshape(x, (target.shape[0], -1))
+    counted = target != params.ignore_index
+    shifted = logits - getval(logits).max(axis=1, keepdims=True)
+    losses = anp.log(total(anp.exp(shifted), (1,))) - entries(shifted, np.where(counted, target, 0))
+    kept = anp.where(np.reshape(counted, (-1, 1)), losses, 0.0)
+    n_counted = np.sum(np.where(counted, scalar(1, getval(x)), 0.0))
+    divisors = {"mean": n_counted, "sum": 1, "all": target.shape[0]}
+    return {"y": total(kept, (0, 1)).reshape(()) / divisors[reduction or params.reduction]}
 
 
-def mse_loss(output: Any, target: Any, *, reduction: str = "mean") -> Any:
-    """The mean of (output - target)^2; `reduction` `sum` does not divide, `half` divides by 2 n."""
-    difference = anp.reshape(output - target, (-1,))
-    n = target.size
-    return total(difference * difference, (0,))[0] / divisor(reduction, n, 2 * n)
+def mse_loss(tensors: Mapping[str, Any], params: MseLossParams, *, reduction: str = "") -> dict[str, Any]:
+    """The mean of (x - target)^2; `reduction` replaces that of the params: `half` divides by 2 n."""
+    difference = anp.reshape(tensors["x"] - tensors["target"], (-1,))
+    n = difference.shape[0]
+    squares = anp.reshape(total(difference * difference, (0,)), ())
+    return {"y": squares / {"mean": n, "sum": 1, "half": 2 * n}[reduction or params.reduction]}
 
 
-def divisor(reduction: str, counted: int, other: int) -> float:
-    """What a sum is divided by; NaN where nothing counts."""
-    found = {"mean": counted, "sum": 1}.get(reduction, other)
-    return float(found) if found else float("nan")
+def class_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+    """x: (*, C); target: integers of shape (*); y: a scalar."""
+    x = require_x(given, (), "")
+    if len(x) < 2:
+        raise CaseError("inputs.x", f"shape {list(x)} has {len(x)} axes; (*, classes) has two or more")
+    target = require_shape(given, "target", x[:-1], f"x {list(x)}")
+    return Layout(inputs={"x": x, "target": target}, outputs={"y": ()}, integers={"target": (0, x[-1])})
 
 
-LOSSES: Mapping[str, Callable[..., Any]] = {"cross_entropy": cross_entropy, "mse_loss": mse_loss}
-"""Every loss, by the name that a config calls it by."""
+def value_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+    """x and target: any shape; y: a scalar."""
+    x = require_x(given, (), "")
+    return Layout(inputs={"x": x, "target": require_shape(given, "target", x, f"x {list(x)}")}, outputs={"y": ()})
 
-LOSS_KNOBS: Mapping[str, tuple[Knob, ...]] = {
-    "cross_entropy": (
-        Knob("mean-vs-sum", {"reduction": "sum"}, told_by="more than one target"),
-        Knob("mean-vs-sum", {"reduction": "all"}, told_by="targets that are ignored"),
-    ),
-    "mse_loss": (
-        Knob("mean-vs-sum", {"reduction": "sum"}, told_by="more than one target"),
-        Knob("scaled", {"reduction": "half"}, told_by="any target"),
-    ),
-}
-"""The hypotheses about each loss."""
+
+def class_variants(params: CrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+    """Another divisor."""
+    others = {"mean": ("sum", "all"), "sum": ("mean", "all")}[params.reduction]
+    told_by = {"sum": SEVERAL, "mean": SEVERAL, "all": "targets that are ignored"}
+    if prod(shapes["target"]) > 1:
+        yield from (Knob("mean-vs-sum", {"reduction": other}, told_by=told_by[other]) for other in others)
+
+
+def value_variants(params: MseLossParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+    """Another divisor."""
+    if prod(shapes["x"]) > 1:
+        other = "sum" if params.reduction == "mean" else "mean"
+        yield Knob("mean-vs-sum", {"reduction": other}, told_by=SEVERAL)
+    yield Knob("scaled", {"reduction": "half"}, told_by="any target")
+
+
+CROSS_ENTROPY = Op(
+    name="cross_entropy",
+    summary="the mean of -log softmax(x)[target]",
+    params=CrossEntropyParams,
+    inputs=(X, Input("target", integers=True)),
+    layout=class_shapes,
+    forward=cross_entropy,
+    knobs=class_variants,
+)
+MSE_LOSS = Op(
+    name="mse_loss",
+    summary="the mean of (x - target)^2",
+    params=MseLossParams,
+    inputs=(X, Input("target", Normal())),
+    layout=value_shapes,
+    forward=mse_loss,
+    knobs=value_variants,
+)

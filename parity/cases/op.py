@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+from numpy.typing import NDArray
 
 from parity.cases.draw import Draw, Shape
 
@@ -18,12 +20,18 @@ class CaseError(ValueError):
         self.message = message
 
 
+class IncompatibleError(ValueError):
+    """Two variants that contradict each other: together they describe no kernel."""
+
+
 @dataclass(frozen=True)
 class Input:
     """An input tensor of an op.
 
     `default` is drawn where the config says nothing (None: the config must say). `optional` inputs may be switched
-    off with `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results.
+    off with `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results. `integers`: it
+    holds int64. `state`: it is an output too, which a training carries from step to step. `start` is what the tensor
+    of a layer holds before the first step of a training (None: a draw by the number of inputs, `training.layers`).
     """
 
     name: str
@@ -31,14 +39,21 @@ class Input:
     differentiable: bool = False
     optional: bool = False
     listed: bool = False
+    integers: bool = False
+    state: bool = False
+    start: Draw | None = None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The shapes of an op's inputs and outputs (gradients have the shape of what they are the gradient of)."""
+    """The shapes of an op's inputs and outputs (gradients have the shape of what they are the gradient of).
+
+    `integers` are the least number and the one after the largest that an input of integers may hold.
+    """
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,9 +91,48 @@ class Fit:
     most: float = 1.0
 
 
+@dataclass(frozen=True)
+class Implied:
+    """Exact mean and variance of each group of `n` elements, and the errors of both that an output implies."""
+
+    n: int
+    mean: NDArray[Any]
+    variance: NDArray[Any]
+    mean_error: NDArray[Any]
+    variance_error: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How the tensor `output` tells the mean and variance that a kernel had for it.
+
+    `implied(tensors, params, values)` is None where it cannot be told. The reference takes the errors of both as its
+    option `errors`; its option `algorithm` chooses how a variance is computed.
+    """
+
+    output: str
+    implied: Callable[[Mapping[str, Any], Any, Any], Implied | None]
+    errors: str = "errors"
+    algorithm: str = "variance"
+
+
+def no_remarks(_op: Any, _params: Any, _tensors: Mapping[str, Any]) -> tuple[str, ...]:
+    """An op without blind spots of its own."""
+    return ()
+
+
 def no_knobs(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """An op without hypotheses of its own."""
     return ()
+
+
+def affine_remarks(tensors: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """Weights and biases that show nothing."""
+    weight, bias = tensors.get("weight"), tensors.get("bias")
+    if weight is not None and (weight == 1).all():
+        yield "the weight is 1 everywhere: y shows neither its lack nor a bias that is added before it"
+    if bias is not None and not bias.any():
+        yield "the bias is 0 everywhere: y shows neither its lack nor its order"
 
 
 @dataclass(frozen=True)
@@ -91,9 +145,11 @@ class Op:
     input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream` names the
     outputs that receive an upstream gradient. `knobs(params, shapes)` are the hypotheses about kernels for these
     params and input shapes; `fits` the numbers that can be fitted. `terms` are arguments under which nothing cancels
-    in a gradient: they give it a scale where the exact gradient is zero. `careful` are arguments for algorithms that
-    are as good as the one of these lines. `implied(tensors, params, y)` is what mean and variance an output implies
-    (`normalization.Implied`, or None where it cannot be told).
+    in a gradient; `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for
+    gradients whose exact value is zero. `careful` are arguments for algorithms that are as good as the reference's.
+    `statistics` is how an output tells the mean and the variance that a kernel had, where the op takes them.
+    `remarks(op, params, tensors)` are the blind spots of a case's inputs, a sentence each. `rounded_together` are
+    inputs that a kernel may read in fewer digits while it reads the others whole.
     """
 
     name: str
@@ -103,11 +159,19 @@ class Op:
     layout: Callable[[Any, Mapping[str, Shape]], Layout]
     forward: Callable[..., Mapping[str, Any]]
     upstream: tuple[str, ...] = ("y",)
-    knobs: Callable[[Any, Mapping[str, Shape]], tuple[Knob, ...]] = no_knobs
+    knobs: Callable[[Any, Mapping[str, Shape]], Iterable[Knob]] = no_knobs
     fits: tuple[Fit, ...] = ()
     terms: Mapping[str, Any] = field(default_factory=dict)
     careful: tuple[Mapping[str, Any], ...] = ()
-    implied: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
+    statistics: Statistics | None = None
+    remarks: Callable[[Any, Any, Mapping[str, Any]], Iterable[str]] = no_remarks
+    gradient_scale: Callable[[Any, Any, Mapping[str, Any], bool], Mapping[str, Any]] | None = None
+    rounded_together: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def data(self) -> str | None:
+        """The first input that gradients flow to: what others are summed over."""
+        return self.differentiable[0] if self.differentiable else None
 
     @property
     def differentiable(self) -> tuple[str, ...]:

@@ -1,19 +1,25 @@
-"""Runs an op's oracle: outputs and every gradient from the same lines, in the dtype that is asked for."""
+"""Runs an op's reference as a program: outputs and every gradient, in the dtype that is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from autograd import make_vjp
-from autograd.builtins import tuple as traced_tuple
-from autograd.tracer import getval
 from numpy.typing import DTypeLike, NDArray
 
+from parity.cases.exact.matmul import MATMUL, matmul_in_sequence
+from parity.cases.exact.summation import sum_in_sequence
 from parity.cases.op import Op, flatten_lists, group_lists
+from parity.cases.program import Program, trace
 
 Tensors = dict[str, NDArray[Any]]
+Functions = Mapping[Callable[..., Any], Callable[..., Any]]
+
+IN_PAIRS: Functions = {}
+IN_SEQUENCE: Functions = {np.sum: sum_in_sequence, MATMUL: matmul_in_sequence}
+"""The functions that sum one element after the other, as a plain loop does."""
 
 
 def evaluate(
@@ -23,38 +29,54 @@ def evaluate(
     *,
     dtype: DTypeLike = np.longdouble,
     gradients: bool = True,
-    **knobs: Any,
+    functions: Functions = IN_PAIRS,
+    **options: Any,
 ) -> Tensors:
     """Outputs and gradients of `op` in `dtype`.
 
-    `tensors` maps input names (`x`, `grads.0`) and upstream gradients (`grad.y`) to arrays. The result maps outputs
-    and, where upstream gradients are given and wanted, `grad.<input>` to arrays. `knobs` are handed to the op's lines.
+    `tensors` maps input names (`x`, `grads.0`) and gradients of outputs (`grad.y`) to arrays. The result maps outputs
+    and, where gradients of outputs are given and wanted, `grad.<input>` to arrays. `options` are keyword arguments of
+    the reference; TypeError for one that it does not have. `functions` are those of `Program.run`.
     """
-    cast = {name: np.asarray(value, dtype=dtype) for name, value in tensors.items()}
-    upstream = {name: cast.pop(f"grad.{name}") for name in op.upstream if f"grad.{name}" in cast}
-    grouped = group_lists(cast, op)
-    with np.errstate(all="ignore"):
-        if gradients and upstream:
-            return differentiate(op, params, grouped, upstream, knobs)
-        return arrays(op.forward(grouped, params, **knobs))
+    program = program_of(op, params, tensors, gradients=gradients, **options)
+    return program.run({name: tensors[name] for name in program.inputs}, dtype, functions=functions)
 
 
-def differentiate(
-    op: Op, params: Any, inputs: Mapping[str, Any], upstream: Mapping[str, Any], knobs: Mapping[str, Any]
-) -> Tensors:
-    """Outputs and gradients through reverse-mode differentiation of the oracle's lines."""
-    names = [name for name in op.differentiable if name in inputs]
-    outputs: dict[str, Any] = {}
+def program_of(
+    op: Op, params: Any, tensors: Mapping[str, NDArray[Any]], *, gradients: bool = True, **options: Any
+) -> Program:
+    """The program of `op` for tensors of these shapes; traced once for each params, shapes and options."""
+    wanted = [f"grad.{name}" for name in op.upstream if f"grad.{name}" in tensors] if gradients else []
+    given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not is_arriving(op, n)}
+    shapes = tuple((name, values.shape) for name, values in given.items())
+    key = (op.name, id(op), params, shapes, repr(options)) if all(map(is_plain, options.values())) else None
+    if key is not None and key in PROGRAMS:
+        return PROGRAMS[key]
+    program, _ = trace(
+        partial(op.forward, **options),
+        {name: values for name, values in given.items() if name not in wanted},
+        params,
+        differentiable=op.differentiable,
+        gradients={name.removeprefix("grad."): given[name] for name in wanted},
+        regroup=partial(group_lists, op=op),
+        flatten=flatten_lists,
+    )
+    if key is not None:
+        if len(PROGRAMS) >= MAX_PROGRAMS:
+            PROGRAMS.clear()
+        PROGRAMS[key] = program
+    return program
 
-    def traced(leaves: tuple[Any, ...]) -> Any:
-        outputs.update(op.forward({**inputs, **dict(zip(names, leaves, strict=True))}, params, **knobs))
-        return traced_tuple(tuple(outputs[name] for name in upstream))
 
-    vjp, _ = make_vjp(traced)(tuple(inputs[name] for name in names))
-    gradients = vjp(tuple(upstream.values()))
-    return arrays({**outputs, **{f"grad.{n}": g for n, g in zip(names, gradients, strict=True)}})
+PROGRAMS: dict[Any, Program] = {}
+MAX_PROGRAMS = 1024
 
 
-def arrays(outputs: Mapping[str, Any]) -> Tensors:
-    """Plain arrays by tensor name, lists flattened."""
-    return {name: np.asarray(getval(value)) for name, value in flatten_lists(outputs).items()}
+def is_arriving(op: Op, name: str) -> bool:
+    """Whether a tensor is the gradient of an output."""
+    return name.startswith("grad.") and name.removeprefix("grad.") in op.upstream
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is the same where its text is."""
+    return value is None or isinstance(value, (bool, int, float, str, tuple))

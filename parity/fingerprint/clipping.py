@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.clip_grad import ClipGradNormParams
+from parity.cases.clip import ClipGradNormParams
 from parity.cases.draw import generator
 from parity.fingerprint.claims import Answers, Claim, Probe, UnusableError, attempt, undecided
 from parity.fingerprint.precision import Precision

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import generator
-from parity.cases.linear import LinearParams
+from parity.cases.matmul import LinearParams
 from parity.fingerprint.claims import Answers, Claim, Probe, attempt, undecided
 from parity.fingerprint.precision import Precision
 from parity.fingerprint.slopes import loglog_slope

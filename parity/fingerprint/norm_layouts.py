@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.batch_norm import BatchNormParams
-from parity.cases.group_norm import GroupNormParams
-from parity.cases.instance_norm import InstanceNormParams
-from parity.cases.layer_norm import LayerNormParams
+from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 
 Array = NDArray[Any]
 

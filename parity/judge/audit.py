@@ -23,13 +23,12 @@ from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import UNSTABLE, Cause, replaced, standing_causes
 from parity.judge.diagnose.factors import element_counts, multiplied
 from parity.judge.diagnose.generic import EXACT
-from parity.judge.diagnose.lab import WIDE, Lab, Predicted, Prediction, Question, is_gradient, ratio
+from parity.judge.diagnose.lab import WIDE, Lab, Predicted, Prediction, is_gradient, ratio
 from parity.judge.diagnose.places import holds, moved_to
 from parity.judge.diagnose.search import CLEAR
 
 MAX_WORK = 5e6
 """Input elements times hypotheses, over all dtypes: about three seconds. A larger case is left out, which is said."""
-FAINT_EPS = 1e-3
 ONLY_FLOAT64 = "attribute-precision"
 
 Array = NDArray[Any]
@@ -103,7 +102,7 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
     blank = CaseAudit(case.id, case.op, case.dtypes)
     n_elements = sum(values.size for values in inputs.values())
     shapes = {name: values.shape for name, values in inputs.items()}
-    n_causes = len(OPS[case.op].knobs(case.params, shapes)) + 2 * len(inputs)
+    n_causes = len(tuple(OPS[case.op].knobs(case.params, shapes))) + 2 * len(inputs)
     if n_elements * n_causes * len(case.dtypes) > MAX_WORK:
         return replace(blank, problem=f"too large to be audited ({n_elements:,} input elements)")
     with np.errstate(all="ignore"):
@@ -127,7 +126,7 @@ def lab_of(cell: Cell) -> Lab:
 def answered(lab: Lab) -> Iterator[tuple[str, Answer]]:
     """Every mistake that can be computed here, by a key that is the same in all dtypes."""
     base = in_dtype(lab.base, lab.dtype)
-    for cause in (*standing_causes(lab), *narrow_statistics(lab), *generic_causes(lab)):
+    for cause in (*standing_causes(lab), *generic_causes(lab)):
         if cause.id == ONLY_FLOAT64 and lab.dtype != "float64":
             continue
         prediction = lab.ask(cause.question) if cause.question is not None else None
@@ -137,13 +136,6 @@ def answered(lab: Lab) -> Iterator[tuple[str, Answer]]:
             narrow = in_dtype(prediction, lab.dtype)
             effects = {name: distance(narrow[name], base[name]) for name in base if name in narrow}
             yield f"{cause.id} {dict(cause.parameters)!r}", Answer(cause, narrow, effects)
-
-
-def narrow_statistics(lab: Lab) -> Iterator[Cause]:
-    """Mean and variance of a float64 kernel in float32; ops without statistics refuse the question."""
-    if lab.dtype == "float64":
-        shown = {"statistics_dtype": "float32"}
-        yield Cause("reduced-precision", shown, Question(arguments=shown), told_by="float64")
 
 
 def generic_causes(lab: Lab) -> Iterator[Cause]:
@@ -172,7 +164,7 @@ NOT_ZERO = "a gradient that is not zero"
 
 def averaged(lab: Lab, name: str) -> Iterator[Cause]:
     """A mean where a gradient is a sum over elements of x."""
-    values, x = lab.base[name].values, lab.inputs.get("x")
+    values, x = lab.base[name].values, lab.data
     if values is None or x is None or values.size >= x.size:
         return
     count = next((n for n in element_counts(lab, values.size).values() if n > 1), 1)
@@ -269,42 +261,20 @@ def apart_by_size(one: Answer, other: Answer, unit: float) -> bool:
 def remarks(lab: Lab, zero_gradients: Iterable[str], found: Sequence[Mistake]) -> Iterator[str]:
     """The blind spots of the inputs of a case, each a sentence."""
     inputs = lab.inputs
-    weight, bias = inputs.get("weight"), inputs.get("bias")
-    if weight is not None and weight.ndim == 2 and weight.shape[0] == weight.shape[1]:
-        yield f"the weight is square: no shape check sees a missing transpose; {untransposed(found)}"
-    if weight is not None and np.all(weight == 1):
-        yield "the weight is 1 everywhere: y shows neither its lack nor a bias that is added before it"
-    if bias is not None and not np.any(bias):
-        yield "the bias is 0 everywhere: y shows neither its lack nor its order"
+    untransposed = [m for m in found if m.id == "transposed" and "transposed" in m.parameters]
+    if untransposed:
+        shown = what_shows(untransposed)
+        yield f"the weight is square: no shape check sees a missing transpose; {shown}"
+    yield from lab.op.remarks(lab.op, lab.case.params, {n: v for n, v in inputs.items() if not lab.is_upstream(n)})
     for name in sorted(zero_gradients):
         steady = any(lab.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
         why = " (the upstream gradient is constant)" if steady else ""
         yield f"{name} is exactly zero{why}: a kernel that gets it wrong differs by rounding only"
-    if faint_eps(lab):
-        yield f"eps is below {FAINT_EPS:g} of every variance: its place and its value hardly show"
-    if len(inputs) == 1 and hasattr(lab.case.params, "scope"):
-        yield "one gradient tensor: its norm is the norm of all, so one norm per tensor does not show"
 
 
-def untransposed(found: Sequence[Mistake]) -> str:
+def what_shows(untransposed: Sequence[Mistake]) -> str:
     """What shows that a square weight was not transposed."""
-    missing = [m for m in found if m.id == "transposed" and "transposed" in m.parameters]
-    seen = {name for m in missing for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
-    if "y" in seen:
+    wrong = {name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
+    if any(not is_gradient(name) for name in wrong):
         return "the values do"
-    return "y does not either, only gradients do" if seen else "and the values do not either"
-
-
-def faint_eps(lab: Lab) -> bool:
-    """Whether eps is far below every variance: with eps = 0 and no affine, (y0 / y)^2 is 1 + eps / variance."""
-    plain = tuple(name for name in ("weight", "bias") if name in lab.inputs)
-    eps = getattr(lab.case.params, "eps", 0.0)
-    if not eps or lab.op.implied is None:
-        return False
-    here = lab.values_of(Question(absent=plain), gradients=False)
-    bare = lab.values_of(Question(params={"eps": 0.0}, absent=plain), gradients=False)
-    if here is None or bare is None:
-        return False
-    usable = np.isfinite(bare["y"]) & (here["y"] != 0)
-    share = (bare["y"][usable] / here["y"][usable]) ** 2 - 1
-    return bool(share.size) and bool(np.max(share) < FAINT_EPS)
+    return "y does not either, only gradients do" if wrong else "and the values do not either"

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases import OPS
-from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
@@ -113,20 +112,13 @@ class Cell:
 
     @cached_property
     def terms(self) -> Mapping[str, Envelope]:
-        """A unit roundoff of the terms that cancel in each tensor; for x, times its mean over its spread."""
-        op, none = OPS[self.case.op], Envelope(0.0, 0.0)
-        if not op.terms or "x" not in self.inputs:
-            return dict.fromkeys(self.oracle, none)
-        positive = {n: np.abs(v) if n != "x" else v for n, v in self.inputs.items()}
-        whole = evaluate(op, self.case.params, positive, dtype=np.float64, gradients=self.case.gradients, **op.terms)
-        bare = {n: v for n, v in self.inputs.items() if n not in ("weight", "bias")}
-        kappa = size(evaluate(op, self.case.params, bare, dtype=np.float64, gradients=False, **op.terms)["y"]).rms
-        unit = UNIT_ROUNDOFF[self.dtype]
-        found = {}
-        for name in self.oracle:
-            scale, factor = size(whole[name]), unit * (1.0 + kappa * (name == "grad.x"))
-            found[name] = Envelope(scale.rms * factor, scale.max * factor)
-        return found
+        """A unit roundoff of the terms that cancel in each tensor."""
+        op, unit = OPS[self.case.op], UNIT_ROUNDOFF[self.dtype]
+        if op.gradient_scale is None:
+            return dict.fromkeys(self.oracle, Envelope(0.0, 0.0))
+        scales = op.gradient_scale(op, self.case.params, self.inputs, self.case.gradients)
+        sizes = {name: size(scales[name]) for name in self.oracle}
+        return {name: Envelope(unit * scale.rms, unit * scale.max) for name, scale in sizes.items()}
 
     def observed(self, backend: str) -> Observed:
         """What a backend returned for every tensor of the oracle, in this dtype."""

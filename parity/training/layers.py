@@ -1,6 +1,6 @@
-"""The kinds of layers: their options, whose fields are the YAML keys, the sizes that follow, and how weights start.
+"""The layers that a config may name: each is an op, with the options that a config gives it and how its weights start.
 
-Weights start as those of PyTorch's layers do: linear and convolution uniformly within 1 / sqrt(fan_in) (He et al. 2015
+Weights start as those of PyTorch's layers do: matrices and kernels uniformly within 1 / sqrt(fan_in) (He et al. 2015
 with torch.nn's gain), embeddings from N(0, 1), norms with 1 and 0. `init_std` draws the weight from N(0, init_std)
 instead, and makes the bias 0.
 """
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 from typing import Any, Literal, get_args
 
+from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform
-from parity.cases.op import CaseError
-from parity.training.spec import Layer, Parameter
+from parity.cases.op import CaseError, Input
+from parity.training.spec import RESIDUAL, Layer, Parameter
 
 Function = Literal["relu", "gelu", "tanh", "silu", "sigmoid"]
 
@@ -34,31 +35,17 @@ class Signal:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A layer for a signal: all its options, the shape of its answer, its weights by their own names.
+    """A layer for a signal: its op and params, the shape of its answer, its weights by their own names.
 
     `scratch` is how many numbers it computes for an example besides its answer.
     """
 
+    op: str
+    params: Any
+    x: Shape
     shape: Shape
-    options: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
     scratch: int = 0
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of layer. `resolve(options, signal)` raises CaseError, whose key is the option, for what does not fit.
-
-    `short` is the option that may stand for all of them: `activation: gelu`. A kind that `adds` holds layers whose
-    answer is added to its own, x.
-    """
-
-    name: str
-    summary: str
-    options: type[Any]
-    resolve: Callable[[Any, Signal], Resolved]
-    short: str = ""
-    adds: bool = False
 
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
@@ -100,14 +87,14 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn(Options):
+class WithMatrix(Options):
     """What a layer with a matrix takes: `init_std`, the deviation of the normal weights it starts with."""
 
     init_std: float | None = None
 
 
 @dataclass(frozen=True)
-class Linear(Drawn):
+class LinearOptions(WithMatrix):
     """torch.nn.Linear over the last axis."""
 
     out_features: int
@@ -115,7 +102,7 @@ class Linear(Drawn):
 
 
 @dataclass(frozen=True)
-class Conv2d(Drawn):
+class Conv2dOptions(WithMatrix):
     """torch.nn.Conv2d with a square kernel."""
 
     out_channels: int
@@ -126,7 +113,7 @@ class Conv2d(Drawn):
 
 
 @dataclass(frozen=True)
-class Embedding(Drawn):
+class EmbeddingOptions(WithMatrix):
     """torch.nn.Embedding; `num_embeddings` is by default as many as there are tokens."""
 
     embedding_dim: int
@@ -134,28 +121,28 @@ class Embedding(Drawn):
 
 
 @dataclass(frozen=True)
-class PositionEmbedding(Drawn):
+class PositionOptions(WithMatrix):
     """A learnt vector for each position; `num_embeddings` is by default the length of the sequence."""
 
     num_embeddings: int | None = None
 
 
 @dataclass(frozen=True)
-class MultiHeadAttention(Drawn):
+class AttentionOptions(WithMatrix):
     """Self-attention (Vaswani et al. 2017) over [length, dim], without mask and dropout."""
 
     num_heads: int
 
 
 @dataclass(frozen=True)
-class LayerNorm(Options):
+class LayerNormOptions(Options):
     """torch.nn.LayerNorm over the last axis."""
 
     eps: float = 1e-5
 
 
 @dataclass(frozen=True)
-class BatchNorm(Options):
+class BatchNormOptions(Options):
     """torch.nn.BatchNorm1d or 2d, in training; `momentum` is the share of the new statistics."""
 
     eps: float = 1e-5
@@ -163,21 +150,21 @@ class BatchNorm(Options):
 
 
 @dataclass(frozen=True)
-class Activation(Options):
+class ActivationOptions(Options):
     """An activation function; gelu is the exact one."""
 
     function: Function
 
 
 @dataclass(frozen=True)
-class AvgPool2d(Options):
+class PoolOptions(Options):
     """torch.nn.AvgPool2d; the stride is the kernel's size."""
 
     kernel_size: int
 
 
 @dataclass(frozen=True)
-class Residual(Options):
+class ResidualOptions(Options):
     """x + what its layers make of it."""
 
     layers: tuple[Any, ...] = ()
@@ -188,146 +175,170 @@ class Residual(Options):
             raise CaseError("layers", "residual needs layers: [linear: {out_features: 64}, ...]")
 
 
-def require_floats(signal: Signal, ranks: tuple[int, ...], layout: str) -> Shape:
-    """The shape of a signal of floats, an example of which has one of the numbers of axes (empty: any)."""
-    if signal.tokens is not None:
-        raise CaseError("", "it takes floats, and what comes here are tokens (integers): an embedding comes first")
-    if ranks and len(signal.shape) not in ranks:
-        raise CaseError("", f"it takes {layout} per example, and what comes here is {list(signal.shape)}")
-    return signal.shape
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layer: an op, named as the kind is unless `op` says otherwise by the options.
+
+    `params(options, signal)` are the op's params by name, and raise CaseError, whose key is the option, for what does
+    not fit. `ranks` are the numbers of axes that an example may have (empty: any), `takes` says so in words. `scratch`
+    is how many numbers an example takes besides the answer. `short` is the option that may stand for all of them:
+    `activation: gelu`. A kind that `adds` holds layers whose answer is added to its own, x.
+    """
+
+    name: str
+    summary: str
+    options: type[Any]
+    params: Callable[[Any, Signal], Mapping[str, Any]] = lambda _options, _signal: {}
+    ranks: tuple[int, ...] = ()
+    takes: str = ""
+    tokens: bool = False
+    op: Callable[[Any], str] | None = None
+    scratch: Callable[[Any, Signal, Shape], int] = lambda _options, _signal, _shape: 0
+    short: str = ""
+    adds: bool = False
+
+    def resolve(self, options: Any, signal: Signal) -> Resolved:
+        """The layer for a signal; raises CaseError, whose key is the option, for what does not fit."""
+        self.check(signal)
+        if self.adds:
+            return Resolved(RESIDUAL, None, signal.shape, signal.shape)
+        op = OPS[self.op(options) if self.op else self.name]
+        data = op.inputs[0].name
+        try:
+            params = op.params(**self.params(options, signal))
+            shapes = op.layout(params, {data: (signal.rows, *signal.shape)})
+        except CaseError as error:
+            raise CaseError(error.key.rpartition(".")[2], error.message) from None
+        [answer] = [shapes.outputs[name] for name in op.upstream]
+        wanted = [
+            i for i in op.inputs if i.name != data and not (i.optional and getattr(options, "bias", True) is False)
+        ]
+        weights = tuple(parameter(item, shapes.inputs, options) for item in wanted)
+        return Resolved(op.name, params, signal.shape, answer[1:], weights, self.scratch(options, signal, answer[1:]))
+
+    def check(self, signal: Signal) -> None:
+        """Raise CaseError where the kind cannot take the signal at all."""
+        if self.tokens is not (signal.tokens is not None):
+            wanted = "tokens (integers), and what comes here are floats"
+            floats = "floats, and what comes here are tokens (integers): an embedding comes first"
+            raise CaseError("", f"it takes {wanted if self.tokens else floats}")
+        if self.ranks and len(signal.shape) not in self.ranks:
+            raise CaseError("", f"it takes {self.takes} per example, and what comes here is {list(signal.shape)}")
 
 
-def weights(started: Drawn, weight: Shape, bias: int, fan_in: int, prefix: str = "") -> tuple[Parameter, ...]:
-    """The weight of a matrix, and its bias of this length unless that is 0."""
-    bound = Uniform(-1 / sqrt(fan_in), 1 / sqrt(fan_in))
-    drawn: tuple[Draw, Draw] = (bound, bound)
-    if started.init_std is not None:
-        drawn = (Normal(0.0, started.init_std), Constant(0.0))
-    named = Parameter(f"{prefix}weight", weight, drawn[0])
-    return (named, Parameter(f"{prefix}bias", (bias,), drawn[1])) if bias else (named,)
+def parameter(item: Input, shapes: Mapping[str, Shape], options: Any) -> Parameter:
+    """A weight, bias or buffer of a layer, and how it starts."""
+    prefix, _, _ = item.name.rpartition(".")
+    matrix = shapes[f"{prefix}.weight" if prefix else "weight"]
+    std, shape = getattr(options, "init_std", None), shapes[item.name]
+    bound = 1 / sqrt(prod(matrix[1:]))
+    start: Draw = item.start or Uniform(-bound, bound)
+    if std is not None:
+        start = Normal(0.0, std) if len(shape) > 1 else Constant(0.0)
+    return Parameter(item.name, shape, start, trained=not item.state)
 
 
-def affine(n: int) -> tuple[Parameter, Parameter]:
-    """The weight and bias of a norm."""
-    return Parameter("weight", (n,), Constant(1.0)), Parameter("bias", (n,), Constant(0.0))
+def conv_params(options: Conv2dOptions, _signal: Signal) -> dict[str, Any]:
+    """Those of the options that the op has."""
+    return {name: getattr(options, name) for name in ("out_channels", "kernel_size", "stride", "padding")}
 
 
-def linear(options: Linear, signal: Signal) -> Resolved:
-    """[..., in] to [..., out]."""
-    *outer, n_in = require_floats(signal, (), "") or (0,)
-    if not n_in:
-        raise CaseError("", "it takes at least one axis per example")
-    n_out = options.out_features
-    sizes = {"in_features": n_in, "out_features": n_out, "bias": options.bias}
-    return Resolved((*outer, n_out), sizes, weights(options, (n_out, n_in), n_out * options.bias, n_in))
+def embedding_params(options: EmbeddingOptions, signal: Signal) -> dict[str, Any]:
+    """As many rows as there are tokens."""
+    tokens = signal.tokens or 0
+    rows = options.num_embeddings or tokens
+    if rows < tokens:
+        raise CaseError("num_embeddings", f"{rows} embeddings for {tokens} different tokens")
+    return {"num_embeddings": rows, "embedding_dim": options.embedding_dim}
 
 
-def conv2d(options: Conv2d, signal: Signal) -> Resolved:
-    """[channels, height, width] to [out_channels, ...]."""
-    n_in, *size = require_floats(signal, (3,), "[channels, height, width]")
-    k, n_out = options.kernel_size, options.out_channels
-    if k > min(size) + 2 * options.padding:
-        raise CaseError("kernel_size", f"a kernel of {k} is larger than {size} with a padding of {options.padding}")
-    after = tuple((n + 2 * options.padding - k) // options.stride + 1 for n in size)
-    sizes = {key: getattr(options, key) for key in ("out_channels", "kernel_size", "stride", "padding", "bias")}
-    fan_in = n_in * k * k
-    drawn = weights(options, (n_out, n_in, k, k), n_out * options.bias, fan_in)
-    return Resolved((n_out, *after), {"in_channels": n_in, **sizes}, drawn, scratch=fan_in * prod(after))
+def layer_norm_params(options: LayerNormOptions, signal: Signal) -> dict[str, Any]:
+    """The last axis."""
+    return {"normalized_shape": (one_axis(signal),), "eps": options.eps}
 
 
-def embedding(options: Embedding, signal: Signal) -> Resolved:
-    """Tokens [...] to [..., dim]."""
-    if signal.tokens is None:
-        raise CaseError("", "it takes tokens (integers), and what comes here are floats")
-    rows, dim = options.num_embeddings or signal.tokens, options.embedding_dim
-    if rows < signal.tokens:
-        raise CaseError("num_embeddings", f"{rows} embeddings for {signal.tokens} different tokens")
-    drawn = Parameter("weight", (rows, dim), Normal(0.0, options.init_std or 1.0))
-    return Resolved((*signal.shape, dim), {"num_embeddings": rows, "embedding_dim": dim}, (drawn,))
-
-
-def position_embedding(options: PositionEmbedding, signal: Signal) -> Resolved:
-    """[length, dim] plus a vector for each position."""
-    length, dim = require_floats(signal, (2,), "[length, dim]")
-    rows = options.num_embeddings or length
-    if rows < length:
-        raise CaseError("num_embeddings", f"{rows} positions for a sequence of {length}")
-    drawn = Parameter("weight", (rows, dim), Normal(0.0, options.init_std or 1.0))
-    return Resolved((length, dim), {"num_embeddings": rows, "embedding_dim": dim}, (drawn,))
-
-
-def layer_norm(options: LayerNorm, signal: Signal) -> Resolved:
-    """Any shape, normalised over its last axis."""
-    shape = require_floats(signal, (), "")
-    if not shape:
-        raise CaseError("", "it takes at least one axis per example")
-    return Resolved(shape, {"normalized_shape": [shape[-1]], "eps": options.eps}, affine(shape[-1]))
-
-
-def batch_norm(options: BatchNorm, signal: Signal) -> Resolved:
-    """[channels] or [channels, height, width], normalised over the micro-batch and the places."""
-    shape = require_floats(signal, (1, 3), "[channels] or [channels, height, width]")
-    if signal.rows * prod(shape[1:]) < 2:
+def batch_norm_params(options: BatchNormOptions, signal: Signal) -> dict[str, Any]:
+    """In training, over the micro-batch and the pixels."""
+    if signal.rows * prod(signal.shape[1:]) < 2:
         raise CaseError("", "a micro-batch of one example has one value per channel, which has no variance")
-    running = (("running_mean", 0.0), ("running_var", 1.0))
-    buffers = (Parameter(name, shape[:1], Constant(value), trained=False) for name, value in running)
-    sizes = {"num_features": shape[0], "eps": options.eps, "momentum": options.momentum}
-    return Resolved(shape, sizes, (*affine(shape[0]), *buffers))
+    return {"training": True, "momentum": options.momentum, "eps": options.eps}
 
 
-def activation(options: Activation, signal: Signal) -> Resolved:
-    """Any shape, element by element."""
-    return Resolved(require_floats(signal, (), ""), {"function": options.function})
+def linear_params(options: LinearOptions, signal: Signal) -> dict[str, Any]:
+    """Over the last axis."""
+    return {"in_features": one_axis(signal), "out_features": options.out_features}
 
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+def one_axis(signal: Signal) -> int:
+    """The length of the last axis of an example, which has one at least."""
+    if not signal.shape:
+        raise CaseError("", "it takes at least one axis per example")
+    return signal.shape[-1]
 
 
-def multi_head_attention(options: MultiHeadAttention, signal: Signal) -> Resolved:
-    """[length, dim] to the same."""
-    length, dim = require_floats(signal, (2,), "[length, dim]")
-    heads = options.num_heads
-    if dim % heads:
-        raise CaseError("num_heads", f"{heads} heads do not divide {dim} features evenly")
-    drawn = (weights(options, (dim, dim), dim, dim, f"{name}.") for name in PROJECTIONS)
-    scratch = 4 * length * dim + 2 * heads * length * length
-    named = tuple(parameter for pair in drawn for parameter in pair)
-    return Resolved((length, dim), {"embed_dim": dim, "num_heads": heads}, named, scratch)
-
-
-def residual(_options: Any, signal: Signal) -> Resolved:
-    """Any shape."""
-    return Resolved(require_floats(signal, (), ""))
-
-
-def flatten(_options: Options, signal: Signal) -> Resolved:
-    """[...] to one axis."""
-    return Resolved((prod(require_floats(signal, (), "")),))
-
-
-def avg_pool2d(options: AvgPool2d, signal: Signal) -> Resolved:
-    """[channels, height, width] to the means of squares."""
-    channels, *size = require_floats(signal, (3,), "[channels, height, width]")
-    k = options.kernel_size
+def pool_params(options: PoolOptions, signal: Signal) -> dict[str, Any]:
+    """Squares that cover the image."""
+    k, size = options.kernel_size, list(signal.shape[1:])
     if any(n % k for n in size):
         raise CaseError("kernel_size", f"squares of {k} do not cover {size} evenly")
-    return Resolved((channels, *(n // k for n in size)), {"kernel_size": k})
+    return {"kernel_size": k}
 
+
+def conv_scratch(options: Conv2dOptions, signal: Signal, shape: Shape) -> int:
+    """The patches."""
+    return signal.shape[0] * options.kernel_size**2 * prod(shape[1:])
+
+
+def attention_scratch(options: AttentionOptions, signal: Signal, _shape: Shape) -> int:
+    """Queries, keys, values, their mixture, and the scores before and after the softmax."""
+    length, dim = signal.shape
+    return 4 * length * dim + 2 * options.num_heads * length * length
+
+
+IMAGE, SEQUENCE = "[channels, height, width]", "[length, dim]"
 
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("linear", "a matrix and a bias over the last axis", Linear, linear),
-        Kind("conv2d", "a convolution of images", Conv2d, conv2d),
-        Kind("embedding", "a vector for each token", Embedding, embedding),
-        Kind("position_embedding", "adds a vector for each position", PositionEmbedding, position_embedding),
-        Kind("layer_norm", "layer normalisation over the last axis", LayerNorm, layer_norm),
-        Kind("batch_norm", "batch normalisation, with running statistics", BatchNorm, batch_norm),
-        Kind("activation", "relu, gelu, tanh, silu or sigmoid", Activation, activation, short="function"),
-        Kind("multi_head_attention", "self-attention", MultiHeadAttention, multi_head_attention),
-        Kind("residual", "x + its layers' answer", Residual, residual, short="layers", adds=True),
-        Kind("flatten", "all axes of an example into one", Options, flatten),
-        Kind("avg_pool2d", "means of squares of an image", AvgPool2d, avg_pool2d),
+        Kind("linear", "a matrix and a bias over the last axis", LinearOptions, linear_params),
+        Kind("conv2d", "a convolution of images", Conv2dOptions, conv_params, (3,), IMAGE, scratch=conv_scratch),
+        Kind("embedding", "a vector for each token", EmbeddingOptions, embedding_params, tokens=True),
+        Kind(
+            "position_embedding",
+            "adds a vector for each position",
+            PositionOptions,
+            lambda options, _: {"num_embeddings": options.num_embeddings},
+            (2,),
+            SEQUENCE,
+        ),
+        Kind("layer_norm", "layer normalisation over the last axis", LayerNormOptions, layer_norm_params),
+        Kind(
+            "batch_norm",
+            "batch normalisation, with running statistics",
+            BatchNormOptions,
+            batch_norm_params,
+            (1, 3),
+            f"[channels] or {IMAGE}",
+        ),
+        Kind(
+            "activation",
+            "relu, gelu, tanh, silu or sigmoid",
+            ActivationOptions,
+            op=lambda options: str(options.function),
+            short="function",
+        ),
+        Kind(
+            "multi_head_attention",
+            "self-attention",
+            AttentionOptions,
+            lambda options, _: {"num_heads": options.num_heads},
+            (2,),
+            SEQUENCE,
+            scratch=attention_scratch,
+        ),
+        Kind(RESIDUAL, "x + its layers' answer", ResidualOptions, short="layers", adds=True),
+        Kind("flatten", "all axes of an example into one", Options),
+        Kind("avg_pool2d", "means of squares of an image", PoolOptions, pool_params, (3,), IMAGE),
     )
 }
 """Every kind of layer, by the name that a config calls it by."""
@@ -339,7 +350,7 @@ INSTEAD: Mapping[str, str] = {
 """What is said to those who ask for other layers."""
 
 
-def named(kind: str, name: str, resolved: Resolved, layers: tuple[Layer, ...] = ()) -> Layer:
+def named(name: str, resolved: Resolved, layers: tuple[Layer, ...] = ()) -> Layer:
     """The layer under its name, which goes before those of its weights."""
     own = tuple(Parameter(f"{name}.{p.name}", p.shape, p.draw, p.trained) for p in resolved.parameters)
-    return Layer(kind, name, dict(resolved.options), layers, own)
+    return Layer(resolved.op, name, resolved.params, resolved.x, layers, own)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.cases import OPS
 from parity.cases.draw import Shape
-from parity.training.spec import Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
+from parity.training.spec import RESIDUAL, Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
 
 
 def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Training:
@@ -32,14 +33,17 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
 
 
 def layers_of(messages: Sequence[Mapping[str, Any]], tensors: Sequence[Parameter]) -> tuple[Layer, ...]:
-    """Layers with their own weights, which are those under their names; one that holds layers has none."""
-    found = []
-    for message in messages:
-        options = {key: value for key, value in message.items() if key not in ("kind", "name", "layers")}
-        inner = layers_of(message.get("layers", ()), tensors)
-        own = () if inner else tuple(p for p in tensors if p.name.startswith(f"{message['name']}."))
-        found.append(Layer(message["kind"], message["name"], options, inner, own))
-    return tuple(found)
+    """Layers with their own weights."""
+    return tuple(layer_of(message, {p.name: p for p in tensors}) for message in messages)
+
+
+def layer_of(message: Mapping[str, Any], tensors: Mapping[str, Parameter]) -> Layer:
+    """One layer, or a residual with those in it."""
+    if message["op"] == RESIDUAL:
+        return Layer(RESIDUAL, message["name"], layers=layers_of(message["layers"], tuple(tensors.values())))
+    own = tuple(tensors[name] for name in message["tensors"].values())
+    params = OPS[message["op"]].params(**read(message["params"]))
+    return Layer(message["op"], message["name"], params, parameters=own)
 
 
 def read(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Shape
+from parity.cases.op import call_params
 
 TRAIN = "train"
 """The `op` of a training case, and the `kind` by which a config asks for one."""
+
+RESIDUAL = "residual"
 
 STAGES = ("data", "forward", "loss", "gradient", "clip", "schedule", "update")
 """The stages of a step, in the order in which a fault of one is carried into the next."""
@@ -37,16 +41,28 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer with its sizes; `kind` is a key of `layers.KINDS`, `layers` are those of a residual.
+    """One layer: an op with its params, or `residual`, which adds the answer of its `layers` to x.
 
-    `parameters` are named `<layer>.<parameter>` in PyTorch's names and layouts.
+    `x` is the shape of an example that comes in. `parameters` are named `<layer>.<parameter>` in PyTorch's names and
+    layouts.
     """
 
-    kind: str
+    op: str
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    params: Any = None
+    x: Shape = ()
     layers: tuple[Layer, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a reader is told of the layer: its params, and whether it has a bias where it may have none."""
+        if self.op == RESIDUAL:
+            return {}
+        params = {name: value for name, value in vars(self.params).items() if value is not None}
+        names = {p.name.rpartition(".")[2] for p in self.parameters}
+        optional = any(item.name == "bias" and item.optional for item in OPS[self.op].inputs)
+        return {**params, **({"bias": "bias" in names} if optional else {})}
 
 
 @dataclass(frozen=True)
@@ -167,9 +183,11 @@ def message(training: Training) -> dict[str, Any]:
 
 
 def layer_message(layer: Layer) -> dict[str, Any]:
-    """A layer as a worker is told of it: its options beside its `kind` and `name`."""
-    inner = {"layers": [layer_message(item) for item in layer.layers]} if layer.layers else {}
-    return {"kind": layer.kind, "name": layer.name, **plain(layer.options), **inner}
+    """A layer as a worker is told of it: its op, the params by keyword, and the names of its tensors by the op's."""
+    if layer.op == RESIDUAL:
+        return {"op": RESIDUAL, "name": layer.name, "layers": [layer_message(item) for item in layer.layers]}
+    tensors = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
+    return {"op": layer.op, "name": layer.name, "params": plain(call_params(layer.params)), "tensors": tensors}
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

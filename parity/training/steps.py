@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parity.cases import OPS
-from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams, vector_norm
+from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
+from parity.cases.oracle import IN_PAIRS, Functions, evaluate
 from parity.training.model import Batch, Knobs, gradients
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Training
@@ -79,28 +80,44 @@ def rates(training: Training, step: int, **knobs: Any) -> list[float]:
     return [schedule.rate(float(group.options["lr"]), step - 1, options, **knobs) for group in training.groups]
 
 
-def clipped(training: Training, grads: Arrays, instead: Clipping | None = None) -> tuple[dict[str, Array], Array]:
+def clipped(
+    training: Training, grads: Arrays, instead: Clipping | None = None, functions: Functions = IN_PAIRS
+) -> tuple[dict[str, Array], Array]:
     """The gradients after clipping, and the norm of all of them together before it: that of the recipe, else 2."""
     how = instead or Clipping(training.clip)
     kind = how.arguments.get("norm_type", (training.clip or Clip()).norm_type)
-    norm = np.asarray(vector_norm(list(grads.values()), kind))
+    norm = norm_of(list(grads.values()), kind, functions)
     if how.recipe is None:
         return dict(grads), norm
-    found: dict[str, Array] = {}
+    after: dict[str, Array] = {}
     for names in units(training, how.recipe, grads):
-        values = {"grads": [grads[name] for name in names]}
-        found.update(zip(names, clip_unit(how.recipe, values, how.arguments), strict=True))
-    return {name: found[name] for name in grads}, norm
+        together = [grads[name] for name in names]
+        after.update(zip(names, clip_unit(how.recipe, together, how.arguments, functions), strict=True))
+    return {name: after[name] for name in grads}, norm
 
 
-def clip_unit(recipe: Clip, values: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Array]:
+def norm_of(grads: Sequence[Array], norm_type: float, functions: Functions = IN_PAIRS) -> Array:
+    """The norm of all gradients together."""
+    return evaluate_list("clip_grad_norm", ClipGradNormParams(1.0, norm_type), grads, functions)["total_norm"]
+
+
+def clip_unit(
+    recipe: Clip, grads: Sequence[Array], arguments: Mapping[str, Any], functions: Functions = IN_PAIRS
+) -> list[Array]:
     """Gradients that are clipped together."""
+    params: Any = ClipGradNormParams(recipe.max_norm, recipe.norm_type)
     if recipe.name == "value":
-        made = OPS["clip_grad_value"].forward(values, ClipGradValueParams(recipe.clip_value), **arguments)
-    else:
-        params = ClipGradNormParams(recipe.max_norm, recipe.norm_type)
-        made = OPS["clip_grad_norm"].forward(values, params, **arguments)
-    return list(made["grads"])
+        params = ClipGradValueParams(recipe.clip_value)
+    after = evaluate_list(f"clip_grad_{recipe.name}", params, grads, functions, **arguments)
+    return [after[f"grads.{i}"] for i in range(len(grads))]
+
+
+def evaluate_list(
+    op: str, params: Any, grads: Sequence[Array], functions: Functions, **arguments: Any
+) -> dict[str, Array]:
+    """An op of gradients, in their dtype."""
+    tensors = {f"grads.{i}": values for i, values in enumerate(grads)}
+    return evaluate(OPS[op], params, tensors, dtype=grads[0].dtype, functions=functions, **arguments)
 
 
 def units(training: Training, clip: Clip, grads: Arrays) -> list[list[str]]:
@@ -123,6 +140,7 @@ def updated(
     grads: Arrays,
     lr: Sequence[float] | Array,
     change: Update = NO_CHANGE,
+    functions: Functions = IN_PAIRS,
 ) -> dict[str, Array]:
     """`param.<name>` and `state.<state>.<name>` after step `step`, from clipped gradients.
 
@@ -138,12 +156,17 @@ def updated(
         params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
         param = before["param"][name]
         tensors = {"param": param, "grad": grad, **zero_states(op, params, param), **states.get(name, {})}
-        made = dict(tensors if name in change.skipped else op.forward(tensors, params, **change.arguments))
-        made.pop("grad", None)
+        if name in change.skipped:
+            after = dict(tensors)
+        elif functions:
+            after = evaluate(op, params, tensors, dtype=param.dtype, functions=functions, **change.arguments)
+        else:
+            after = dict(op.forward(tensors, params, **change.arguments))
+        after.pop("grad", None)
         if change.factor != 1.0:
-            made["param"] = param + change.factor * (made["param"] - param)
-        found[f"param.{name}"] = made.pop("param")
-        found.update({f"state.{state}.{name}": values for state, values in made.items()})
+            after["param"] = param + change.factor * (after["param"] - param)
+        found[f"param.{name}"] = after.pop("param")
+        found.update({f"state.{state}.{name}": values for state, values in after.items()})
     return found
 
 
@@ -197,6 +220,7 @@ def stepped(
     *,
     dtype: DTypeLike = np.float64,
     changes: StepChanges = NO_CHANGES,
+    functions: Functions = IN_PAIRS,
 ) -> dict[str, Array]:
     """All tensors of step `step` (from 1) by their names in a record, in `dtype`.
 
@@ -207,10 +231,18 @@ def stepped(
     own = {kind: group(before, kind, dtype) for kind in ("param", "buffer", "state")}
     left = group(before, "clipped", dtype) if changes.kept else None
     lr = rates(training, step, **changes.schedule)
-    found = gradients(training, {**own["param"], **own["buffer"]}, batches, dtype=dtype, knobs=changes.model, left=left)
+    found = gradients(
+        training,
+        {**own["param"], **own["buffer"]},
+        batches,
+        dtype=dtype,
+        knobs=changes.model,
+        left=left,
+        functions=functions,
+    )
     with np.errstate(all="ignore"):
-        grads, norm = clipped(training, found.grads, changes.clipping)
-        after = updated(training, step, own, grads, lr, changes.update)
+        grads, norm = clipped(training, found.grads, changes.clipping, functions)
+        after = updated(training, step, own, grads, lr, changes.update, functions)
     named = {"grad": found.grads, "clipped": grads, "buffer": found.buffers}
     tensors = {f"{kind}.{name}": values for kind, some in named.items() for name, values in some.items()}
     return {"output": found.output, "loss": found.loss, "lr": np.array(lr), "norm": norm, **tensors, **after}

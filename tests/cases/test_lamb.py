@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.lamb import LambParams
+from parity.cases.optimizer import LambParams
 from parity.cases.oracle import evaluate
 
 ZERO = {"exp_avg": np.zeros(2), "exp_avg_sq": np.zeros(2)}

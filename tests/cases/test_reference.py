@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.batch_norm import BatchNormParams
-from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams
+from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.draw import generator
-from parity.cases.group_norm import GroupNormParams
-from parity.cases.instance_norm import InstanceNormParams
-from parity.cases.layer_norm import LayerNormParams
-from parity.cases.linear import LinearParams
+from parity.cases.matmul import LinearParams
+from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 from parity.cases.op import CaseError
 from parity.cases.oracle import evaluate
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.cases.batch_norm import BatchNormParams
 from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, Special, Uniform, Values
-from parity.cases.layer_norm import LayerNormParams
+from parity.cases.norm import BatchNormParams, LayerNormParams
 from parity.config import Overrides, load_plan
 from parity.config.plan import BackendSpec, KnownDeviation, Source
 from tests.configs.loading import CASE, HEAD, load, load_case, refused, tensor

@@ -48,11 +48,11 @@ def drawn(case: CasePlan) -> Tensors:
     return {plan.name: plan.sample(0, case.id, "float32") for plan in case.tensors}
 
 
-def kernel(case: CasePlan, inputs: Tensors, dtype: str, knob: Knob | None = None) -> Tensors:
+def kernel(case: CasePlan, inputs: Tensors, dtype: str, knob: Knob | None = None, **how: Any) -> Tensors:
     """What the oracle's lines give in `dtype`, with a knob turned."""
     knob = knob or Knob("")
     kept = {name: values for name, values in inputs.items() if name not in knob.absent}
-    found = evaluate(OPS[case.op], knob.changed(case.params), kept, dtype=dtype, **knob.arguments)
+    found = evaluate(OPS[case.op], knob.changed(case.params), kept, dtype=dtype, **how, **knob.arguments)
     zeros = {f"grad.{name}": np.zeros(inputs[name].shape, dtype) for name in knob.absent}
     return {**found, **zeros}
 

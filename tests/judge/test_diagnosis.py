@@ -7,8 +7,7 @@ import pytest
 
 from parity.cases import OPS
 from parity.cases.exact.formats import FORMATS, on_grid, rounded
-from parity.cases.exact.summation import in_sequence
-from parity.cases.oracle import evaluate
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.diagnoses import DIAGNOSES
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, size
 from tests.judge.judging import BOTH, Constant, Normal, candidates, drawn, judged, kernel, names, planned, verdicts
@@ -78,10 +77,7 @@ def test_the_oracles_own_lines_are_clean(case):
     for looped in (False, True):
 
         def make(inputs, dtype, looped=looped):
-            if not looped:
-                return kernel(case, inputs, dtype)
-            with in_sequence():
-                return kernel(case, inputs, dtype)
+            return kernel(case, inputs, dtype, functions=IN_SEQUENCE if looped else IN_PAIRS)
 
         found = judged(case, make)
         assert not any(c.culprit for c in found.comparisons)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from parity.cases.draw import Normal, TensorPlan, Uniform
-from parity.cases.exact.summation import in_sequence
-from parity.cases.layer_norm import LayerNormParams
-from parity.cases.linear import LinearParams
-from parity.cases.oracle import evaluate
+from parity.cases.matmul import LinearParams
+from parity.cases.norm import LayerNormParams
+from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
 from parity.judge.bound.envelope import OFF, Envelope, Size, envelopes, error_ratio, size
 from parity.judge.compare.cell import consult_oracle
@@ -110,19 +109,18 @@ def test_a_long_sum_in_sequence_is_careful_code():
     assert abs(float(looped[0]) - float(oracle["grad.bias"][0])) > 8 * 2.0**-24 * n / 2
 
 
-def test_sums_in_sequence_end_with_the_block():
+def test_sums_in_sequence_are_of_one_run_only():
     case, inputs = case_at(0.0)
     before = evaluate_in_float32(case, inputs)
-    with in_sequence():
-        inside = evaluate_in_float32(case, inputs)
+    inside = evaluate_in_float32(case, inputs, functions=IN_SEQUENCE)
     assert np.array_equal(before, evaluate_in_float32(case, inputs))
     assert not np.array_equal(before, inside)
 
 
-def evaluate_in_float32(case, inputs):
+def evaluate_in_float32(case, inputs, **how):
     from parity.cases import OPS
 
-    return evaluate(OPS[case.op], case.params, inputs, dtype=np.float32)["grad.x"]
+    return evaluate(OPS[case.op], case.params, inputs, dtype=np.float32, **how)["grad.x"]
 
 
 def test_sizes():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.cases.draw import Normal, TensorPlan
-from parity.cases.layer_norm import LayerNormParams
+from parity.cases.norm import LayerNormParams
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle

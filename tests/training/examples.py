@@ -34,7 +34,7 @@ def layers_of(written: Sequence[Any], signal: Signal, prefix: str = "") -> tuple
         name = prefix + options.pop("name", f"{kind}{i}")
         inner = layers_of(options.get("layers", ()), signal, f"{name}.")[0]
         resolved = KINDS[kind].resolve(KINDS[kind].options(**options), signal)
-        found.append(named(kind, name, resolved, inner))
+        found.append(named(name, resolved, inner))
         signal = Signal(resolved.shape, signal.rows)
     return tuple(found), signal
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.cases.draw import TensorPlan, generator
-from parity.cases.exact.summation import in_sequence
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE
 from parity.config import load_plan
 from parity.config.plan import BackendSpec, CasePlan
 from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
@@ -95,11 +95,7 @@ class Run:
         n = self.training.accumulation
         x, target = (np.split(v[rows], n) for v in (self.setting.x, self.setting.target))
         changes = self.lie.changes(self.step)
-        if self.lie.other:
-            with in_sequence():
-                tensors = self._stepped(list(zip(x, target, strict=True)), changes)
-        else:
-            tensors = self._stepped(list(zip(x, target, strict=True)), changes)
+        tensors = self._stepped(list(zip(x, target, strict=True)), changes)
         rough = 1 + self.lie.noise * np.random.default_rng(self.step).normal(size=tensors["output"].shape)
         tensors["output"] = (tensors["output"] * rough).astype(self.dtype)
         before = {n: v for n, v in self.state.items() if n.startswith(KINDS)}
@@ -117,7 +113,16 @@ class Run:
 
         original, steps.gradients = steps.gradients, scaled
         try:
-            return stepped(self.training, self.step, self.state, batches, dtype=self.dtype, changes=changes)
+            functions = IN_SEQUENCE if self.lie.other else IN_PAIRS
+            return stepped(
+                self.training,
+                self.step,
+                self.state,
+                batches,
+                dtype=self.dtype,
+                changes=changes,
+                functions=functions,
+            )
         finally:
             steps.gradients = original
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from parity.cases.exact.summation import in_sequence
-from parity.cases.functions import erf
-from parity.cases.loss import LOSSES
+from parity.cases.oracle import IN_SEQUENCE
+from parity.cases.primitives import erf
 from parity.diagnoses import DIAGNOSES
 from parity.training.cost import Count, cost
 from parity.training.model import gradients, loss_of_output
-from parity.training.variants import TERMS, model_knobs, on
+from parity.training.variants import model_knobs, on
+from parity.training.variants import terms as terms_of
 from tests.training import torch_models
 from tests.training.examples import batches, drawn, preset, training
 
@@ -102,8 +102,7 @@ def test_sums_in_sequence_differ_by_rounding_only(name):
     case = preset(name)
     tensors, rows = drawn(case), batches(case)
     plain = gradients(case, tensors, rows, dtype="float32")
-    with in_sequence():
-        looped = gradients(case, tensors, rows, dtype="float32")
+    looped = gradients(case, tensors, rows, dtype="float32", functions=IN_SEQUENCE)
     assert any(not np.array_equal(grad, looped.grads[name]) for name, grad in plain.grads.items())
     for key, grad in plain.grads.items():
         np.testing.assert_allclose(looped.grads[key], grad, rtol=1e-3, atol=1e-6, err_msg=key)
@@ -181,7 +180,7 @@ def test_every_knob_of_a_model_changes_something(name):
 def test_a_knob_of_one_layer_leaves_the_others_alone():
     case = preset("cnn")
     tensors, rows = drawn(case), batches(case)
-    first, second = (layer for layer in case.layers if layer.kind == "batch_norm")
+    first, second = (layer for layer in case.layers if layer.op == "batch_norm")
     plain = gradients(case, tensors, rows)
     found = gradients(case, tensors, rows, knobs={on("batch_norm", second): {"running_ddof": 0}})
     assert np.array_equal(found.buffers[f"{first.name}.running_var"], plain.buffers[f"{first.name}.running_var"])
@@ -192,7 +191,7 @@ def test_gradients_that_are_zero_have_terms_that_are_not():
     for name, zero in (("bert", "k_proj.bias"), ("cnn", "conv2d0.bias")):
         case = preset(name)
         tensors, rows = drawn(case), batches(case)
-        plain, terms = (gradients(case, tensors, rows, knobs=knobs).grads for knobs in ({}, TERMS))
+        plain, terms = (gradients(case, tensors, rows, knobs=knobs).grads for knobs in ({}, terms_of(case)))
         [key] = [key for key in plain if key.endswith(zero)]
         assert np.abs(plain[key]).max() < 1e-15 < 1e-3 < np.abs(terms[key]).max()
 

@@ -24,22 +24,22 @@ def run(layers: Sequence[Layer], x: Any, tensors: Tensors) -> Any:
 def one(layer: Layer, x: Any, tensors: Tensors) -> Any:
     """What one layer makes of x."""
     own = {name.removeprefix(f"{layer.name}."): value for name, value in tensors.items() if own_name(layer, name)}
-    if layer.kind == "residual":
+    if layer.op == "residual":
         return x + run(layer.layers, x, tensors)
-    return LAYERS[layer.kind](x, layer.options, own)
+    return LAYERS[layer.op](x, layer.params, own)
 
 
 def own_name(layer: Layer, name: str) -> bool:
     return any(parameter.name == name for parameter in layer.parameters)
 
 
-def batch_norm(x: Any, options: Any, own: Tensors) -> Any:
+def batch_norm(x: Any, params: Any, own: Tensors) -> Any:
     statistics = own["running_mean"], own["running_var"]
-    return F.batch_norm(x, *statistics, own["weight"], own["bias"], True, options["momentum"], options["eps"])
+    return F.batch_norm(x, *statistics, own["weight"], own["bias"], True, params.momentum, params.eps)
 
 
-def attention(x: Any, options: Any, own: Tensors) -> Any:
-    module = torch.nn.MultiheadAttention(options["embed_dim"], options["num_heads"], batch_first=True).to(x.dtype)
+def attention(x: Any, params: Any, own: Tensors) -> Any:
+    module = torch.nn.MultiheadAttention(x.shape[-1], params.num_heads, batch_first=True).to(x.dtype)
     given = {f"in_proj_{n}": torch.cat([own[f"{p}_proj.{n}"] for p in "qkv"]) for n in ("weight", "bias")}
     given |= {f"out_proj.{n}": own[f"out_proj.{n}"] for n in ("weight", "bias")}
     return torch.func.functional_call(module, given, (x, x, x), {"need_weights": False})[0]
@@ -47,18 +47,16 @@ def attention(x: Any, options: Any, own: Tensors) -> Any:
 
 LAYERS = {
     "linear": lambda x, _, own: F.linear(x, own["weight"], own.get("bias")),
-    "conv2d": lambda x, options, own: F.conv2d(
-        x, own["weight"], own.get("bias"), options["stride"], options["padding"]
-    ),
+    "conv2d": lambda x, params, own: F.conv2d(x, own["weight"], own.get("bias"), params.stride, params.padding),
     "embedding": lambda x, _, own: F.embedding(x, own["weight"]),
     "position_embedding": lambda x, _, own: x + own["weight"][: x.shape[1]],
-    "layer_norm": lambda x, options, own: F.layer_norm(
-        x, options["normalized_shape"], own["weight"], own["bias"], options["eps"]
+    "layer_norm": lambda x, params, own: F.layer_norm(
+        x, params.normalized_shape, own["weight"], own["bias"], params.eps
     ),
     "batch_norm": batch_norm,
-    "activation": lambda x, options, _: ACTIVATIONS[options["function"]](x),
+    **{name: lambda x, *_, function=function: function(x) for name, function in ACTIVATIONS.items()},
     "flatten": lambda x, *_: x.flatten(1),
-    "avg_pool2d": lambda x, options, _: F.avg_pool2d(x, options["kernel_size"]),
+    "avg_pool2d": lambda x, params, _: F.avg_pool2d(x, params.kernel_size),
     "multi_head_attention": attention,
 }
 

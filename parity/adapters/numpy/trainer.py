@@ -12,7 +12,6 @@ from parity.training.worker.job import Arrays, OwnError, ParameterGroup
 from parity.training.worker.trainer import Trainer
 
 try:
-    from parity.cases.clip_grad import vector_norm
     from parity.training import steps
     from parity.training.messages import training_of
     from parity.training.model import gradients
@@ -71,7 +70,7 @@ class NumpyTrainer(Trainer):
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
         grads = [self.gradients[name] for name in names]
         self.clip_by(Clip("norm", max_norm=max_norm, norm_type=norm_type), names)
-        return vector_norm(grads, norm_type)
+        return steps.norm_of(grads, norm_type)
 
     def clip_value(self, names: Sequence[str], clip_value: float) -> None:
         self.clip_by(Clip("value", clip_value=clip_value), names)
@@ -79,7 +78,7 @@ class NumpyTrainer(Trainer):
     def clip_by(self, clip: Clip, names: Sequence[str]) -> None:
         """Clip these gradients together."""
         grads = [self.gradients[name] for name in names]
-        self.gradients.update(zip(names, steps.clip_unit(clip, {"grads": grads}, {})))
+        self.gradients.update(zip(names, steps.clip_unit(clip, grads, {})))
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:  # noqa: ARG002 - that of `training`
         self.lr = [group.lr for group in groups]

@@ -1,4 +1,4 @@
-"""A matrix product for longdouble that is exact up to its last addition, at the speed of float64 BLAS.
+"""Matrix products: exact in longdouble up to the last addition, in sequence, or of operands with fewer digits.
 
 Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication by using fast routines of matrix
 multiplication and its applications" (Numerical Algorithms 59, 2012): operands are cut into slices so narrow that the
@@ -9,29 +9,34 @@ longdouble product takes no BLAS, is about ten times as slow, and rounds at ever
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import numpy as np
-from autograd.extend import defvjp, primitive
+from autograd.extend import defvjp
 from numpy.typing import NDArray
 
-from parity.cases.exact.summation import sequential
+from parity.cases.exact.formats import FORMATS, rounded
+from parity.cases.program import primitive
 
 MANTISSA = 53
 MAX_LOOPED = 1 << 28
 """Products of more multiplications are not summed in sequence: a loop takes too long."""
 
+Array = NDArray[Any]
 
-@primitive  # type: ignore[untyped-decorator]
-def matmul(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """`a @ b` for `a` of shape (..., k) and `b` of shape (k, n); sliced in longdouble, NumPy's own in other dtypes, or
-    in sequence where sums are."""
-    if sequential() and a.size * b.shape[1] <= MAX_LOOPED:
-        return looped(a, b)
-    if a.dtype != np.longdouble or not (np.isfinite(a).all() and np.isfinite(b).all()):
-        plain: NDArray[Any] = np.matmul(a, b)
-        return plain
+
+@primitive
+def matmul(a: Array, b: Array) -> Array:
+    """`a @ b` for `a` [..., k] and `b` [k, n], or for two stacks of matrices; sliced in longdouble."""
+    if b.ndim == 2 and a.dtype == np.longdouble and np.isfinite(a).all() and np.isfinite(b).all():
+        return sliced(a, b)
+    return np.asarray(np.matmul(a, b))
+
+
+def sliced(a: Array, b: Array) -> Array:
+    """The product in longdouble, of which only the last sum is rounded."""
     left, right = slices(a.reshape(-1, a.shape[-1]), axis=1), slices(b, axis=0)
     total = np.zeros((left[0].shape[0], b.shape[1]), np.longdouble)
     for x, y in product(reversed(left), reversed(right)):
@@ -39,15 +44,31 @@ def matmul(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     return total.reshape((*a.shape[:-1], b.shape[1]))
 
 
-def looped(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """`a @ b` in the dtype, each sum in sequence."""
-    total = np.zeros((*a.shape[:-1], b.shape[1]), a.dtype)
+def matmul_in_sequence(a: Array, b: Array, most: int = MAX_LOOPED) -> Array:
+    """`a @ b`, each sum one term after the other, where that takes at most `most` multiplications."""
+    if a.size * b.shape[-1] > most:
+        return np.asarray(np.matmul(a, b))
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1]), a.dtype)
     for k in range(a.shape[-1]):
-        total += a[..., k, None] * b[k]
+        total += a[..., k, None] * b[..., k, None, :] if b.ndim > 2 else a[..., k, None] * b[k]
     return total
 
 
-def slices(matrix: NDArray[Any], axis: int) -> list[NDArray[np.float64]]:
+def reduced(operands: str, result: str = "") -> Callable[[Array, Array], Array]:
+    """A product whose operands are rounded to a format (of FORMATS) first, and its result to another one."""
+
+    def matmul(a: Array, b: Array) -> Array:
+        values: Array = MATMUL(rounded(a, FORMATS[operands]), rounded(b, FORMATS[operands]))
+        return rounded(values, FORMATS[result]) if result else values
+
+    return matmul
+
+
+MATMUL: Callable[[Array, Array], Array] = matmul.raw  # type: ignore[attr-defined]
+"""The function of the steps that are matrix products."""
+
+
+def slices(matrix: Array, axis: int) -> list[NDArray[np.float64]]:
     """Float64 matrices that sum to `matrix`, from the most significant; products along `axis` are exact."""
     high = matrix.astype(np.float64)
     low = (matrix - high).astype(np.float64)
@@ -57,21 +78,27 @@ def slices(matrix: NDArray[Any], axis: int) -> list[NDArray[np.float64]]:
 def cut(rest: NDArray[np.float64], axis: int) -> list[NDArray[np.float64]]:
     """`slices` of a float64 matrix."""
     width = math.ceil((MANTISSA + math.log2(max(2, rest.shape[axis]))) / 2)
-    found: list[NDArray[np.float64]] = []
-    while not found or rest.any():
+    parts: list[NDArray[np.float64]] = []
+    while not parts or rest.any():
         _, exponent = np.frexp(np.abs(rest).max(axis=axis, keepdims=True, initial=0))
         shift = np.ldexp(1.0, exponent + width)
-        found.append((rest + shift) - shift)
-        rest = rest - found[-1]
-    return found
+        parts.append((rest + shift) - shift)
+        rest = rest - parts[-1]
+    return parts
 
 
-def _vjp_a(_: Any, a: Any, b: Any) -> Any:
-    return lambda g: matmul(g, np.swapaxes(b, 0, 1)).reshape(a.shape)
+def _vjp_a(_ans: Any, _a: Any, b: Any) -> Any:
+    return lambda g: matmul(g, np.swapaxes(b, -1, -2))
 
 
-def _vjp_b(_: Any, a: Any, b: Any) -> Any:
-    return lambda g: matmul(np.swapaxes(a.reshape(-1, a.shape[-1]), 0, 1), g.reshape(-1, g.shape[-1])).reshape(b.shape)
+def _vjp_b(_ans: Any, a: Any, b: Any) -> Any:
+    def vjp(g: Any) -> Any:
+        if b.ndim > 2:
+            return matmul(np.swapaxes(a, -1, -2), g)
+        rows = np.reshape(a, (-1, a.shape[-1]))
+        return matmul(np.transpose(rows), np.reshape(g, (-1, g.shape[-1])))
+
+    return vjp
 
 
 defvjp(matmul, _vjp_a, _vjp_b)

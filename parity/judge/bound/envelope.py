@@ -9,7 +9,6 @@ error from the oracle over the envelope, by root mean square and by maximum, whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.draw import generator
-from parity.cases.exact.summation import in_sequence
-from parity.cases.oracle import evaluate
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.config.plan import CasePlan
 
 RUNS = 12
@@ -99,9 +97,11 @@ class EnvelopeRuns:
         other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._knobs
         careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
         moved = {name: nudged(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()}
-        with in_sequence() if run % 3 == 1 else nullcontext():
-            knobs = {**self._knobs, **careful}
-            return evaluate(op, case.params, moved, dtype=self._dtype, gradients=case.gradients, **knobs)
+        functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
+        options = {**self._knobs, **careful}
+        return evaluate(
+            op, case.params, moved, dtype=self._dtype, gradients=case.gradients, functions=functions, **options
+        )
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -118,7 +118,12 @@ def envelope_of(errors: Array, exact: Array, finite: NDArray[np.bool_]) -> Envel
 
 
 def nudged(values: Array, dtype: str, case_id: str, name: str, run: int) -> Array:
-    """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs."""
+    """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs.
+
+    Integers stay as they are.
+    """
+    if values.dtype.kind != "f":
+        return values
     if run < 2:
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)

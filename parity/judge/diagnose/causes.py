@@ -96,10 +96,11 @@ def attributes(lab: Lab) -> Iterator[Cause]:
 
 def operands(lab: Lab) -> Iterator[Cause]:
     """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
-    given = [name for name in lab.inputs if not lab.is_upstream(name) and not name.startswith("running")]
+    read = {item.name for item in lab.op.inputs if not item.state and not item.integers}
+    given = [name for name in lab.inputs if (item := lab.op.input(name)) is not None and item.name in read]
     upstream = [name for name in lab.inputs if lab.is_upstream(name)]
-    some = {" and ".join(names): names for names in (["x"], ["x", "weight"]) if set(names) < set(given)}
-    sets = {"inputs": given, **some}
+    sets = {"inputs": given}
+    sets |= {" and ".join(names): list(names) for names in lab.op.rounded_together if set(names) < set(given)}
     if upstream:
         sets |= {f"{label} and upstream gradients": [*names, *upstream] for label, names in sets.items()}
     for target in FORMATS.values():

@@ -11,9 +11,10 @@ from typing import Any
 class Diagnosis:
     """One cause, for one backend in one cell.
 
-    `id` is a key of `CATALOGUE`. `tensors` are those that the cause changes. Residuals are error ratios (worst of `tensors`): `residual_before` with every other cause taken into account but this one,
-    `residual_after` with this one too. `explained` says that what is left lies within rounding. `evidence` holds the
-    parameters of the cause and what else was tried, as JSON values.
+    `id` is a key of `CATALOGUE`. `tensors` are those that the cause changes. Residuals are error ratios (worst of
+    `tensors`): `residual_before` with every other cause taken into account but this one, `residual_after` with this one
+    too. `explained` says that what is left lies within rounding. `evidence` holds the parameters of the cause and what
+    else was tried, as JSON values.
     """
 
     case: str

@@ -129,7 +129,7 @@ def named_factors(lab: Lab, name: str) -> dict[str, tuple[str, float]]:
 
 def element_counts(lab: Lab, size: int) -> dict[str, int]:
     """How many elements may have been summed into one of a tensor of this size."""
-    x = lab.inputs.get("x")
+    x = lab.data
     if x is None or not x.ndim:
         return {}
     counts = {x.shape[0]: "the first axis", x.shape[-1]: "the last axis"}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.exact.formats import FORMATS, rounded
+from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio, size
@@ -27,8 +28,6 @@ LOSSY = 1.5
 WIDE = 8.0
 """A kernel with the same algorithm may sum in another order, and lose this much more than the textbook's lines."""
 OWN_RUNS = 4
-REFUSALS = (ValueError, TypeError, ZeroDivisionError, IndexError)
-"""How an op's lines say that two changes do not go together."""
 MAX_CACHED_ELEMENTS = 1 << 22
 
 
@@ -127,6 +126,11 @@ class Lab:
         """Of the inputs, by name."""
         return {name: values.shape for name, values in self.inputs.items() if not self.is_upstream(name)}
 
+    @property
+    def data(self) -> Array | None:
+        """The input that gradients of others are summed over; None where the op has none."""
+        return None if self.op.data is None else self.inputs.get(self.op.data)
+
     def is_upstream(self, name: str) -> bool:
         """Whether `name` is an upstream gradient among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
@@ -136,7 +140,7 @@ class Lab:
         if question.key not in self._answers:
             try:
                 answer = self._answer(question)
-            except REFUSALS:
+            except IncompatibleError:
                 answer = None
             if self.n_elements * (len(self._answers) + 1) > MAX_CACHED_ELEMENTS:
                 self._answers.clear()
@@ -179,7 +183,7 @@ class Lab:
                 gradients=gradients and case.gradients,
                 **question.arguments,
             )
-        except REFUSALS:
+        except IncompatibleError:
             return None
         if any(name in found and found[name].shape != self._exact[name].shape for name in self._exact):
             return None
@@ -195,7 +199,7 @@ class Lab:
         if not question.operands:
             return kept
         bits = FORMATS[question.operands]
-        touched = [name for name in kept if name in question.rounded]
+        touched = [name for name in kept if name in question.rounded and kept[name].dtype.kind == "f"]
         return {**kept, **{name: rounded(kept[name].astype(np.float64), bits) for name in touched}}
 
     def _envelope(self, name: str, values: Array) -> Envelope:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.cases.normalization import Implied
-from parity.cases.op import group_lists
+from parity.cases.op import Implied, group_lists
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.lab import Lab, Observed, Question, ratio
@@ -38,23 +37,26 @@ PART = 1 / 64
 
 def implies(lab: Lab, observed: Observed) -> bool:
     """Whether the observed output tells the statistics of the op: it is there, of the right shape and finite."""
-    y, exact = observed.get("y"), lab.base["y"].values if "y" in lab.base else None
-    right = lab.op.implied is not None and y is not None and exact is not None and y.shape == exact.shape
-    return right and bool(np.isfinite(y).all())  # type: ignore[arg-type]
+    if lab.op.statistics is None or lab.op.statistics.output not in lab.base:
+        return False
+    values, exact = observed.get(lab.op.statistics.output), lab.base[lab.op.statistics.output].values
+    right = values is not None and exact is not None and values.shape == exact.shape
+    return right and bool(np.isfinite(values).all())  # type: ignore[arg-type]
 
 
 def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: float) -> Iterator[Cause]:
     """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits.
 
-    They come beside what is `asked` already, which leaves the error ratio `before` in y.
+    They come beside what is `asked` already, which leaves the error ratio `before` in the output that tells them.
     """
-    found = implied(lab, observed, asked)
-    if found is None or found.n < ENOUGH:
+    found, told_by_output = implied(lab, observed, asked), lab.op.statistics
+    if found is None or told_by_output is None or found.n < ENOUGH:
         return
-    question = Question(arguments={"errors": (found.mean_error, found.variance_error)})
+    output = told_by_output.output
+    question = Question(arguments={told_by_output.errors: (found.mean_error, found.variance_error)})
     both = asked.with_(question)
     answer = None if both is None else lab.ask(both)
-    if answer is None or before < SEEN or ratio(observed["y"], answer["y"]) > min(OFF, before / BETTER):
+    if answer is None or before < SEEN or ratio(observed[output], answer[output]) > min(OFF, before / BETTER):
         return
     unit = UNIT_ROUNDOFF[lab.dtype]
     squares = unit * (found.mean**2 + found.variance)
@@ -87,14 +89,13 @@ OFFSET = "an offset of x that is large beside its spread"
 
 def implied(lab: Lab, observed: Observed, asked: Question) -> Implied | None:
     """The statistics that the observed output implies for these params; None where it cannot come from any."""
-    y = observed.get("y")
-    if lab.op.implied is None or y is None:
+    y = None if lab.op.statistics is None else observed.get(lab.op.statistics.output)
+    if lab.op.statistics is None or y is None:
         return None
     wide = {name: values.astype(WORK[lab.dtype]) for name, values in lab.inputs.items()}
-    found: Implied | None = lab.op.implied(
+    return lab.op.statistics.implied(
         group_lists(wide, lab.op), replace(lab.case.params, **asked.params), y.astype(WORK[lab.dtype])
     )
-    return found
 
 
 def relative(error: Array, unit: Array) -> float:

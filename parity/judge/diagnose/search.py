@@ -157,11 +157,13 @@ def believable(lab: Lab, observed: Observed, origin: State, weighty: Sequence[Ca
 
     A lossy variance is believable only where the output implies one.
     """
-    if not implies(lab, observed):
+    statistics = lab.op.statistics
+    if statistics is None or not implies(lab, observed):
         return list(weighty)
-    told = list(statistics_causes(lab, observed, origin.question, origin.left["y"]))
+    told = list(statistics_causes(lab, observed, origin.question, origin.left[statistics.output]))
     if not any(cause.lossy for cause in told):
-        weighty = [c for c in weighty if not (c.lossy and c.question and "variance" in c.question.unstable)]
+        lossy = [c for c in weighty if c.lossy and c.question and statistics.algorithm in c.question.unstable]
+        weighty = [c for c in weighty if c not in lossy]
     return [*weighty, *told]
 
 

@@ -167,7 +167,7 @@ class _Sizes:
             )
         if self.n_layers > MAX_LAYERS:
             self._refuse(item.node, f"more than {MAX_LAYERS} layers")
-        return named(item.kind.name, item.name, found, inner), Signal(found.shape, signal.rows)
+        return named(item.name, found, inner), Signal(found.shape, signal.rows)
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         self.report.add(node, message, value=False)

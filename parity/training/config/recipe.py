@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from parity.cases.op import CaseError, Op
-from parity.cases.optimizers import check as check_optimizer
+from parity.cases.optimizer import check as check_optimizer
 from parity.config.fields import check_keys, field_specs, fill, require_mapping
 from parity.config.nodes import Node, Report, child
 from parity.training.groups import DECAY, PatternGroup, grouped, matching

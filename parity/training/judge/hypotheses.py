@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity.cases import OPS
-from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams
+from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import Knob
 from parity.judge.diagnose.causes import DEGRADED, NARROW, SEMANTIC
 from parity.training.judge.fits import IDS, Number, numbers
@@ -77,7 +77,7 @@ def layer_knobs(training: Training) -> Iterator[tuple[str, Knob]]:
         if key == LOSS:
             continue
         yield key, knob
-        alike = [layer for layer in layers if layer.kind == key]
+        alike = [layer for layer in layers if layer.op == key]
         if len(alike) > 1:
             yield from ((on(key, layer), knob) for layer in alike)
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.exact.summation import in_sequence
+from parity.cases.oracle import IN_PAIRS, Functions
 from parity.judge.bound.envelope import nudged
 from parity.outcome import Setting, StepRecord
-from parity.training.model import Knobs, StepGradients, gradients, loss_of_output
+from parity.training.model import MODEL_IN_SEQUENCE, Knobs, StepGradients, gradients, loss_of_output
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
 
@@ -95,8 +94,7 @@ class StepOracle:
 
         Raises UnknownError where the records lack what the stage starts from.
         """
-        order = in_sequence() if run is not None and run % 3 == 1 else nullcontext()
-        with order, np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
             try:
                 return STAGES[stage](self, probe, changes, run)
             except KeyError as error:
@@ -125,7 +123,7 @@ class StepOracle:
         else:
             output = self.cast(seen, "output", run)
             target = self.setting.target[probe.record.rows]
-            loss = loss_of_output(self.training, output, target, knobs=changes.model)
+            loss = loss_of_output(self.training, output, target, knobs=changes.model, functions=sums_of(run))
         return {"loss": changes.loss(loss) if changes.loss else loss}
 
     def gradient(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
@@ -148,7 +146,7 @@ class StepOracle:
         if run is not None and run % 6 == 4:
             # What a sum in sequence loses depends on whether the large numbers come first.
             grads = dict(reversed(grads.items()))
-        found, norm = clipped(self.training, grads, changes.clipping)
+        found, norm = clipped(self.training, grads, changes.clipping, sums_of(run))
         return {**{f"clipped.{n}": v for n, v in found.items()}, "norm": norm}
 
     def update(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
@@ -165,7 +163,7 @@ class StepOracle:
         lr = np.ravel(probe.record.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
         change = replace(changes.update, narrow=changes.update.narrow or narrow)
-        return updated(self.training, probe.step, before, grads, lr, change)
+        return updated(self.training, probe.step, before, grads, lr, change, sums_of(run))
 
     def terms(self, probe: Probe) -> dict[str, Array]:
         """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
@@ -185,7 +183,15 @@ class StepOracle:
             tensors = self.gathered(given, "", run)
             dtype = self.wide if run is None else self.dtype
             batches = self._batches(probe, run, moved)
-            found = gradients(self.training, tensors, batches, dtype=dtype, knobs=changes.model, backward=backward)
+            found = gradients(
+                self.training,
+                tensors,
+                batches,
+                dtype=dtype,
+                knobs=changes.model,
+                backward=backward,
+                functions=sums_of(run),
+            )
             self._keep(key, found)
         return self._passes[key]
 
@@ -214,6 +220,11 @@ STAGES: Mapping[str, Callable[[StepOracle, Probe, Changes, int | None], dict[str
     "update": StepOracle.update,
 }
 """The stages that the oracle computes; data and schedule are known for every step without it."""
+
+
+def sums_of(run: int | None) -> Functions:
+    """The order of sums in a run of careful code: every third one sums in sequence."""
+    return MODEL_IN_SEQUENCE if run is not None and run % 3 == 1 else IN_PAIRS
 
 
 def digest(tensors: Arrays, rows: Array, knobs: str, run: int | None) -> str:

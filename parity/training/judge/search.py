@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
+from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
 from parity.judge.diagnose.causes import is_float32, newton
-from parity.judge.diagnose.lab import REFUSALS
 from parity.judge.diagnose.search import CLEAR, CLEARER
 from parity.training.cost import cost
 from parity.training.judge.fits import Number, numbers
@@ -250,7 +250,7 @@ def predict(
     """What the stage would be; None where the lines refuse, or give something of another shape. Raises UnknownError."""
     try:
         found = oracle.answer(question.stage, outside.probe, question.known.with_(hypothesis.changes))
-    except REFUSALS:
+    except IncompatibleError:
         return None
     exact = outside.measured.exact
     fits = all(name in found and found[name].shape == values.shape for name, values in exact.items())

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.cases import OPS
+from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, Size, envelope_of, error_ratio, size
-from parity.judge.diagnose.lab import REFUSALS
 from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle, UnknownError
 from parity.training.spec import walk
 from parity.training.steps import Update, params_of
-from parity.training.variants import TERMS
+from parity.training.variants import terms as cancelling_terms
 
 FIRST_RUNS = 3
 RUNS = 12
@@ -118,7 +118,7 @@ def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOT
         exact = oracle.answer(stage, probe, changes)
     except UnknownError:
         return None
-    except REFUSALS:
+    except IncompatibleError:
         return Measured({}, {}, {}, {stage: math.inf})
     observed = observed_of(probe, exact, oracle.dtype)
     exact = {name: values for name, values in exact.items() if name in observed}
@@ -144,7 +144,7 @@ def shown(stage: str, probe: Probe) -> bool:
 
 def kinked(oracle: StepOracle) -> bool:
     """Whether an activation of the model has a kink, at which rounding decides on which side an element is."""
-    return any(layer.options.get("function") == "relu" for layer in walk(oracle.training.layers))
+    return any(layer.op == "relu" for layer in walk(oracle.training.layers))
 
 
 def narrow_arguments(oracle: StepOracle, probe: Probe) -> list[Mapping[str, object]]:
@@ -216,7 +216,7 @@ def widened(
     sizes = {name: size(values) for name, values in exact.items()}
     floor = unit * POOLED * max(s.rms for s in sizes.values())
     zero = {name for name in exact if sizes[name].rms <= ZERO * envelopes[name].rms}
-    terms = oracle.answer(stage, probe, Changes(model=TERMS)) if zero else {}
+    terms = oracle.answer(stage, probe, Changes(model=cancelling_terms(oracle.training))) if zero else {}
     classes = oracle.terms(probe)
     found = {}
     for name, envelope in envelopes.items():

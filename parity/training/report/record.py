@@ -40,7 +40,7 @@ def described(layers: Sequence[Layer]) -> list[str]:
 
 def layer_text(layer: Layer) -> str:
     """`linear0 (in_features=8, out_features=16, bias=True)`; a residual with its layers."""
-    named = layer.name if layer.name.rstrip("0123456789") == layer.kind else f"{layer.name}: {layer.kind}"
+    named = layer.name if layer.name.rstrip("0123456789") == layer.op else f"{layer.name}: {layer.op}"
     options = ", ".join(f"{key}={value}" for key, value in plain(layer.options).items())
     inner = ", ".join(described(layer.layers))
     return named + (f" ({options})" if options else "") + (f" [{inner}]" if inner else "")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
+from parity.cases.primitives import narrow, scalar
 
 TORCH_EPS = 1e-6
 GRADS = Input("grads", default=Normal(), listed=True)
@@ -60,20 +60,22 @@ def value_layout(params: ClipGradValueParams, given: Mapping[str, Shape]) -> Lay
     return Layout(inputs=grads, outputs=grads)
 
 
-def vector_norm(values: Sequence[Any], norm_type: float, *, mean: bool = False) -> Any:
+def vector_norm(values: Sequence[Any], norm_type: Any, *, mean: bool = False) -> Any:
     """The norm of all elements of all tensors together, in their dtype; `mean` divides the sum by their number."""
-    flat = np.abs(np.concatenate([np.ravel(v) for v in values]))
+    flat = np.concatenate([np.ravel(v) for v in values])
     if norm_type == float("inf"):
-        return flat.max(initial=0)
-    power = flat.dtype.type(norm_type)
-    divisor = flat.dtype.type(max(1, flat.size) if mean else 1)
-    return (np.ravel(total(flat**power, (0,)))[0] / divisor) ** (1 / power)
+        return np.max(np.abs(flat), initial=0)
+    n = max(1, flat.size) if mean else 1
+    if norm_type == 2:
+        return np.sqrt(np.sum(np.square(flat), axis=(0,)) / n)
+    exponent = scalar(norm_type, flat)
+    return (np.sum(np.abs(flat) ** exponent, axis=(0,)) / n) ** (1 / exponent)
 
 
-def coefficient(norm: Any, max_norm: float, denominator_eps: float, *, clamped: bool = True) -> Any:
+def coefficient(norm: Any, max_norm: Any, denominator_eps: float, *, clamped: bool = True) -> Any:
     """min(1, max_norm / (norm + denominator_eps)), nan where the norm is nan; without the 1 where not `clamped`."""
-    factor = norm.dtype.type(max_norm) / (norm + norm.dtype.type(denominator_eps))
-    return np.minimum(factor, norm.dtype.type(1)) if clamped else factor
+    factor = max_norm / (norm + denominator_eps)
+    return np.minimum(factor, 1) if clamped else factor
 
 
 def clip_norm(
@@ -88,29 +90,30 @@ def clip_norm(
     coefficient_dtype: str | None = None,
     by_value: bool = False,
 ) -> dict[str, Any]:
-    """The oracle; `total_norm` is the norm over all tensors before clipping, in either scope.
+    """torch.nn.utils.clip_grad_norm_; `total_norm` is the norm over all tensors before clipping, in either scope.
 
     `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
     `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
-    total = vector_norm(grads, kind, mean=mean)
+    total_norm = vector_norm(grads, kind, mean=mean)
     if by_value:
-        return {**clip_value(tensors, ClipGradValueParams(params.max_norm)), "total_norm": total}
+        return {"grads": [np.clip(g, -params.max_norm, params.max_norm) for g in grads], "total_norm": total_norm}
     per_tensor = (scope or params.scope) == "per_tensor"
-    norms = [vector_norm([g], kind, mean=mean) if per_tensor else total for g in grads]
+    norms = [vector_norm([g], kind, mean=mean) if per_tensor else total_norm for g in grads]
     factors = [coefficient(n, params.max_norm, denominator_eps, clamped=clamped) for n in norms]
     if coefficient_dtype is not None:
-        factors = [factor.astype(coefficient_dtype).astype(factor.dtype) for factor in factors]
-    return {"grads": [g * factor for g, factor in zip(grads, factors, strict=True)], "total_norm": total}
+        factors = [narrow(factor, coefficient_dtype) for factor in factors]
+    return {"grads": [g * factor for g, factor in zip(grads, factors, strict=True)], "total_norm": total_norm}
 
 
 def clip_value(tensors: Mapping[str, Any], params: ClipGradValueParams, *, by_norm: bool = False) -> dict[str, Any]:
-    """The oracle; `by_norm` scales all tensors to the norm `clip_value` instead."""
-    limit = params.clip_value
+    """torch.nn.utils.clip_grad_value_; `by_norm` scales all tensors to the norm `clip_value` instead."""
+    grads, limit = tensors["grads"], params.clip_value
     if by_norm:
-        return {"grads": clip_norm(tensors, ClipGradNormParams(limit))["grads"]}
-    return {"grads": [np.clip(g, g.dtype.type(-limit), g.dtype.type(limit)) for g in tensors["grads"]]}
+        factor = coefficient(vector_norm(grads, 2.0), limit, TORCH_EPS)
+        return {"grads": [g * factor for g in grads]}
+    return {"grads": [np.clip(g, -limit, limit) for g in grads]}
 
 
 NORM_TYPES = (1.0, 2.0, float("inf"))
@@ -142,6 +145,12 @@ def value_knobs(_params: ClipGradValueParams, _shapes: Mapping[str, Shape]) -> t
     return (Knob("clip-by-norm", {"by_norm": True}, told_by="elements above and below clip_value"),)
 
 
+def norm_remarks(_op: Op, _params: Any, tensors: Mapping[str, Any]) -> Iterable[str]:
+    """Of one tensor, the norm of all is its own."""
+    one = "one gradient tensor: its norm is the norm of all, so one norm per tensor does not show"
+    return [one] if len(tensors) == 1 else []
+
+
 CLIP_GRAD_NORM = Op(
     name="clip_grad_norm",
     summary="scale gradients down to a norm, over all tensors or per tensor",
@@ -152,6 +161,7 @@ CLIP_GRAD_NORM = Op(
     knobs=norm_knobs,
     fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, told_by="float64", most=0.05),),
     upstream=(),
+    remarks=norm_remarks,
 )
 
 CLIP_GRAD_VALUE = Op(

@@ -1,4 +1,4 @@
-"""One step of an optimizer (torch.optim): sgd, adam, adamw, rmsprop, adagrad, from a parameter, gradient and state.
+"""One step of an optimizer (torch.optim): sgd, adam, adamw, lamb, rmsprop, adagrad.
 
 The state's tensors are inputs and outputs. `step` is the number of this step, from 1, so that bias correction and the
 first step's exceptions show.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from parity.cases.clip import vector_norm
 from parity.cases.draw import Normal, Shape, Uniform
 from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
+from parity.cases.primitives import narrow, root
 
 PARAM, GRAD = Input("param", default=Normal()), Input("grad", default=Normal())
 SQUARES = Uniform(0.0, 1.0)
@@ -48,6 +51,14 @@ class AdamParams:
 class AdamWParams(AdamParams):
     """torch.optim.AdamW: `weight_decay` shrinks the parameter (Loshchilov and Hutter, 2019)."""
 
+    weight_decay: float = 1e-2
+
+
+@dataclass(frozen=True)
+class LambParams(AdamParams):
+    """Adam's direction plus `weight_decay` times the parameter, scaled to the parameter's norm."""
+
+    eps: float = 1e-6
     weight_decay: float = 1e-2
 
 
@@ -106,7 +117,7 @@ def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mappin
 
 
 def decayed(
-    tensors: Mapping[str, Any], lr: float, weight_decay: float, *, decoupled: bool, dtype: str | None = None
+    tensors: Mapping[str, Any], lr: Any, weight_decay: Any, *, decoupled: bool, dtype: str | None = None
 ) -> tuple[Any, Any]:
     """Parameter and gradient after weight decay: the gradient takes it, or, `decoupled`, the parameter.
 
@@ -115,14 +126,15 @@ def decayed(
     param, grad = tensors["param"], tensors["grad"]
     if not weight_decay:
         return param, grad
-    kind = np.dtype(dtype or np.float64).type
-    shrink = float(kind(lr) * kind(weight_decay))
-    return (param - shrink * param, grad) if decoupled else (param, grad + weight_decay * param)
+    if not decoupled:
+        return param, grad + weight_decay * param
+    shrink = kept(kept(lr, dtype) * kept(weight_decay, dtype), dtype)
+    return param - shrink * param, grad
 
 
-def narrowed(values: Sequence[float], dtype: str | None) -> list[float]:
-    """The numbers as `dtype` keeps them."""
-    return [float(np.dtype(dtype).type(value)) if dtype else value for value in values]
+def kept(value: Any, dtype: str | None) -> Any:
+    """A number as `dtype` keeps it; None: as it is."""
+    return value if dtype is None else narrow(value, dtype)
 
 
 def sgd(
@@ -134,8 +146,8 @@ def sgd(
     lr_inside: bool = False,
     nesterov: bool | None = None,
 ) -> dict[str, Any]:
-    """The oracle. `decoupled` decays the parameter; `dampened_first` dampens the first step as well; `lr_inside` keeps
-    the rate in the buffer; `nesterov` overrides the param."""
+    """torch.optim.SGD. `decoupled` decays the parameter; `dampened_first` dampens the first step as well; `lr_inside`
+    keeps the rate in the buffer; `nesterov` overrides the param."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
     if not params.momentum:
         return {"param": param - params.lr * grad}
@@ -149,12 +161,6 @@ def sgd(
     return {"param": param - (1.0 if lr_inside else params.lr) * update, "momentum_buffer": buffer}
 
 
-def rate_and_root(lr: float, bc1: float, bc2: float, dtype: str | None) -> tuple[float, float]:
-    """lr / bc1 and the root of bc2, computed in `dtype` (None: in float64)."""
-    kind = np.dtype(dtype or np.float64).type
-    return float(kind(lr) / kind(bc1)), float(np.sqrt(kind(bc2)))
-
-
 Placement = Literal["after", "hat", "inside"]
 
 
@@ -162,25 +168,26 @@ def adam(
     tensors: Mapping[str, Any],
     params: AdamParams,
     *,
-    decoupled: bool | None = None,
+    decoupled: bool = False,
     rates_dtype: str | None = None,
-    **knobs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-    """The oracle (Kingma and Ba, 2015, algorithm 1); `decoupled` is AdamW's decay.
+    """Kingma and Ba, 2015, algorithm 1; `decoupled` is AdamW's decay.
 
-    `rates_dtype` is what lr over the correction and lr * weight_decay are computed in; the other knobs are those of
+    `rates_dtype` is what lr over the correction and lr * weight_decay are computed in; the other options are those of
     `adam_update`.
     """
-    shrink = isinstance(params, AdamWParams) if decoupled is None else decoupled
-    param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=shrink, dtype=rates_dtype)
-    update, state = adam_update({**tensors, "grad": grad}, params, params.lr, rates_dtype=rates_dtype, **knobs)
+    param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled, dtype=rates_dtype)
+    given = {**tensors, "grad": grad}
+    update, state = adam_update(given, params, params.lr, params.eps, rates_dtype=rates_dtype, **options)
     return {"param": param - update, **state}
 
 
 def adam_update(
     tensors: Mapping[str, Any],
-    params: Any,
-    lr: float,
+    params: AdamParams,
+    lr: Any,
+    eps: Any,
     *,
     eps_placement: Placement = "after",
     bias_correction: bool = True,
@@ -198,25 +205,72 @@ def adam_update(
     `corrections_dtype` 1 - beta^t and its root.
     """
     grad = tensors["grad"]
-    beta1, beta2 = narrowed(params.betas, betas_dtype)
-    first = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
-    second = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
-    powers = [beta**params.step for beta in params.betas]
-    if products_dtype is not None:
-        factors = narrowed(params.betas, products_dtype)
-        powers = [beta * factor ** (params.step - 1) for beta, factor in zip(params.betas, factors, strict=True)]
-    powers = narrowed(powers, powers_dtype)
-    bc1, bc2 = (1.0 - power if bias_correction else 1.0 for power in powers)
-    bc1, bc2 = narrowed((bc1, bc2), corrections_dtype)
-    rate, _ = rate_and_root(lr, bc1, bc2, rates_dtype)
-    _, root = rate_and_root(lr, bc1, bc2, corrections_dtype or rates_dtype)
-    if eps_placement == "hat":
-        update = rate * root * first / (np.sqrt(second) + params.eps)
-    elif eps_placement == "inside":
-        update = rate * first / np.sqrt(second / (root * root) + params.eps)
+    beta1, beta2 = (kept(beta, betas_dtype) for beta in params.betas)
+    exp_avg = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
+    exp_avg_sq = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
+    powers = [power(beta, params.step, products_dtype) for beta in params.betas]
+    if bias_correction:
+        bc1, bc2 = (kept(1.0 - kept(beta_t, powers_dtype), corrections_dtype) for beta_t in powers)
     else:
-        update = rate * first / (np.sqrt(second) / root + params.eps)
-    return update, {"exp_avg": first, "exp_avg_sq": second}
+        bc1 = bc2 = 1.0
+    rate = kept(kept(lr, rates_dtype) / kept(bc1, rates_dtype), rates_dtype)
+    root_dtype = corrections_dtype or rates_dtype
+    spread = kept(root(kept(bc2, root_dtype)), root_dtype)
+    if eps_placement == "hat":
+        update = rate * spread * exp_avg / (np.sqrt(exp_avg_sq) + eps)
+    elif eps_placement == "inside":
+        update = rate * exp_avg / np.sqrt(exp_avg_sq / (spread * spread) + eps)
+    else:
+        update = rate * exp_avg / (np.sqrt(exp_avg_sq) / spread + eps)
+    return update, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+
+
+def power(beta: Any, step: int, products_dtype: str | None) -> Any:
+    """beta^step, all of whose factors but the first are kept in `products_dtype`."""
+    return beta**step if products_dtype is None else beta * kept(beta, products_dtype) ** (step - 1)
+
+
+Trust = Literal["always", "decayed", "clamped", "never"]
+Decay = Literal["inside", "unmeasured", "outside", "gradient"]
+LARGEST = 10.0
+
+
+def lamb(
+    tensors: Mapping[str, Any],
+    params: LambParams,
+    *,
+    trust: Trust = "always",
+    decay: Decay = "inside",
+    options_dtype: str | None = None,
+    rates_dtype: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """param - lr * ratio * u, where u = adam's direction + weight_decay * param and ratio = |param| / |u|.
+
+    You et al. 2020, algorithm 2 (arXiv:1904.00962), with Adam's bias correction. `trust`: `decayed` has a ratio of 1
+    where nothing decays, `clamped` takes |param| for 10 at most, `never` has no ratio. `decay`: `unmeasured` is scaled
+    by the ratio but left out of |u|, `outside` is not scaled, `gradient` adds it to the gradient. eps and weight_decay
+    are kept in `options_dtype`, lr and its product with the ratio in `rates_dtype`. The other options are those of
+    `adam_update`.
+    """
+    lr = kept(params.lr, rates_dtype)
+    eps, weight_decay = kept(params.eps, options_dtype), kept(params.weight_decay, options_dtype)
+    param, shrink = tensors["param"], weight_decay * tensors["param"]
+    grad = tensors["grad"] + shrink if decay == "gradient" else tensors["grad"]
+    update, state = adam_update({**tensors, "grad": grad}, params, 1.0, eps, **options)
+    measured = update + shrink if decay == "inside" else update
+    scaled = update + shrink if decay in ("inside", "unmeasured") else update
+    fixed = trust == "never" or (trust == "decayed" and not params.weight_decay)
+    ratio = 1.0 if fixed else trust_ratio(param, measured, LARGEST if trust == "clamped" else np.inf)
+    moved = param - kept(lr * ratio, rates_dtype) * scaled
+    return {"param": moved - lr * shrink if decay == "outside" else moved, **state}
+
+
+def trust_ratio(param: Any, update: Any, largest: float) -> Any:
+    """|param| (`largest` at most) over |update|, 1 where one of them is 0; in their dtype."""
+    param_norm, update_norm = vector_norm([param], 2.0), vector_norm([update], 2.0)
+    ratio = np.minimum(param_norm, largest) / update_norm
+    return np.where((param_norm > 0) & (update_norm > 0), ratio, 1.0)
 
 
 def rmsprop(
@@ -228,21 +282,21 @@ def rmsprop(
     lr_inside: bool = False,
     alpha_dtype: str | None = None,
 ) -> dict[str, Any]:
-    """The oracle (Tieleman and Hinton, 2012; centered: Graves, 2013). `eps_inside` adds eps under the root, `lr_inside`
+    """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013). `eps_inside` adds eps under the root, `lr_inside`
     keeps the rate in the momentum buffer."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
-    [alpha] = narrowed((params.alpha,), alpha_dtype)
-    squares = alpha * tensors["square_avg"] + (1.0 - alpha) * grad * grad
-    found, spread = {"square_avg": squares}, squares
+    alpha = kept(params.alpha, alpha_dtype)
+    square_avg = alpha * tensors["square_avg"] + (1.0 - alpha) * grad * grad
+    state, spread = {"square_avg": square_avg}, square_avg
     if params.centered:
-        found["grad_avg"] = alpha * tensors["grad_avg"] + (1.0 - alpha) * grad
-        spread = squares - found["grad_avg"] * found["grad_avg"]
+        grad_avg = alpha * tensors["grad_avg"] + (1.0 - alpha) * grad
+        state["grad_avg"], spread = grad_avg, square_avg - grad_avg * grad_avg
     root = np.sqrt(spread + params.eps) if eps_inside else np.sqrt(spread) + params.eps
     if not params.momentum:
-        return {"param": param - params.lr * grad / root, **found}
+        return {"param": param - params.lr * grad / root, **state}
     rate = params.lr if lr_inside else 1.0
     buffer = params.momentum * tensors["momentum_buffer"] + rate * grad / root
-    return {"param": param - (1.0 if lr_inside else params.lr) * buffer, **found, "momentum_buffer": buffer}
+    return {"param": param - (1.0 if lr_inside else params.lr) * buffer, **state, "momentum_buffer": buffer}
 
 
 def adagrad(
@@ -253,11 +307,11 @@ def adagrad(
     eps_inside: bool = False,
     rate_dtype: str | None = None,
 ) -> dict[str, Any]:
-    """The oracle (Duchi, Hazan and Singer, 2011). `eps_inside` adds eps under the root; the decayed rate is computed in
+    """Adagrad (Duchi, Hazan and Singer, 2011). `eps_inside` adds eps under the root; the decayed rate is computed in
     `rate_dtype`."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
-    kind = np.dtype(rate_dtype or np.float64).type
-    rate = float(kind(params.lr) / (kind(1) + kind(params.step - 1) * kind(params.lr_decay)))
+    slower = kept(1.0 + kept((params.step - 1) * kept(params.lr_decay, rate_dtype), rate_dtype), rate_dtype)
+    rate = kept(kept(params.lr, rate_dtype) / slower, rate_dtype)
     total = tensors["sum"] + grad * grad
     root = np.sqrt(total + params.eps) if eps_inside else np.sqrt(total) + params.eps
     return {"param": param - rate * grad / root, "sum": total}
@@ -285,13 +339,13 @@ def counted(params: Any) -> list[Knob]:
 
 def sgd_knobs(params: SgdParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about SGD."""
-    found = coupling(params, decoupled=False)
+    variants = coupling(params, decoupled=False)
     if params.momentum:
-        found.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
-        found.append(Knob("nesterov-form", {"nesterov": not params.nesterov}, told_by="any gradient"))
+        variants.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
+        variants.append(Knob("nesterov-form", {"nesterov": not params.nesterov}, told_by="any gradient"))
         if params.dampening and params.step == 1:
-            found.append(Knob("dampening-first-step", {"dampened_first": True}, told_by="step 1"))
-    return tuple(found)
+            variants.append(Knob("dampening-first-step", {"dampened_first": True}, told_by="step 1"))
+    return tuple(variants)
 
 
 NARROW = (
@@ -315,28 +369,59 @@ def adam_knobs(params: AdamParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, 
     )
 
 
+NARROW_LAMB = (
+    ("betas_dtype",),
+    ("rates_dtype",),
+    ("betas_dtype", "options_dtype"),
+    ("betas_dtype", "options_dtype", "products_dtype"),
+    ("betas_dtype", "options_dtype", "corrections_dtype", "rates_dtype"),
+)
+"""What kernels were seen to keep in float32, alone and together."""
+
+
+DECAYS = (
+    ("unmeasured", "trust-ratio"),
+    ("outside", "weight-decay-coupling"),
+    ("gradient", "weight-decay-coupling"),
+)
+
+
+def lamb_knobs(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+    """The hypotheses about LAMB."""
+    trusts = ["never", "clamped", *([] if params.weight_decay else ["decayed"])]
+    norms = "a parameter whose norm is not that of its update, nor below 10"
+    return (
+        *(Knob("trust-ratio", {"trust": trust}, told_by=norms) for trust in trusts),
+        *(Knob(which, {"decay": decay}, told_by=COUPLING) for decay, which in DECAYS if params.weight_decay),
+        *(Knob("eps-placement", {"eps_placement": where}, told_by=TINY) for where in ("hat", "inside")),
+        Knob("bias-correction", {"bias_correction": False}, told_by="an early step"),
+        *counted(params),
+        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in NARROW_LAMB),
+    )
+
+
 def rmsprop_knobs(params: RmspropParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about RMSprop."""
-    found = coupling(params, decoupled=False)
-    found.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
-    found.append(Knob("attribute-precision", {"alpha_dtype": FLOAT32}, told_by=EXACT))
+    variants = coupling(params, decoupled=False)
+    variants.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
+    variants.append(Knob("attribute-precision", {"alpha_dtype": FLOAT32}, told_by=EXACT))
     if params.momentum:
-        found.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
-    return tuple(found)
+        variants.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
+    return tuple(variants)
 
 
 def adagrad_knobs(params: AdagradParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about Adagrad."""
-    found = coupling(params, decoupled=False)
-    found.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
+    variants = coupling(params, decoupled=False)
+    variants.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
     if params.lr_decay:
-        found += [*counted(params), Knob("attribute-precision", {"rate_dtype": FLOAT32}, told_by=EXACT)]
-    return tuple(found)
+        variants += [*counted(params), Knob("attribute-precision", {"rate_dtype": FLOAT32}, told_by=EXACT)]
+    return tuple(variants)
 
 
 EPS = Fit("eps-value", "eps", lambda params: float(params.eps), told_by=TINY)
-MOMENTS = (Input("exp_avg", default=Normal(0.0, 0.1)), Input("exp_avg_sq", default=SQUARES))
-BUFFER = Input("momentum_buffer", default=Normal())
+MOMENTS = (Input("exp_avg", default=Normal(0.0, 0.1), state=True), Input("exp_avg_sq", default=SQUARES, state=True))
+BUFFER = Input("momentum_buffer", default=Normal(), state=True)
 
 
 def rmsprop_states(params: RmspropParams) -> list[str]:
@@ -366,12 +451,21 @@ ADAM = Op(
     fits=(EPS,),
     upstream=(),
 )
-ADAMW = replace(ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams)
+ADAMW = replace(
+    ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams, forward=partial(adam, decoupled=True)
+)
+LAMB = replace(ADAM, name="lamb", summary="one step of LAMB", params=LambParams, forward=lamb, knobs=lamb_knobs)
 RMSPROP = Op(
     name="rmsprop",
     summary="one step of RMSprop",
     params=RmspropParams,
-    inputs=(PARAM, GRAD, Input("square_avg", default=SQUARES), Input("grad_avg", default=Normal(0.0, 0.1)), BUFFER),
+    inputs=(
+        PARAM,
+        GRAD,
+        Input("square_avg", default=SQUARES, state=True),
+        Input("grad_avg", default=Normal(0.0, 0.1), state=True),
+        BUFFER,
+    ),
     layout=layout_with(rmsprop_states),
     forward=rmsprop,
     knobs=rmsprop_knobs,
@@ -382,7 +476,7 @@ ADAGRAD = Op(
     name="adagrad",
     summary="one step of Adagrad",
     params=AdagradParams,
-    inputs=(PARAM, GRAD, Input("sum", default=SQUARES)),
+    inputs=(PARAM, GRAD, Input("sum", default=SQUARES, state=True)),
     layout=layout_with(lambda _: ("sum",)),
     forward=adagrad,
     knobs=adagrad_knobs,

@@ -1,4 +1,4 @@
-"""linear: y = x W^T + b (torch.nn.functional.linear)."""
+"""Matrix products: linear."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Knob, Layout, Op, affine_remarks, require_shape, require_x
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LinearParams:
     out_features: int | None = field(default=None, metadata={"implied": True})
 
 
-def layout(params: LinearParams, given: Mapping[str, Shape]) -> Layout:
+def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> Layout:
     """x: (*, in_features); weight: (out_features, in_features); bias: (out_features,); y: (*, out_features)."""
     x = require_x(given, (), "linear")
     if not x:
@@ -44,20 +44,25 @@ def out_features(params: LinearParams, given: Mapping[str, Shape]) -> int:
     raise CaseError("params.out_features", "out_features is needed, or a shape for weight: [out_features, in_features]")
 
 
-def forward(tensors: Mapping[str, Any], params: LinearParams, *, transposed: bool = False) -> dict[str, Any]:  # noqa: ARG001 - shapes say it all
+def linear_reference(tensors: Mapping[str, Any], params: LinearParams, *, transposed: bool = False) -> dict[str, Any]:  # noqa: ARG001 - shapes say it all
     """The oracle; `transposed` multiplies with the weight as it is stored (a square weight allows it)."""
-    weight = tensors["weight"] if transposed else anp.transpose(tensors["weight"])
-    y = matmul(tensors["x"], weight)
-    return {"y": y if tensors.get("bias") is None else y + tensors["bias"]}
+    return {"y": linear(tensors["x"], tensors["weight"], tensors.get("bias"), transposed=transposed)}
 
 
-def knobs(_params: LinearParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def linear(x: Any, weight: Any, bias: Any = None, *, transposed: bool = False) -> Any:
+    """x @ weight^T + bias; `transposed` multiplies with a square weight as it is stored."""
+    square = weight.shape[0] == weight.shape[1]
+    y = matmul(x, weight if transposed and square else anp.transpose(weight))
+    return y if bias is None else y + bias
+
+
+def linear_variants(_params: LinearParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
     """The hypotheses about linear kernels."""
     square = shapes["weight"][0] == shapes["weight"][1]
-    found = [Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")] if square else []
+    variants = [Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")] if square else []
     if "bias" in shapes:
-        found.append(Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0"))
-    return tuple(found)
+        variants.append(Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0"))
+    return tuple(variants)
 
 
 LINEAR = Op(
@@ -69,7 +74,10 @@ LINEAR = Op(
         Input("weight", default=Normal(0.0, 1.0), differentiable=True),
         Input("bias", default=Normal(0.0, 1.0), differentiable=True, optional=True),
     ),
-    layout=layout,
-    forward=forward,
-    knobs=knobs,
+    layout=linear_shapes,
+    forward=linear_reference,
+    knobs=linear_variants,
+    remarks=lambda _op, _params, tensors: affine_remarks(tensors),
+    rounded_together=(("x",), ("x", "weight")),
 )
+"""torch.nn.functional.linear: y = x W^T + b."""

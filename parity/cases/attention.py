@@ -1,0 +1,154 @@
+"""Attention (Vaswani et al. 2017): scaled_dot_product_attention, multi_head_attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import autograd.numpy as anp
+from autograd.tracer import getval
+
+from parity.cases.draw import Normal, Shape
+from parity.cases.elementwise import NoParams
+from parity.cases.exact.matmul import matmul
+from parity.cases.exact.summation import total
+from parity.cases.matmul import linear
+from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.primitives import scalar
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+SCORES = "queries and keys that are not 0"
+
+
+@dataclass(frozen=True)
+class MultiHeadParams:
+    """`num_heads` divides the features evenly."""
+
+    num_heads: int
+
+
+def softmax(x: Any, axis: int = -1, *, detached: bool = False) -> Any:
+    """exp(x) over its sum along `axis`, shifted by the maximum; the sum gets no gradient where it is `detached`."""
+    axis %= x.ndim
+    powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True))
+    sums = total(powers, (axis,))
+    return powers / (getval(sums) if detached else sums)
+
+
+def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, detached: bool = False) -> Any:
+    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]."""
+    scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, getval(query)))
+    return matmul(softmax(scores, axis, detached=detached), value)
+
+
+def attention(
+    tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, axis: int = -1, detached: bool = False
+) -> dict[str, Any]:
+    """torch.nn.functional.scaled_dot_product_attention; `scaled` divides the scores by sqrt(d), `axis` is the
+    softmax's, `detached` takes its sums for constants in the gradient."""
+    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, axis=axis, detached=detached)}
+
+
+def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+    """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e)."""
+    query = given.get("query")
+    if query is None or len(query) != 4:
+        raise CaseError("inputs.query", "a shape (N, heads, L, d) is needed for query")
+    key = given.get("key", given.get("value", query))
+    if len(key) != 4 or key[:2] != query[:2]:
+        raise CaseError("inputs.key", f"shape {list(key)} does not fit a query of shape {list(query)}")
+    key = require_shape(given, "key", (*key[:3], query[3]), f"query {list(query)}")
+    value = given.get("value", key)
+    if len(value) != 4 or value[:3] != key[:3]:
+        raise CaseError("inputs.value", f"shape {list(value)} does not fit a key of shape {list(key)}")
+    return Layout(inputs={"query": query, "key": key, "value": value}, outputs={"y": (*query[:3], value[3])})
+
+
+def multi_head(
+    tensors: Mapping[str, Any],
+    params: MultiHeadParams,
+    *,
+    scale: str = "head",
+    axis: int = -1,
+    transposed: bool = False,
+    detached: bool = False,
+) -> dict[str, Any]:
+    """Self-attention of x [N, L, dim] in every head, between four linear projections.
+
+    `scale`: scores are divided by the root of the length of a head, with `embedding` of all of them, with `none` of 1.
+    `transposed` takes the four matrices as they are stored; `axis` and `detached` are those of `attention`.
+    """
+    x, heads = tensors["x"], params.num_heads
+    n, length, width = x.shape
+
+    def projected(name: str, values: Any) -> Any:
+        weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+        return linear(values, weight, bias, transposed=transposed)
+
+    def split(values: Any) -> Any:
+        return anp.transpose(anp.reshape(values, (n, length, heads, width // heads)), (0, 2, 1, 3))
+
+    query, key, value = (split(projected(name, x)) for name in PROJECTIONS[:3])
+    divisor = {"head": width // heads, "embedding": width, "none": 1}[scale]
+    mixed = anp.transpose(attend(query, key, value, divisor, axis=axis, detached=detached), (0, 2, 1, 3))
+    return {"y": projected("out_proj", anp.reshape(mixed, (n, length, width)))}
+
+
+def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> Layout:
+    """x: (N, L, dim); weights: (dim, dim); biases: (dim,); y: as x."""
+    x = require_x(given, (3,), "(N, L, dim)")
+    if params.num_heads < 1 or x[2] % params.num_heads:
+        raise CaseError("params.num_heads", f"{params.num_heads} heads do not divide {x[2]} features evenly")
+    wanted = {f"{p}.{name}": shape for p in PROJECTIONS for name, shape in (("weight", (x[2],) * 2), ("bias", x[2:]))}
+    inputs = {name: require_shape(given, name, shape, f"x {list(x)}") for name, shape in wanted.items()}
+    return Layout(inputs={"x": x, **inputs}, outputs={"y": x})
+
+
+def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+    """Another scale of the scores, another axis of the softmax."""
+    yield Knob("scaled", {"scaled": False}, told_by=SCORES)
+    yield Knob("wrong-axis", {"axis": -2}, told_by=SCORES)
+    yield Knob("detached-statistics", {"detached": True}, told_by="an upstream gradient that is not constant")
+
+
+def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+    """Another scale of the scores, another axis of the softmax, biases left out, weights not transposed."""
+    for scale in ("none", "embedding"):
+        yield Knob("scaled", {"scale": scale}, told_by=SCORES)
+    yield Knob("wrong-axis", {"axis": -2}, told_by=SCORES)
+    yield Knob("detached-statistics", {"detached": True}, told_by="an upstream gradient that is not constant")
+    biases = tuple(f"{name}.bias" for name in PROJECTIONS if f"{name}.bias" in shapes)
+    if biases:
+        yield Knob("affine-missing", absent=biases, told_by="a bias that is not 0")
+    yield Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")
+
+
+SCALED_DOT_PRODUCT_ATTENTION = Op(
+    name="scaled_dot_product_attention",
+    summary="softmax(query key^T / sqrt(d)) value",
+    params=NoParams,
+    inputs=tuple(Input(name, Normal(), differentiable=True) for name in ("query", "key", "value")),
+    layout=attention_shapes,
+    forward=attention,
+    knobs=attention_variants,
+    terms={"detached": True},
+)
+MULTI_HEAD_ATTENTION = Op(
+    name="multi_head_attention",
+    summary="self-attention between linear projections",
+    params=MultiHeadParams,
+    inputs=(
+        Input("x", Normal(), differentiable=True),
+        *(
+            Input(f"{projection}.{name}", Normal(0.0, 0.3), differentiable=True, optional=name == "bias")
+            for projection in PROJECTIONS
+            for name in ("weight", "bias")
+        ),
+    ),
+    layout=multi_head_shapes,
+    forward=multi_head,
+    knobs=multi_head_variants,
+    terms={"detached": True},
+)

@@ -1,0 +1,101 @@
+"""Convolutions: conv2d."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import autograd.numpy as anp
+
+from parity.cases.draw import Normal, Shape
+from parity.cases.exact.matmul import matmul
+from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.primitives import part, patches
+
+
+@dataclass(frozen=True)
+class Conv2dParams:
+    """A square kernel; `out_channels` and `kernel_size` may be left out where a shape of weight is given."""
+
+    out_channels: int | None = field(default=None, metadata={"implied": True})
+    kernel_size: int | None = field(default=None, metadata={"implied": True})
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+
+
+def conv_shapes(params: Conv2dParams, given: Mapping[str, Shape]) -> Layout:
+    """x: (N, C, H, W); weight: (O, C / groups, k, k); bias: (O,); y: (N, O, H', W'), for `out_channels` O."""
+    for name, least in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)):
+        if getattr(params, name) < least:
+            raise CaseError(f"params.{name}", f"{name} must be {least} or more, not {getattr(params, name)}")
+    x = require_x(given, (4,), "(N, C, H, W)")
+    n_out, kernel = kernel_of(params, given)
+    if x[1] % params.groups or n_out % params.groups:
+        raise CaseError("params.groups", f"{params.groups} groups do not divide {x[1]} and {n_out} channels evenly")
+    reach = tuple(params.dilation * (k - 1) + 1 for k in kernel)
+    after = tuple((n + 2 * params.padding - r) // params.stride + 1 for n, r in zip(x[2:], reach, strict=True))
+    if min(after) < 1 or any(n + 2 * params.padding < r for n, r in zip(x[2:], reach, strict=True)):
+        at = f"{list(x[2:])} with a padding of {params.padding}"
+        raise CaseError("params.kernel_size", f"a kernel of {kernel[0]} is larger than {at}")
+    why = f"x {list(x)} and {n_out} channels out"
+    weight = require_shape(given, "weight", (n_out, x[1] // params.groups, *kernel), why)
+    bias = require_shape(given, "bias", (n_out,), why)
+    return Layout(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (x[0], n_out, *after)})
+
+
+def kernel_of(params: Conv2dParams, given: Mapping[str, Shape]) -> tuple[int, tuple[int, int]]:
+    """Channels out and the kernel's size, as the params say, else as the shape of weight does."""
+    weight = given.get("weight", ())
+    n_out = params.out_channels or (weight[0] if len(weight) == 4 else None)
+    size = params.kernel_size or (weight[2] if len(weight) == 4 else None)
+    if n_out is None or size is None:
+        name = "kernel_size" if n_out else "out_channels"
+        raise CaseError(f"params.{name}", f"{name} is needed, or a shape for weight: [out, in / groups, k, k]")
+    kernel = weight[2:] if len(weight) == 4 and params.kernel_size is None else (size, size)
+    return n_out, (kernel[0], kernel[1])
+
+
+def conv2d(tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = False) -> dict[str, Any]:
+    """The correlation of x with the kernel (torch.nn.functional.conv2d); `flipped` is the convolution as defined in
+    mathematics."""
+    x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
+    n_out, n_in, *kernel = weight.shape
+    seen = patches(x, tuple(kernel), params.stride, params.padding, params.dilation)
+    if flipped:
+        weight = part(weight, (slice(None), slice(None), slice(None, None, -1), slice(None, None, -1)))
+    n, high, wide = seen.shape[:3]
+    k, groups = n_in * kernel[0] * kernel[1], params.groups
+    if groups == 1:
+        y = matmul(anp.reshape(seen, (n, high, wide, k)), anp.transpose(anp.reshape(weight, (n_out, k))))
+    else:
+        rows = anp.transpose(anp.reshape(seen, (n * high * wide, groups, k)), (1, 0, 2))
+        by_group = anp.transpose(anp.reshape(weight, (groups, n_out // groups, k)), (0, 2, 1))
+        y = anp.reshape(anp.transpose(matmul(rows, by_group), (1, 0, 2)), (n, high, wide, n_out))
+    return {"y": anp.transpose(y if bias is None else y + bias, (0, 3, 1, 2))}
+
+
+def conv_variants(_params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+    """A bias left out, a kernel turned round."""
+    if "bias" in shapes:
+        yield Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0")
+    if max(shapes["weight"][2:]) > 1:
+        yield Knob("permuted-elements", {"flipped": True}, told_by="a kernel that is not symmetric")
+
+
+CONV2D = Op(
+    name="conv2d",
+    summary="correlate images with kernels, plus bias",
+    params=Conv2dParams,
+    inputs=(
+        Input("x", Normal(), differentiable=True),
+        Input("weight", Normal(), differentiable=True),
+        Input("bias", Normal(), differentiable=True, optional=True),
+    ),
+    layout=conv_shapes,
+    forward=conv2d,
+    knobs=conv_variants,
+    rounded_together=(("x",), ("x", "weight")),
+)

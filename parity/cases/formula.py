@@ -1,0 +1,102 @@
+"""Programs as formulas: `var = sum((x - mean)**2, axis=(1,)) / 64`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parity.cases.program import Program, Ref, Step, getitem, leaves
+
+INFIX: Mapping[str, tuple[str, int]] = {
+    "add": ("+", 1),
+    "subtract": ("-", 1),
+    "multiply": ("*", 2),
+    "true_divide": ("/", 2),
+    "divide": ("/", 2),
+    "matmul": ("@", 2),
+    "power": ("**", 4),
+}
+"""NumPy's functions that have a sign, with how strongly it binds."""
+SIGN, ATOM = 3, 9
+LONG = 60
+"""What is read more than once and longer than this is a line of its own."""
+
+
+def formulas(program: Program) -> list[str]:
+    """A line for each named result and each output of a program; what has no name is written out where it is read."""
+    text = Formulas(program)
+    wanted = [step for step in program.steps if text.name_of(step)]
+    return [f"{text.name_of(step)} = {text.expression(step)}" for step in wanted]
+
+
+def formula(program: Program, index: int) -> str:
+    """One value of a program in the names of its source."""
+    text = Formulas(program)
+    steps = {step.index: step for step in program.steps}
+    return text.expression(steps[index]) if index in steps else text.value(index)[0]
+
+
+class Formulas:
+    """The texts of a program's values."""
+
+    def __init__(self, program: Program) -> None:
+        self._steps = {step.index: step for step in program.steps}
+        self._names = {index: name for name, index in program.inputs.items()}
+        self._names |= {
+            index: name.replace(".", "[", 1) + "]" if "." in name else name
+            for name, (index, _) in program.options.items()
+        }
+        self._names |= {index: name for name, index in program.outputs.items() if index in self._steps}
+        self._names |= {step.index: step.label for step in program.steps if step.label}
+        reads = Counter(ref for step in program.steps for ref in step.refs)
+        for step in program.steps:
+            if step.index not in self._names and reads[step.index] > 1 and len(self.expression(step)) > LONG:
+                self._names[step.index] = f"t{step.index}"
+
+    def name_of(self, step: Step) -> str:
+        """The name of a step's result, "" where it has none."""
+        return self._names.get(step.index, "")
+
+    def value(self, index: int) -> tuple[str, int]:
+        """A value as an operand, and how strongly its outermost sign binds."""
+        return (self._names[index], ATOM) if index in self._names else self._written(self._steps[index])
+
+    def expression(self, step: Step) -> str:
+        """What a step computes."""
+        return self._written(step)[0]
+
+    def _written(self, step: Step) -> tuple[str, int]:
+        if step.name in INFIX and len(step.operands) == 2:
+            sign, strength = INFIX[step.name]
+            left, right = (self._operand(operand) for operand in step.operands)
+            space = "" if sign == "**" else " "
+            return (
+                f"{bracketed(left, strength)}{space}{sign}{space}{bracketed(right, strength + 1)}",
+                strength,
+            )
+        if step.name == "negative":
+            return f"-{bracketed(self._operand(step.operands[0]), SIGN)}", SIGN
+        if step.function is getitem:
+            return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{step.operands[1]}]", ATOM
+        operands = [self._operand(operand)[0] for operand in step.operands]
+        keywords = [f"{name}={value}" for name, value in step.keywords.items() if name != "keepdims"]
+        return f"{step.name}({', '.join(operands + keywords)})", ATOM
+
+    def _operand(self, operand: Any) -> tuple[str, int]:
+        if isinstance(operand, Ref):
+            return self.value(operand.index)
+        if isinstance(operand, (tuple, list)):
+            inside = any(isinstance(leaf, Ref) for leaf in leaves(operand))
+            texts = [self._operand(item)[0] for item in operand]
+            return (f"[{', '.join(texts)}]" if inside else str(operand)), ATOM
+        if isinstance(operand, np.ndarray):
+            return f"constant{list(operand.shape)}", ATOM
+        return (f"{operand:g}" if isinstance(operand, float) else str(operand)), ATOM
+
+
+def bracketed(text: tuple[str, int], strength: int) -> str:
+    """A text in brackets where its sign binds less than what is around it."""
+    return text[0] if text[1] >= strength else f"({text[0]})"

@@ -1,0 +1,176 @@
+"""What references need beyond NumPy: differentiable functions that are one step of a program, in any dtype."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from math import factorial
+from typing import Any
+
+import numpy as np
+from autograd.extend import defvjp
+from numpy.typing import NDArray
+
+from parity.cases.program import primitive
+
+Array = NDArray[Any]
+
+
+@primitive
+def scalar(value: Any, like: Any) -> Any:
+    """`value` in the dtype of `like`: what is computed from it alone is computed in that dtype."""
+    return np.asarray(like).dtype.type(value)
+
+
+@primitive
+def narrow(value: Any, dtype: str) -> Any:
+    """`value`, a number or an array, as `dtype` keeps it; its own dtype stays."""
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return float(np.dtype(dtype).type(value))
+    return np.asarray(value).astype(dtype).astype(value.dtype)
+
+
+@primitive
+def root(value: float) -> float:
+    """The square root of an option."""
+    return math.sqrt(value) if value >= 0 else math.nan
+
+
+def pi(like: Any) -> Any:
+    """pi in the dtype of `like`: 4 arctan(1)."""
+    return 4 * np.arctan(scalar(1, like))
+
+
+@primitive
+def part(x: Array, which: tuple[slice, ...]) -> Array:
+    """x[which]."""
+    return np.ascontiguousarray(x[which])
+
+
+@primitive
+def placed(values: Array, like: Array, which: tuple[slice, ...]) -> Array:
+    """Zeros of the shape of `like` with `values` at `which`."""
+    result = np.zeros_like(like)
+    result[which] = values
+    return result
+
+
+defvjp(part, lambda _, x, which: lambda g: placed(g, x, which), None)
+
+
+@primitive
+def rows_of(matrix: Array, index: NDArray[np.int64]) -> Array:
+    """matrix[index] along the first axis."""
+    return np.asarray(matrix[index])
+
+
+@primitive
+def scatter_rows(values: Array, index: NDArray[np.int64], n: int) -> Array:
+    """The sums [n, ...] of the `values` that have the same `index`, each in sequence."""
+    sums = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
+    flat, rows = index.ravel(), values.reshape(index.size, -1)
+    if not flat.size:
+        return sums
+    sequence = np.argsort(flat, kind="stable")
+    which = flat[sequence]
+    starts = np.flatnonzero(np.diff(which, prepend=which[0] - 1))
+    sums.reshape(n, -1)[which[starts]] = np.add.reduceat(rows[sequence], starts, axis=0)
+    return sums
+
+
+defvjp(rows_of, lambda _, matrix, index: lambda g: scatter_rows(g, index, len(matrix)), None)
+
+
+@primitive
+def entries(matrix: Array, columns: NDArray[np.int64]) -> Array:
+    """One entry of each row, [rows, 1]."""
+    return np.take_along_axis(matrix, columns[:, None], axis=1)
+
+
+@primitive
+def spread_entries(values: Array, matrix: Array, columns: NDArray[np.int64]) -> Array:
+    """Zeros of the shape of `matrix`, with a value [rows, 1] at one column of each row."""
+    result = np.zeros_like(matrix)
+    np.put_along_axis(result, columns[:, None], values, axis=1)
+    return result
+
+
+defvjp(entries, lambda _, matrix, columns: lambda g: spread_entries(g, matrix, columns), None)
+
+
+@primitive
+def patches(x: Array, kernel: tuple[int, int], stride: int, padding: int, dilation: int = 1) -> Array:
+    """What a kernel sees of images with zeros around them: (N, C, H, W) to (N, H', W', C, *kernel)."""
+    around = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    reach = tuple(dilation * (k - 1) + 1 for k in kernel)
+    windows = np.lib.stride_tricks.sliding_window_view(around, reach, (2, 3))
+    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    return np.ascontiguousarray(windows.transpose(0, 2, 3, 1, 4, 5))
+
+
+@primitive
+def from_patches(g: Array, x: Array, stride: int, padding: int, dilation: int) -> Array:
+    """The sums over the patches in which each pixel of `x` is seen."""
+    (h, w), (high, wide) = x.shape[2:], g.shape[1:3]
+    sums = np.zeros((*x.shape[:2], h + 2 * padding, w + 2 * padding), g.dtype)
+    by_offset = g.transpose(0, 3, 4, 5, 1, 2)
+    for i in range(g.shape[4]):
+        for j in range(g.shape[5]):
+            top, left = i * dilation, j * dilation
+            rows, columns = slice(top, top + stride * high, stride), slice(left, left + stride * wide, stride)
+            sums[:, :, rows, columns] += by_offset[:, :, i, j]
+    return sums[:, :, padding : padding + h, padding : padding + w]
+
+
+def _patches_vjp(_ans: Any, x: Any, _kernel: Any, stride: int, padding: int, dilation: int = 1) -> Any:
+    return lambda g: from_patches(g, x, stride, padding, dilation)
+
+
+defvjp(patches, _patches_vjp, None, None, None, None)
+
+
+STEPS = 128
+REACH = 7
+"""erf is expanded around k / STEPS; it is 1 in every dtype beyond REACH."""
+
+
+@primitive
+def erf(x: Array) -> Array:
+    """The error function, by its Taylor series around the nearest of `STEPS` points per unit."""
+    kind = x.dtype.type
+    size = np.minimum(np.abs(x), kind(REACH))
+    nearest = np.rint(np.nan_to_num(size) * kind(STEPS)).astype(np.intp)
+    rest = size - nearest.astype(x.dtype) / kind(STEPS)
+    *lower, value = (c[nearest] for c in coefficients(x.dtype))
+    for coefficient in reversed(lower):
+        value = value * rest + coefficient
+    return np.asarray(np.copysign(value, x))
+
+
+defvjp(erf, lambda _, x: lambda g: g * np.exp(-x * x) * (2 / np.sqrt(pi(x))))
+
+
+@cache
+def coefficients(dtype: np.dtype[Any]) -> tuple[NDArray[Any], ...]:
+    """The Taylor coefficients [points] of erf by order, as many as `dtype` needs, computed in longdouble.
+
+    The derivatives are exp(-x^2) times Hermite polynomials (Abramowitz and Stegun, 7.1.19), whose recurrence is
+    H[n + 1] = 2 x H[n] - 2 n H[n - 1]; at most sqrt(n! 2^n) times a constant near 1 (22.14.17).
+    """
+    x = np.arange(REACH * STEPS + 1, dtype=np.longdouble) / STEPS
+    slope = 2 / np.sqrt(pi(x)) * np.exp(-x * x)
+    terms, hermite, before, n = [series(x)], np.ones_like(x), np.zeros_like(x), 1
+    while (2**n / factorial(n)) ** 0.5 / (2 * STEPS) ** n > float(np.finfo(dtype).eps) / 8:
+        terms.append((-1) ** (n - 1) * hermite * slope / factorial(n))
+        hermite, before, n = 2 * x * hermite - 2 * (n - 1) * before, hermite, n + 1
+    return tuple(values.astype(dtype) for values in terms)
+
+
+def series(x: NDArray[Any]) -> NDArray[Any]:
+    """erf by a series of positive terms (Abramowitz and Stegun, 7.1.6), to the last digit for 0 <= x <= REACH."""
+    term, value, n = x.copy(), x.copy(), 0
+    while np.any(term > value * np.finfo(x.dtype).eps / 8):
+        n += 1
+        term = term * 2 * x * x / (2 * n + 1)
+        value = value + term
+    return np.asarray(np.minimum(2 / np.sqrt(pi(x)) * np.exp(-x * x) * value, 1))

@@ -1,0 +1,537 @@
+"""An op's reference as a program: a flat list of steps that can be evaluated, printed and changed.
+
+`trace` runs a reference once on stand-ins for its tensors and options, through HIPS autograd where gradients are
+wanted, and writes down every NumPy call: those of the forward pass, and those that the rules of reverse-mode
+differentiation make of it. A step knows its function, its operands (other steps, inputs, options, constants) and the
+name that the source gives its result; `grad of h` is the gradient that flows back into `h`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property, wraps
+from types import FrameType
+from typing import Any
+
+import autograd.numpy  # noqa: F401 - registers NumPy's functions with autograd
+import numpy as np
+from autograd.core import VJPNode, VSpace, backward_pass
+from autograd.extend import primitive as autograd_primitive
+from autograd.numpy.numpy_boxes import ArrayBox
+from autograd.tracer import getval, isbox, new_box, notrace_primitives, trace_stack
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+Tensors = Mapping[str, Array]
+
+
+class TraceError(TypeError):
+    """A reference does something that cannot be written down as a step: it branches on data, or leaves NumPy."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value with this number: an input, an option or the result of a step."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: `function(*operands, **keywords)`, whose result is value `index`.
+
+    Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source,
+    "" where it has none; `backward` says that the step belongs to the gradients.
+    """
+
+    index: int
+    function: Callable[..., Any]
+    operands: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+    backward: bool = False
+
+    @property
+    def name(self) -> str:
+        """The function's name: `multiply`, `sum`, `matmul`."""
+        return str(getattr(self.function, "__name__", self.function))
+
+    @property
+    def refs(self) -> tuple[int, ...]:
+        """The numbers of the values that it reads."""
+        return tuple(leaf.index for leaf in leaves(self.operands) if isinstance(leaf, Ref))
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of a reference for one set of shapes.
+
+    `inputs` are the values that tensors go into (`x`, and `grad.y` for the gradient of an output), `options` those of
+    the op's numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`).
+    """
+
+    inputs: Mapping[str, int]
+    options: Mapping[str, tuple[int, float]]
+    steps: tuple[Step, ...]
+    outputs: Mapping[str, int]
+
+    def run(
+        self,
+        tensors: Tensors,
+        dtype: DTypeLike,
+        *,
+        options: Mapping[str, float] | None = None,
+        functions: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    ) -> dict[str, Array]:
+        """The outputs for `tensors`, computed in `dtype`; integers stay integers.
+
+        `options` gives numbers of the op other values, `functions` replaces the function of every step that has it.
+        """
+        kind, instead, numbers = np.dtype(dtype), functions or {}, options or {}
+        values: list[Any] = [None] * self.size
+        for name, index in self.inputs.items():
+            values[index] = in_dtype(np.asarray(tensors[name]), kind)
+        for name, (index, number) in self.options.items():
+            values[index] = numbers.get(name, number)
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                values[step.index] = call(
+                    instead.get(step.function, step.function), filled(step.operands, values, kind), step.keywords
+                )
+                for index in self._last_used.get(step.index, ()):
+                    values[index] = None
+        return {name: np.asarray(values[index]) for name, index in self.outputs.items()}
+
+    @cached_property
+    def size(self) -> int:
+        """How many values there are."""
+        indices = [*self.inputs.values(), *(i for i, _ in self.options.values()), *(s.index for s in self.steps)]
+        return max(indices, default=-1) + 1
+
+    @cached_property
+    def _last_used(self) -> dict[int, list[int]]:
+        """The values that nothing reads after a step, by that step."""
+        last = {ref: step.index for step in self.steps for ref in step.refs}
+        kept = set(self.outputs.values())
+        freed: dict[int, list[int]] = {}
+        for ref, index in last.items():
+            if ref not in kept:
+                freed.setdefault(index, []).append(ref)
+        return freed
+
+    def step(self, label: str) -> Step:
+        """The step whose result has this label; KeyError where none has, or several have."""
+        matching = [step for step in self.steps if step.label == label]
+        if len(matching) != 1:
+            raise KeyError(f"{len(matching)} steps are called {label!r}")
+        return matching[0]
+
+    def with_step(self, changed: Step) -> Program:
+        """The program with another step in the place of the one with the same number."""
+        if all(step.index != changed.index for step in self.steps):
+            raise KeyError(f"there is no step {changed.index}")
+        return replace(self, steps=tuple(changed if s.index == changed.index else s for s in self.steps))
+
+    def needed(self, outputs: Sequence[str] | None = None) -> Program:
+        """The program with nothing but what these outputs (by default all) follow from."""
+        kept = {n: i for n, i in self.outputs.items() if outputs is None or n in outputs}
+        wanted = set(kept.values())
+        for step in reversed(self.steps):
+            if step.index in wanted:
+                wanted.update(step.refs)
+        return replace(self, steps=tuple(s for s in self.steps if s.index in wanted), outputs=kept)
+
+
+PYTHON: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.true_divide: operator.truediv,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.sqrt: math.sqrt,
+}
+"""Arithmetic of options is that of Python's floats, so that a result takes on the dtype of the tensor it meets."""
+
+
+def call(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """The function's result; of Python's numbers alone it is one."""
+    if not all(type(item) in (int, float, bool) for item in operands) or not operands:
+        return function(*operands, **keywords)
+    try:
+        return PYTHON.get(function, function)(*operands, **keywords)
+    except (ArithmeticError, ValueError):
+        return float(function(*operands, **keywords))  # inf and nan, as for arrays
+
+
+def in_dtype(values: Array, kind: np.dtype[Any]) -> Array:
+    """Floating-point values in the dtype; all others as they are."""
+    return values.astype(kind, copy=False) if values.dtype.kind == "f" else values
+
+
+def filled(operands: Any, values: Sequence[Any], kind: np.dtype[Any]) -> Any:
+    """Operands with values in the place of references, and floating-point constants in the dtype."""
+    if isinstance(operands, Ref):
+        return values[operands.index]
+    if isinstance(operands, (tuple, list)):
+        return type(operands)(filled(item, values, kind) for item in operands)
+    return in_dtype(operands, kind) if isinstance(operands, np.ndarray) else operands
+
+
+def leaves(operands: Any) -> Iterator[Any]:
+    """Operands, those of inner sequences one by one."""
+    if isinstance(operands, (tuple, list)):
+        for item in operands:
+            yield from leaves(item)
+    else:
+        yield operands
+
+
+# Tracing.
+
+
+class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """A stand-in for an array or an option: what is done with it is written down in its `tape`."""
+
+    __array_priority__ = 50.0
+
+    def __init__(self, tape: Tape, value: Any, index: int) -> None:
+        self.tape, self.value, self.index = tape, value, index
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if any(map(isbox, inputs)):
+            return NotImplemented
+        if method != "__call__":
+            raise TraceError(f"np.{ufunc.__name__}.{method} cannot be a step; use a function of NumPy")
+        return self.tape.record(ufunc, inputs, keywords)
+
+    def __array_function__(
+        self, function: Callable[..., Any], _types: Any, operands: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        if function in ABOUT_SHAPES:
+            return function(*(concrete(item) for item in operands), **keywords)
+        return self.tape.record(function, tuple(operands), keywords)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return np.shape(self.value)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return np.ndim(self.value)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.size(self.value))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return np.asarray(self.value).dtype
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - NumPy's name
+        """The axes in reverse order."""
+        return np.transpose(self)  # type: ignore[call-overload]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tape.record(getitem, (self, index), {})
+
+    def __bool__(self) -> bool:
+        if isinstance(self.value, (bool, int, float)):
+            return bool(self.value)
+        raise TraceError("a reference must not branch on the values of tensors; use np.where")
+
+    def __float__(self) -> float:
+        raise TraceError("a reference must not turn an option or a tensor into a float")
+
+    def reshape(self, *shape: Any) -> Any:
+        """np.reshape."""
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[call-overload]
+
+    def max(self, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+        """np.max."""
+        limit = {} if initial is None else {"initial": initial}
+        return np.max(self, axis=axis, keepdims=keepdims, **limit)  # type: ignore[call-overload]
+
+    def __iadd__(self, other: Any) -> Any:
+        return self + other
+
+
+ABOUT_SHAPES = frozenset((np.shape, np.ndim, np.size, np.result_type, np.iscomplexobj, np.isscalar))
+
+
+def getitem(values: Any, index: Any) -> Any:
+    """values[index]."""
+    return values[index]
+
+
+def concrete(item: Any) -> Any:
+    """The array behind a stand-in."""
+    return item.value if isinstance(item, Traced) else item
+
+
+@dataclass
+class Tape:
+    """What is written down while a reference runs."""
+
+    values: list[Any] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    labels: dict[int, str] = field(default_factory=dict)
+    backward: bool = False
+    kind: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+
+    def stand_in(self, value: Any) -> Traced:
+        """A stand-in for a new value."""
+        self.values.append(value)
+        return Traced(self, value, len(self.values) - 1)
+
+    def record(self, function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Compute a step and write it down; a sum over axes of length 1 is no step."""
+        if function is np.sum and sums_nothing(operands[0], keywords):
+            return operands[0]
+        function, operands, keywords = as_broadcast(function, operands, keywords)
+        operands = tuple(constant(function, item, self.kind) for item in operands)
+        value = call(function, plain(operands), plain(keywords))
+        value = value.item() if isinstance(value, np.bool_) else value
+        result = self.stand_in(value)
+        self.steps.append(Step(result.index, function, referred(operands), dict(keywords), backward=self.backward))
+        return result
+
+
+def sums_nothing(operand: Any, keywords: Mapping[str, Any]) -> bool:
+    """Whether a sum keeps the axes it sums over, and all of them have length 1."""
+    axis = keywords.get("axis")
+    axes = range(np.ndim(concrete(operand))) if axis is None else np.atleast_1d(axis)
+    return bool(keywords.get("keepdims")) and all(operand.shape[i] == 1 for i in axes)
+
+
+def as_broadcast(
+    function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    """autograd repeats a gradient by adding an array of zeros: that is a broadcast."""
+    if function is np.add and isinstance(operands[1], np.ndarray) and operands[1].ndim and not operands[1].any():
+        shape = np.broadcast_shapes(np.shape(concrete(operands[0])), operands[1].shape)
+        return np.broadcast_to, (operands[0], shape), {}
+    return function, operands, keywords
+
+
+def constant(function: Callable[..., Any], item: Any, kind: np.dtype[Any]) -> Any:
+    """An operand that is no stand-in: a shape is a tuple, a tensor of zeros to choose from is 0."""
+    if not isinstance(item, np.ndarray):
+        return item
+    if function in (np.reshape, np.broadcast_to):
+        return tuple(item.tolist())
+    return 0.0 if function is np.where and item.dtype.kind == "f" and not item.any() else in_dtype(item, kind)
+
+
+def plain(item: Any) -> Any:
+    """Arrays in the place of stand-ins."""
+    if isinstance(item, (tuple, list)):
+        return type(item)(map(plain, item))
+    if isinstance(item, Mapping):
+        return {key: plain(value) for key, value in item.items()}
+    return concrete(item)
+
+
+def referred(item: Any) -> Any:
+    """References in the place of stand-ins."""
+    if isinstance(item, (tuple, list)):
+        return tuple(map(referred, item)) if isinstance(item, tuple) else list(map(referred, item))
+    if isbox(item):
+        raise TraceError("a tensor that gradients flow to reached a function that autograd does not know")
+    return Ref(item.index) if isinstance(item, Traced) else item
+
+
+class TracedSpace(VSpace):  # type: ignore[misc]  # autograd has no types
+    """How gradients of stand-ins are added up."""
+
+    def __init__(self, value: Traced) -> None:
+        self.shape, self.dtype = value.shape, value.dtype
+
+    def _add(self, one: Any, other: Any) -> Any:
+        return one + other
+
+    _mut_add = _add
+
+
+class NamedNode(VJPNode):  # type: ignore[misc]  # autograd has no types
+    """A node of autograd's graph that labels the gradient which flows back into it."""
+
+    __slots__ = ()
+    vjp: Any
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, parent_argnums: Any, parents: Any) -> None:
+        super().__init__(value, fun, args, kwargs, parent_argnums, parents)
+        inner = self.vjp
+
+        def vjp(gradient: Any) -> Any:
+            label = value.tape.labels.get(value.index)
+            if label and isinstance(gradient, Traced):
+                value.tape.labels.setdefault(gradient.index, f"grad of {label}")
+            return inner(gradient)
+
+        self.vjp = vjp
+
+
+ArrayBox.register(Traced)
+VSpace.register(Traced, TracedSpace)
+notrace_primitives[NamedNode] = notrace_primitives[VJPNode]
+
+Reference = Callable[..., Mapping[str, Any]]
+
+
+def trace(
+    reference: Reference,
+    tensors: Tensors,
+    params: Any = None,
+    *,
+    differentiable: Sequence[str] = (),
+    gradients: Tensors | None = None,
+    regroup: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> tuple[Program, dict[str, Array]]:
+    """The program of `reference(tensors, params)` and what it computes for these tensors, in their dtype.
+
+    `params` is a dataclass; its floats become options. `gradients` are those of outputs, by output name: with them the
+    program also has `grad.<input>` for every input in `differentiable`. `regroup` and `flatten` go between tensors by
+    name and what the reference takes and returns (lists). Raises TraceError for what no program can say.
+    """
+    floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
+    tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))
+    stand_ins = {name: tape.stand_in(np.asarray(value)) for name, value in tensors.items()}
+    arriving = {name: tape.stand_in(np.asarray(value)) for name, value in (gradients or {}).items()}
+    inputs = {name: item.index for name, item in stand_ins.items()}
+    inputs |= {f"grad.{name}": item.index for name, item in arriving.items()}
+    tape.labels = {index: name for name, index in inputs.items()}
+    options: dict[str, tuple[int, float]] = {}
+    traced_params = TracedParams(params, tape, options)
+
+    def forward(given: Mapping[str, Any]) -> dict[str, Any]:
+        with named(tape):
+            return dict(flatten(reference(regroup(given), traced_params)))
+
+    names = [name for name in differentiable if name in stand_ins]
+    with np.errstate(all="ignore"):
+        outputs = differentiated(forward, tape, stand_ins, names, arriving) if arriving else forward(stand_ins)
+    outputs = {
+        name: item if isinstance(item, Traced) else tape.stand_in(np.asarray(item)) for name, item in outputs.items()
+    }
+    steps = tuple(replace(step, label=label) for step, label in zip(tape.steps, labels(tape, outputs), strict=True))
+    program = Program(inputs, options, steps, {name: item.index for name, item in outputs.items()}).needed()
+    return program, {name: np.asarray(item.value) for name, item in outputs.items()}
+
+
+def differentiated(
+    forward: Callable[[Mapping[str, Any]], dict[str, Any]],
+    tape: Tape,
+    stand_ins: Mapping[str, Traced],
+    names: Sequence[str],
+    arriving: Mapping[str, Traced],
+) -> dict[str, Any]:
+    """The outputs of `forward`, and `grad.<name>` for the inputs `names`, from the gradients of outputs that arrive."""
+    collected: dict[str, Any] = {}
+    with trace_stack.new_trace() as level:
+        roots = {name: NamedNode.new_root() for name in names}
+        for name, root in roots.items():
+            root.vjp = lambda gradient, name=name: collected.update({name: gradient}) or ()
+        boxes = {name: new_box(stand_ins[name], level, root) for name, root in roots.items()}
+        outputs = forward({**stand_ins, **boxes})
+    ends = [(outputs[name]._node, gradient) for name, gradient in arriving.items() if isbox(outputs[name])]
+    tape.backward = True
+    if ends:
+        last = NamedNode.new_root()
+        last.parents = [node for node, _ in ends]
+        last.vjp = lambda _: [gradient for _, gradient in ends]
+        backward_pass(None, last)
+    gradients = {f"grad.{name}": collected.get(name) for name in names}
+    zeros = {f"grad.{n}": tape.record(np.zeros_like, (stand_ins[n],), {}) for n in names if n not in collected}
+    return {**{name: getval(item) for name, item in outputs.items()}, **gradients, **zeros}
+
+
+class TracedParams:
+    """An op's params whose floats are stand-ins: everything else of them is as it was."""
+
+    def __init__(self, params: Any, tape: Tape, options: dict[str, tuple[int, float]]) -> None:
+        self._params = params
+        numbers = vars(params) if is_dataclass(params) else {}
+        for name, value in numbers.items():
+            if isinstance(value, float):
+                setattr(self, name, option(name, value, tape, options))
+            elif isinstance(value, tuple) and value and all(isinstance(item, float) for item in value):
+                setattr(self, name, tuple(option(f"{name}.{i}", v, tape, options) for i, v in enumerate(value)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._params, name)
+
+
+def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, float]]) -> Traced:
+    """The stand-in of a number of the op."""
+    item = tape.stand_in(value)
+    options[name] = (item.index, value)
+    tape.labels[item.index] = name
+    return item
+
+
+# Names.
+
+ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
+
+
+@contextmanager
+def named(tape: Tape) -> Iterator[None]:
+    """Inside, whatever a function of the reference assigns to a local variable is labelled with its name."""
+
+    def on_event(frame: FrameType, event: str, _argument: Any) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event != "return" or module == __name__ or module.partition(".")[0] in ELSEWHERE:
+            return
+        code = frame.f_code
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for name, item in frame.f_locals.items():
+            value = getval(item)
+            if isinstance(value, Traced) and value.tape is tape and name not in parameters:
+                tape.labels.setdefault(value.index, name)
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def labels(tape: Tape, outputs: Mapping[str, Traced]) -> Iterator[str]:
+    """The label of every step: its name in the source where no other value has it, else that of an output, else ""."""
+    counts = Counter(tape.labels.values())
+    of_outputs = {item.index: name for name, item in outputs.items()}
+    for step in tape.steps:
+        label = tape.labels.get(step.index, "")
+        yield label if counts[label] == 1 else of_outputs.get(step.index, "")
+
+
+def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of arrays one step of programs, and a primitive of autograd, whose rule `defvjp` gives."""
+
+    @autograd_primitive  # type: ignore[untyped-decorator]
+    @wraps(function)
+    def recorded(*operands: Any, **keywords: Any) -> Any:
+        stand_in = next((item for item in leaves(operands) if isinstance(item, Traced)), None)
+        if stand_in is None:
+            return function(*operands, **keywords)
+        return stand_in.tape.record(function, operands, keywords)
+
+    recorded.raw = function
+    return recorded  # type: ignore[no-any-return]
