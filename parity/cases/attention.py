@@ -38,7 +38,7 @@ def softmax(x: Any, axis: int = -1, *, detached: bool = False) -> Any:
 
 def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, detached: bool = False) -> Any:
     """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]."""
-    scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, getval(query)))
+    scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
     return matmul(softmax(scores, axis, detached=detached), value)
 
 

@@ -21,6 +21,8 @@ INFIX: Mapping[str, tuple[str, int]] = {
 }
 """NumPy's functions that have a sign, with how strongly it binds."""
 SIGN, ATOM = 3, 9
+UNSEEN = frozenset(("in_dtype_of", "broadcast_to"))
+"""Steps that change neither numbers nor their order: their operand is shown."""
 LONG = 60
 """What is read more than once and longer than this is a line of its own."""
 
@@ -49,8 +51,9 @@ class Formulas:
             index: name.replace(".", "[", 1) + "]" if "." in name else name
             for name, (index, _) in program.options.items()
         }
-        self._names |= {index: name for name, index in program.outputs.items() if index in self._steps}
         self._names |= {step.index: step.label for step in program.steps if step.label}
+        results = {index: name for name, index in program.outputs.items() if index in self._steps}
+        self._names |= {i: f"new {name}" if name in program.inputs else name for i, name in results.items()}
         reads = Counter(ref for step in program.steps for ref in step.refs)
         for step in program.steps:
             if step.index not in self._names and reads[step.index] > 1 and len(self.expression(step)) > LONG:
@@ -79,10 +82,12 @@ class Formulas:
             )
         if step.name == "negative":
             return f"-{bracketed(self._operand(step.operands[0]), SIGN)}", SIGN
+        if step.name in UNSEEN:
+            return self._operand(step.operands[0])
         if step.function is getitem:
             return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{step.operands[1]}]", ATOM
         operands = [self._operand(operand)[0] for operand in step.operands]
-        keywords = [f"{name}={value}" for name, value in step.keywords.items() if name != "keepdims"]
+        keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
         return f"{step.name}({', '.join(operands + keywords)})", ATOM
 
     def _operand(self, operand: Any) -> tuple[str, int]:
@@ -100,3 +105,8 @@ class Formulas:
 def bracketed(text: tuple[str, int], strength: int) -> str:
     """A text in brackets where its sign binds less than what is around it."""
     return text[0] if text[1] >= strength else f"({text[0]})"
+
+
+def shown(name: str, value: Any) -> bool:
+    """Whether a keyword says more than how a result is laid out."""
+    return name not in ("keepdims", "order") and value is not None

@@ -46,7 +46,7 @@ def cross_entropy(tensors: Mapping[str, Any], params: CrossEntropyParams, *, red
     shifted = logits - getval(logits).max(axis=1, keepdims=True)
     losses = anp.log(total(anp.exp(shifted), (1,))) - entries(shifted, np.where(counted, target, 0))
     kept = anp.where(np.reshape(counted, (-1, 1)), losses, 0.0)
-    n_counted = np.sum(np.where(counted, scalar(1, getval(x)), 0.0))
+    n_counted = np.sum(np.where(counted, scalar(1, x), 0.0))
     divisors = {"mean": n_counted, "sum": 1, "all": target.shape[0]}
     return {"y": total(kept, (0, 1)).reshape(()) / divisors[reduction or params.reduction]}
 

@@ -82,7 +82,7 @@ def statistics(
         moments = welford(getval(x), axes)
         mean, var = mean + (moments[0] - getval(mean)), var + (moments[1] - getval(var))
     if variance_sum or ddof:
-        var = var * (n if variance_sum else unbiasing(n, ddof, getval(x)))
+        var = var * (n if variance_sum else unbiasing(n, ddof, x))
     return (mean, var) if errors is None else (mean + errors[0], var + errors[1])
 
 
@@ -277,8 +277,8 @@ def batch_reference(
     moments = tuple(anp.reshape(values, groups.affine) for values in running)
     if params.training:
         mean, var = statistics(x, groups.axes, **own)
-        unbiased = var * unbiasing(count(x.shape, groups.axes), running_ddof, getval(x))
-        share = scalar(1 - params.momentum if momentum_complement else params.momentum, getval(x))
+        unbiased = var * unbiasing(count(x.shape, groups.axes), running_ddof, x)
+        share = scalar(1 - params.momentum if momentum_complement else params.momentum, x)
         batch = anp.reshape(getval(mean), (-1,)), anp.reshape(getval(unbiased), (-1,))
         running = (1 - share) * running[0] + share * batch[0], (1 - share) * running[1] + share * batch[1]
     if params.training if batch_statistics is None else batch_statistics:

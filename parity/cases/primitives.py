@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from autograd.extend import defvjp
+from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.program import primitive
@@ -16,9 +17,14 @@ from parity.cases.program import primitive
 Array = NDArray[Any]
 
 
-@primitive
 def scalar(value: Any, like: Any) -> Any:
     """`value` in the dtype of `like`: what is computed from it alone is computed in that dtype."""
+    return in_dtype_of(getval(value), getval(like))
+
+
+@primitive
+def in_dtype_of(value: Any, like: Any) -> Any:
+    """`scalar` of what no gradient flows to."""
     return np.asarray(like).dtype.type(value)
 
 

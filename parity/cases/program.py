@@ -488,6 +488,8 @@ def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, fl
 # Names.
 
 ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
+OWN = frozenset((__name__, "parity.cases.op"))
+"""Modules whose local variables are no names of a reference."""
 
 
 @contextmanager
@@ -496,7 +498,7 @@ def named(tape: Tape) -> Iterator[None]:
 
     def on_event(frame: FrameType, event: str, _argument: Any) -> None:
         module = frame.f_globals.get("__name__", "")
-        if event != "return" or module == __name__ or module.partition(".")[0] in ELSEWHERE:
+        if event != "return" or module in OWN or module.partition(".")[0] in ELSEWHERE:
             return
         code = frame.f_code
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
