@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from parity.training.worker.trainer import Trainer
 
 
+PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
+"""Composed ops, and the ops that they call; a user's function of such a name takes part."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One op to compute.
@@ -110,6 +114,14 @@ class Adapter:
         if function is None:
             raise Unsupported(f"{type(self).__name__} has no method for {op}")
         return function  # type: ignore[no-any-return]
+
+    def adopt(self, own: Callable[[str], Callable[..., Any] | None]) -> None:
+        """Let the user's functions, `own(name)`, take part in composed ops."""
+        for name in {part for parts in PARTS.values() for part in parts}:
+            vars(self).pop(name, None)
+            function = own(name)
+            if function is not None:
+                setattr(self, name, function)
 
     def trainer(self, job: TrainJob) -> Trainer:
         """What trains in this mode; raises Unsupported where nothing does."""

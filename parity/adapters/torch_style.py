@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.adapters.base import Adapter
@@ -44,6 +44,73 @@ class TorchStyleAdapter(Adapter):
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.linear(x, weight, bias)
+
+    def conv2d(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> Any:
+        return self.framework.nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+    def avg_pool2d(self, x: Any, kernel_size: int) -> Any:
+        return self.framework.nn.functional.avg_pool2d(x, kernel_size, kernel_size)
+
+    def flatten(self, x: Any) -> Any:
+        return self.framework.flatten(x, 1)
+
+    def embedding(self, x: Any, weight: Any) -> Any:
+        return self.framework.nn.functional.embedding(x, weight)
+
+    def position_embedding(self, x: Any, weight: Any) -> Any:
+        positions = self.framework.arange(x.shape[-2], device=x.device)
+        return x + self.framework.nn.functional.embedding(positions, weight)
+
+    def relu(self, x: Any) -> Any:
+        return self.framework.nn.functional.relu(x)
+
+    def gelu(self, x: Any, approximate: str = "none") -> Any:
+        return self.framework.nn.functional.gelu(x, approximate=approximate)
+
+    def tanh(self, x: Any) -> Any:
+        return self.framework.nn.functional.tanh(x)
+
+    def silu(self, x: Any) -> Any:
+        return self.framework.nn.functional.silu(x)
+
+    def sigmoid(self, x: Any) -> Any:
+        return self.framework.nn.functional.sigmoid(x)
+
+    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+        return self.framework.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
+        n, length, _ = x.shape
+        query, key, value = (
+            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
+        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+
+    def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
+        return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
+
+    def heads_first(self, x: Any) -> Any:
+        """[N, L, heads, d] to [N, heads, L, d], or back."""
+        return x.transpose(1, 2)
+
+    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
+        function = self.framework.nn.functional.cross_entropy
+        x, target = x.reshape((-1, x.shape[-1])), target.reshape((-1,))
+        return function(x, target, ignore_index=ignore_index, reduction=reduction)
+
+    def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         parameters = self.parameters_with(grads)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from parity.cases.draw import Shape
+from parity.training.layers import Function
 from parity.training.spec import Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
 
 
@@ -18,28 +19,29 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
     tensors = [Parameter(name, shapes[name]) for name in recipe["parameters"]]
     tensors += [Parameter(name, shapes[name], trained=False) for name in recipe["buffers"]]
     return Training(
-        layers=layers_of(recipe["layers"], tensors),
+        layers=tuple(layer_of(message, {p.name: p for p in tensors}) for message in recipe["layers"]),
         data=Data("", 0, (), ()),
         optimizer=recipe["optimizer"],
         groups=tuple(Group(tuple(g["parameters"]), read(g["options"])) for g in recipe["groups"]),
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
-        loss=Loss(recipe["loss"]),
+        loss=Loss(recipe["loss"]["op"]),
         schedule=Schedule(schedule.pop("name"), read(schedule)),
         clip=None if recipe["clip"] is None else Clip(**recipe["clip"]),
         accumulation=recipe["accumulation"],
     )
 
 
-def layers_of(messages: Sequence[Mapping[str, Any]], tensors: Sequence[Parameter]) -> tuple[Layer, ...]:
-    """Layers with their own weights, which are those under their names; one that holds layers has none."""
-    found = []
-    for message in messages:
-        options = {key: value for key, value in message.items() if key not in ("kind", "name", "layers")}
-        inner = layers_of(message.get("layers", ()), tensors)
-        own = () if inner else tuple(p for p in tensors if p.name.startswith(f"{message['name']}."))
-        found.append(Layer(message["kind"], message["name"], options, inner, own))
-    return tuple(found)
+def layer_of(message: Mapping[str, Any], tensors: Mapping[str, Parameter]) -> Layer:
+    """A layer with its own weights; one that holds layers has none."""
+    op, options = message["op"], read(message["params"])
+    own = tuple(tensors[name] for name in message["tensors"].values() if name is not None)
+    if op in get_args(Function):
+        return Layer("activation", message["name"], {"function": op})
+    if op == "conv2d":
+        options["kernel_size"] = own[0].shape[-1]
+    inner = tuple(layer_of(item, tensors) for item in message.get("layers", ()))
+    return Layer(op, message["name"], options, inner, own)
 
 
 def read(options: Mapping[str, Any]) -> dict[str, Any]:

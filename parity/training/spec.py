@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Shape
 
 TRAIN = "train"
@@ -155,9 +156,9 @@ def message(training: Training) -> dict[str, Any]:
         "layers": [layer_message(layer) for layer in training.layers],
         "parameters": [p.name for p in training.parameters],
         "buffers": [p.name for p in training.buffers],
-        "loss": training.loss.name,
+        "loss": op_message(training.loss.name, {}),
         "optimizer": training.optimizer,
-        "groups": [{"parameters": list(g.parameters), "options": plain(g.options)} for g in training.groups],
+        "groups": [group_message(training.optimizer, group) for group in training.groups],
         "schedule": {"name": training.schedule.name, **plain(training.schedule.options)},
         "clip": None if training.clip is None else vars(training.clip),
         "accumulation": training.accumulation,
@@ -166,10 +167,52 @@ def message(training: Training) -> dict[str, Any]:
     }
 
 
+PARAMS: Mapping[str, Mapping[str, Any]] = {
+    "conv2d": {"stride": 1, "padding": 0, "dilation": 1, "groups": 1},
+    "layer_norm": {"normalized_shape": None, "eps": 1e-5},
+    "batch_norm": {"training": True, "momentum": 0.1, "eps": 1e-5},
+    "gelu": {"approximate": "none"},
+    "avg_pool2d": {"kernel_size": None},
+    "multi_head_attention": {"num_heads": None},
+    "cross_entropy": {"ignore_index": -100, "reduction": "mean"},
+    "mse_loss": {"reduction": "mean"},
+}
+"""The params of the op of a layer or a loss, with their defaults."""
+
+
+def op_message(op: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """An op as a worker is told of it, as in the request `run`: `droppable` are the params at their default."""
+    params = {name: options.get(name, default) for name, default in PARAMS.get(op, {}).items()}
+    return {
+        "op": op,
+        "params": plain(params),
+        "droppable": [name for name, value in params.items() if value == PARAMS[op][name]],
+    }
+
+
 def layer_message(layer: Layer) -> dict[str, Any]:
-    """A layer as a worker is told of it: its options beside its `kind` and `name`."""
+    """A layer as a worker is told of it: an op, and the names of its tensors (None for one that is switched off).
+
+    A residual, which is no op, has `layers`.
+    """
+    op = layer.options["function"] if layer.kind == "activation" else layer.kind
+    tensors = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
+    absent = {"bias": None} if layer.options.get("bias") is False else {}
     inner = {"layers": [layer_message(item) for item in layer.layers]} if layer.layers else {}
-    return {"kind": layer.kind, "name": layer.name, **plain(layer.options), **inner}
+    return {**op_message(op, layer.options), "name": layer.name, "tensors": {**tensors, **absent}, **inner}
+
+
+def group_message(optimizer: str, group: Group) -> dict[str, Any]:
+    """A group as a worker is told of it, with the `states` that the optimizer keeps, and those that are `absent`."""
+    op = OPS[optimizer]
+    kept = op.layout(op.params(**group.options), {"param": (1,)}).inputs
+    states = {item.name: item.name in kept for item in op.inputs if item.name not in ("param", "grad")}
+    return {
+        "parameters": list(group.parameters),
+        "options": plain(group.options),
+        "states": [name for name, is_kept in states.items() if is_kept],
+        "absent": [name for name, is_kept in states.items() if not is_kept],
+    }
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,9 @@ def read_job(backend: Backend, request: Message) -> Job:
 
 
 def read_array(path: str, dtype: str) -> Any:
-    """A stored tensor in `dtype`, in memory of its own."""
-    return np.load(path, allow_pickle=False).astype(dtype, copy=False)
+    """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
+    array = np.load(path, allow_pickle=False)
+    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype, copy=False)
 
 
 def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:

@@ -122,6 +122,7 @@ def load(backend: Backend, request: Message) -> Message:
     """Run the user's file."""
     try:
         backend.user_ops.load(request["path"], request["wanted"])
+        backend.adapter.adopt(backend.user_ops.own)
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}
     return {"ok": True}

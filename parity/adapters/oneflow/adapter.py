@@ -52,6 +52,11 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
+    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+        # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
+        scores = self.framework.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
+        return self.framework.matmul(self.framework.softmax(scores, dim=-1), value)
+
     def lamb(self, **given: Any) -> Any:
         return self.adam(**given, kind="LAMB")
 

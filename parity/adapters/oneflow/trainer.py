@@ -7,33 +7,15 @@ from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import ParameterGroup
-from parity.training.worker.torch_layers import TorchStyleLayers
 from parity.training.worker.torch_style import TorchStyleTrainer
 
 RENAMED = {"momentum_buffer": "momentum_buf"}
 """OneFlow's names of states."""
 
 
-class OneflowLayers(TorchStyleLayers):
-    """OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax."""
-
-    def attention(self) -> Callable[[Any, Any, Any], Any]:
-        own = self.own("scaled_dot_product_attention")
-        if own is not None:
-            return lambda query, key, value: own(query=query, key=key, value=value)
-        flow = self.framework
-
-        def attention(query: Any, key: Any, value: Any) -> Any:
-            scores = flow.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
-            return flow.matmul(flow.softmax(scores, dim=-1), value)
-
-        return attention
-
-
 class OneflowTrainer(TorchStyleTrainer):
     """Schedulers are OneFlow's own classes."""
 
-    layers: ClassVar[type[TorchStyleLayers]] = OneflowLayers
     optimizers: ClassVar[Mapping[str, str]] = {**TorchStyleTrainer.optimizers, "lamb": "LAMB"}
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:

@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from parity.adapters.base import Adapter, Unsupported
+from parity.adapters.base import Unsupported
+from parity.adapters.torch_style import TorchStyleAdapter
 
 CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 
-class PaddleAdapter(Adapter):
+class PaddleAdapter(TorchStyleAdapter):
     """paddle.nn.functional and paddle.nn.ClipGradBy* in dynamic mode on the CPU.
 
-    Translated here: Linear's weight is [in, out] in Paddle, LayerNorm's weight and bias are flat, and BatchNorm's
-    momentum weighs the old statistic.
+    Translated here: Linear's weight is [in, out] in Paddle, LayerNorm's weight and bias are flat, BatchNorm's momentum
+    weighs the old statistic, and attention takes [N, L, heads, d].
     """
 
     no_kernel = (
@@ -33,11 +34,8 @@ class PaddleAdapter(Adapter):
 
         super().__init__(device, threads, mode, ranks)
         paddle.set_device(device)
-        self.paddle = paddle
+        self.framework = paddle
         self.functional = paddle.nn.functional
-
-    def version(self) -> str:
-        return str(self.paddle.__version__)
 
     def describe(self, error: BaseException) -> str:
         """Paddle's messages bring C++ traces before, and hints and an operator's name behind, what they say."""
@@ -45,7 +43,7 @@ class PaddleAdapter(Adapter):
         return re.split(r"\n\s*\[Hint:|\s*\(at /", summary)[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        return self.paddle.to_tensor(array, stop_gradient=not requires_grad)
+        return self.framework.to_tensor(array, stop_gradient=not requires_grad)
 
     def to_numpy(self, tensor: Any) -> Any:
         return tensor.numpy()
@@ -53,7 +51,7 @@ class PaddleAdapter(Adapter):
     def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         pairs = [(y, dy) for y, dy in zip(outputs, upstream) if not y.stop_gradient]
         if pairs:
-            self.paddle.autograd.backward(*map(list, zip(*pairs)))
+            self.framework.autograd.backward(*map(list, zip(*pairs)))
         return [leaf.grad for leaf in leaves]
 
     def layer_norm(
@@ -88,13 +86,32 @@ class PaddleAdapter(Adapter):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.functional.linear(x, weight.t(), bias)
 
+    def position_embedding(self, x: Any, weight: Any) -> Any:
+        return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
+
+    def gelu(self, x: Any, approximate: str = "none") -> Any:
+        return self.functional.gelu(x, approximate == "tanh")
+
+    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+        query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
+        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))
+
+    def heads_first(self, x: Any) -> Any:
+        return x.transpose([0, 2, 1, 3])
+
+    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
+        # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
+        x, target, ignored = x.reshape([-1, x.shape[-1]]), target.reshape([-1]), x.shape[-1]
+        target = self.framework.where(target == ignore_index, self.framework.full_like(target, ignored), target)
+        return self.functional.cross_entropy(x, target, ignore_index=ignored, reduction=reduction)
+
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         if norm_type == 2.0:
             return self.clip_two_norm(grads, max_norm, scope)
         parameters = self.parameters_with(grads)
         groups = [parameters] if scope == "global" else [[p] for p in parameters]
         try:
-            norms = [self.paddle.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
+            norms = [self.framework.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
         except ValueError as error:
             raise Unsupported(f"paddle.nn.utils.clip_grad_norm_: {error}") from error
         total = norms[0] if scope == "global" else self.norm(norms, norm_type)
@@ -102,14 +119,14 @@ class PaddleAdapter(Adapter):
 
     def clip_two_norm(self, grads: Sequence[Any], max_norm: float, scope: str) -> Any:
         """The classes that Paddle's optimizers take; they keep the norm to themselves, so it is taken beside them."""
-        kind = self.paddle.nn.ClipGradByGlobalNorm if scope == "global" else self.paddle.nn.ClipGradByNorm
+        kind = self.framework.nn.ClipGradByGlobalNorm if scope == "global" else self.framework.nn.ClipGradByNorm
         total = self.norm([self.norm([grad], 2.0) for grad in grads], 2.0)
-        pairs = [(self.paddle.zeros_like(grad), grad.clone()) for grad in grads]
+        pairs = [(self.framework.zeros_like(grad), grad.clone()) for grad in grads]
         return {"grads": [clipped for _, clipped in kind(max_norm)(pairs)], "total_norm": total}
 
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
-        pairs = [(self.paddle.zeros_like(grad), grad) for grad in grads]
-        return {"grads": [clipped for _, clipped in self.paddle.nn.ClipGradByValue(clip_value)(pairs)]}
+        pairs = [(self.framework.zeros_like(grad), grad) for grad in grads]
+        return {"grads": [clipped for _, clipped in self.framework.nn.ClipGradByValue(clip_value)(pairs)]}
 
     def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
         parameters = [self.leaf(grad.numpy() * 0, requires_grad=True) for grad in grads]
@@ -118,15 +135,15 @@ class PaddleAdapter(Adapter):
         return parameters
 
     def norm(self, tensors: Sequence[Any], norm_type: float) -> Any:
-        flat = self.paddle.concat([tensor.reshape([-1]) for tensor in tensors])
-        return self.paddle.linalg.norm(flat, norm_type)
+        flat = self.framework.concat([tensor.reshape([-1]) for tensor in tensors])
+        return self.framework.linalg.norm(flat, norm_type)
 
     def stepped(self, kind: str, param: Any, grad: Any, state: Any, **options: Any) -> Any:
         """One step of the optimizer `kind` from a state under Paddle's names; what it has after that."""
         leaf = self.leaf(param.numpy(), requires_grad=True)
         leaf.grad = grad
-        with self.paddle.utils.unique_name.guard():
-            optimizer = getattr(self.paddle.optimizer, kind)(parameters=[leaf], **options)
+        with self.framework.utils.unique_name.guard():
+            optimizer = getattr(self.framework.optimizer, kind)(parameters=[leaf], **options)
             optimizer.set_state_dict({f"{leaf.name}_{name}_0": value for name, value in state.items()})
             optimizer.step()
         after = optimizer.state_dict()
@@ -167,14 +184,11 @@ class PaddleAdapter(Adapter):
         **options: Any,
     ) -> Any:
         beta1, beta2 = betas
-        powers = [self.paddle.full([1], beta**step, dtype=param.dtype) for beta in betas]
+        powers = [self.framework.full([1], beta**step, dtype=param.dtype) for beta in betas]
         state = {"moment1": exp_avg, "moment2": exp_avg_sq, "beta1_pow_acc": powers[0], "beta2_pow_acc": powers[1]}
         options.update({"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps})
         after = self.stepped(kind, param, grad, state, **options)
         return {"param": after["param"], "exp_avg": after["moment1"], "exp_avg_sq": after["moment2"]}
-
-    def adamw(self, **given: Any) -> Any:
-        return self.adam(**given, kind="AdamW")
 
     def lamb(self, weight_decay: float, **given: Any) -> Any:
         """Paddle leaves the trust ratio out where there is no decay, unless `always_adapt`."""
@@ -194,7 +208,7 @@ class PaddleAdapter(Adapter):
         grad_avg: Any = None,
         momentum_buffer: Any = None,
     ) -> Any:
-        zeros = self.paddle.zeros_like(param)
+        zeros = self.framework.zeros_like(param)
         kept = {"mean_square": square_avg, "mean_grad": zeros if grad_avg is None else grad_avg}
         kept["momentum"] = zeros if momentum_buffer is None else momentum_buffer
         options = {"learning_rate": lr, "rho": alpha, "epsilon": eps, "momentum": momentum, "centered": centered}

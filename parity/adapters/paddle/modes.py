@@ -19,13 +19,13 @@ class PaddleStatic(PaddleAdapter):
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
-            tensors = {name: value for name, value in given.items() if self.paddle.is_tensor(value)}
+            tensors = {name: value for name, value in given.items() if self.framework.is_tensor(value)}
             params = {name: value for name, value in given.items() if name not in tensors}
 
             def program(tensors: Any) -> Any:
                 return function(**tensors, **params)
 
-            return self.paddle.jit.to_static(program, full_graph=True)(tensors)
+            return self.framework.jit.to_static(program, full_graph=True)(tensors)
 
         return call
 
@@ -37,8 +37,8 @@ class PaddleAmp(PaddleAdapter):
         self.check_effect()
 
         def call(**given: Any) -> Any:
-            dtype = next(value.dtype for value in given.values() if self.paddle.is_tensor(value))
-            with self.paddle.amp.auto_cast(dtype="bfloat16"):
+            dtype = next(value.dtype for value in given.values() if self.framework.is_tensor(value))
+            with self.framework.amp.auto_cast(dtype="bfloat16"):
                 outputs = named_outputs(function(**given))
             return {name: value.astype(dtype) for name, value in outputs.items()}
 
@@ -50,9 +50,9 @@ class PaddleAmp(PaddleAdapter):
 
     def check_effect(self) -> None:
         """Raise Unsupported where a product of matrices stays as it is."""
-        ones = self.paddle.ones([2, 2])
-        with self.paddle.amp.auto_cast(dtype="bfloat16"):
-            dtype = self.paddle.matmul(ones, ones).dtype
+        ones = self.framework.ones([2, 2])
+        with self.framework.amp.auto_cast(dtype="bfloat16"):
+            dtype = self.framework.matmul(ones, ones).dtype
         device = self.device
-        if dtype != self.paddle.bfloat16:
+        if dtype != self.framework.bfloat16:
             raise Unsupported(f"paddle.amp.auto_cast to bfloat16 does nothing on {device}")

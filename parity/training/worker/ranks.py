@@ -26,6 +26,8 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 
 import numpy as np
 
+import parity
+
 Message = Dict[str, Any]
 Send = Callable[[int, Message], None]
 
@@ -202,7 +204,7 @@ def telling_in_time(request: Message, replies: int, send: Send) -> Iterator[None
 
 def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
     """A worker for a rank, in this process group."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.abspath(parity.__file__))
     bootstrap = os.path.join(package, "worker", "bootstrap.py")
     return subprocess.Popen(
         [sys.executable, bootstrap, package, str(os.getpid())],
