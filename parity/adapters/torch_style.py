@@ -1,4 +1,4 @@
-"""What PyTorch and the frameworks that copy its interface have in common."""
+"""What PyTorch and the frameworks that copy its interface, in part or in whole, have in common."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from parity.adapters.base import Adapter
 
 
-class TorchStyleAdapter(Adapter):
-    """Ops through `framework.nn.functional` and `framework.nn.utils`; a subclass imports the framework."""
+class FunctionalAdapter(Adapter):
+    """Ops through `framework.nn.functional`; a subclass imports the framework."""
 
     framework: Any
 
@@ -17,10 +17,14 @@ class TorchStyleAdapter(Adapter):
         return str(self.framework.__version__)
 
     def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        pairs = [(y, dy) for y, dy in zip(outputs, upstream) if y.requires_grad]
+        pairs = [(y, dy) for y, dy in zip(outputs, upstream) if self.has_history(y)]
         if pairs:
             self.framework.autograd.backward(*map(list, zip(*pairs)))
         return [leaf.grad for leaf in leaves]
+
+    def has_history(self, tensor: Any) -> Any:
+        """Whether a gradient can go through a tensor."""
+        return tensor.requires_grad
 
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
@@ -111,6 +115,10 @@ class TorchStyleAdapter(Adapter):
 
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
+
+
+class TorchStyleAdapter(FunctionalAdapter):
+    """Clips and optimizers through `framework.nn.utils` and `framework.optim` as well."""
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         parameters = self.parameters_with(grads)

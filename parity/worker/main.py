@@ -62,7 +62,7 @@ from typing import Any, Dict
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.training.worker.ranks import is_led, lead, telling
-from parity.training.worker.requests import REQUESTS, TrainingDesk
+from parity.training.worker.requests import REQUESTS, TrainingRequests
 from parity.worker.cell import Backend, run_cell
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -74,7 +74,7 @@ Message = Dict[str, Any]
 def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
-    desk: TrainingDesk | None = None
+    trainings: TrainingRequests | None = None
     with os.fdopen(requests, "r", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
@@ -84,13 +84,13 @@ def serve(requests: int, replies: int) -> None:
             with telling(request, replies, send):
                 if request["do"] == "hello":
                     backend, reply = hello(request)
-                    desk = None if backend is None else TrainingDesk(backend)
+                    trainings = None if backend is None else TrainingRequests(backend)
                 elif request["do"] == "load" and backend is not None:
                     reply = load(backend, request)
                 elif request["do"] == "run" and backend is not None:
                     reply = run_cell(backend, request)
-                elif request["do"] in REQUESTS and desk is not None:
-                    reply = desk.answer(request)
+                elif request["do"] in REQUESTS and trainings is not None:
+                    reply = trainings.answer(request)
                 else:
                     break
             if backend is None or backend.adapter.worn_out:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
-from parity.adapters.torch_style import TorchStyleAdapter
+from parity.adapters.torch_style import FunctionalAdapter
 
 CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 
-class PaddleAdapter(TorchStyleAdapter):
+class PaddleAdapter(FunctionalAdapter):
     """paddle.nn.functional and paddle.nn.ClipGradBy* in dynamic mode on the CPU.
 
     Translated here: Linear's weight is [in, out] in Paddle, LayerNorm's weight and bias are flat, BatchNorm's momentum
@@ -48,11 +48,8 @@ class PaddleAdapter(TorchStyleAdapter):
     def to_numpy(self, tensor: Any) -> Any:
         return tensor.numpy()
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        pairs = [(y, dy) for y, dy in zip(outputs, upstream) if not y.stop_gradient]
-        if pairs:
-            self.framework.autograd.backward(*map(list, zip(*pairs)))
-        return [leaf.grad for leaf in leaves]
+    def has_history(self, tensor: Any) -> Any:
+        return not tensor.stop_gradient
 
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
@@ -189,6 +186,9 @@ class PaddleAdapter(TorchStyleAdapter):
         options.update({"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps})
         after = self.stepped(kind, param, grad, state, **options)
         return {"param": after["param"], "exp_avg": after["moment1"], "exp_avg_sq": after["moment2"]}
+
+    def adamw(self, **given: Any) -> Any:
+        return self.adam(**given, kind="AdamW")
 
     def lamb(self, weight_decay: float, **given: Any) -> Any:
         """Paddle leaves the trust ratio out where there is no decay, unless `always_adapt`."""

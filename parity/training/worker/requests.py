@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
-from parity.training.worker.records import AFTER, Curve, Ring, Sketcher, nudged
+from parity.training.worker.records import AFTER, StepCurves, Ring, Sketcher, nudged
 from parity.worker.cell import Backend, explain, read_array
 from parity.worker.slot import write_arrays
 
@@ -19,7 +19,7 @@ Message = Dict[str, Any]
 LEAST_KEPT = 2
 
 
-class TrainingDesk:
+class TrainingRequests:
     """Answers the requests about one training at a time; a new one takes the place of the one before."""
 
     def __init__(self, backend: Backend) -> None:
@@ -63,7 +63,7 @@ class TrainingDesk:
     def steps(self, request: Message) -> Message:
         """Take steps, up to the first that fails."""
         training, started = self.current(), time.perf_counter()
-        curve = Curve(training.sketcher, training.tracked)
+        curve = StepCurves(training.sketcher, training.tracked)
         found: Message = {"done": 0}
         try:
             for _ in range(request["count"]):
@@ -92,11 +92,11 @@ class TrainingDesk:
 
 
 REQUESTS = {
-    "train": TrainingDesk.train,
-    "steps": TrainingDesk.steps,
-    "record": TrainingDesk.record,
-    "restore": TrainingDesk.restore,
-    "state": TrainingDesk.state,
+    "train": TrainingRequests.train,
+    "steps": TrainingRequests.steps,
+    "record": TrainingRequests.record,
+    "restore": TrainingRequests.restore,
+    "state": TrainingRequests.state,
 }
 """What a worker is asked about trainings, and who answers."""
 
@@ -142,7 +142,7 @@ class RunningTraining:
         self.ring.close(step)
         self.done, self.failed = step, False
 
-    def step(self, curve: Curve) -> None:
+    def step(self, curve: StepCurves) -> None:
         """Take the next step."""
         number = self.done + 1
         if self.failed or number > len(self.order):
