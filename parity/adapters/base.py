@@ -48,6 +48,12 @@ class Adapter:
     no_kernel: ClassVar[tuple[str, ...]] = ()
     """Regular expressions of the framework's messages that mean that a kernel does not exist."""
 
+    differentiable: ClassVar[bool] = True
+    """Whether it gives gradients."""
+
+    dtypes: ClassVar[Sequence[str] | None] = None
+    """The dtypes that it computes in; None for all."""
+
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
 

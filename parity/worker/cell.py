@@ -110,8 +110,6 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
 
 def remark(backend: Backend, job: Job) -> str:
     """What the user should know about a cell that ran."""
-    if job.function is None and backend.user_ops.path is not None:
-        return f"{backend.user_ops.name} has no {job.op}, so the framework's own ran"
     if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"

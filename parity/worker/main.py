@@ -4,10 +4,11 @@ Requests and replies are JSON objects, one per line. The host sends one request 
 
 hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1,
          "mode": "eager", "ranks": 1}                 how it runs; ranks: processes of a data-parallel training
-        -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
+        -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...},
+            "differentiable": true, "dtypes": null}              whether it gives gradients; what it computes in
         -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
 load    {"do": "load", "path": "/my_ops.py", "wanted": ["layer_norm"]}        runs the user's file
-        -> {"ok": true}
+        -> {"ok": true, "library": {"triton": "3.1"}, "differentiable": false, "dtypes": ["float32"]}
         -> {"ok": false, "outcome": "error", "message": "..."}
 run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
@@ -115,7 +116,7 @@ def hello(request: Message) -> tuple[Backend | None, Message]:
 
     backend = Backend(adapter, UserOps())
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
-    return backend, {**reply, "flags": adapter.flags()}
+    return backend, {**reply, "flags": adapter.flags(), **backend.user_ops.capabilities(adapter)}
 
 
 def load(backend: Backend, request: Message) -> Message:
@@ -123,9 +124,10 @@ def load(backend: Backend, request: Message) -> Message:
     try:
         backend.user_ops.load(request["path"], request["wanted"])
         backend.adapter.adopt(backend.user_ops.own)
+        said = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}
-    return {"ok": True}
+    return {"ok": True, **said}
 
 
 def load_adapter(request: Message) -> Any:

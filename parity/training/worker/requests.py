@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
-from parity.training.worker.records import AFTER, StepCurves, Ring, Sketcher, nudged
+from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, nudged
 from parity.worker.cell import Backend, explain, read_array
 from parity.worker.slot import write_arrays
 
@@ -110,6 +110,7 @@ class RunningTraining:
         self.order = np.load(request["order"], allow_pickle=False).astype(np.int64)
         self.done = 0
         self.failed = False
+        backend.user_ops.check_capable(backend.adapter, self.dtype)
         x, target = (read_array(request[name], self.dtype) for name in ("x", "target"))
         tensors = {name: read_array(path, self.dtype) for name, path in request["tensors"].items()}
         job = TrainJob(self.recipe, self.dtype, x, target, tensors, backend.user_ops.own)
