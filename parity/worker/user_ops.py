@@ -60,7 +60,7 @@ class UserOps:
                 raise UserOpsError(f"{self.name}: {op} must be a function, not {type(found).__name__}")
             if found is None and self.function(f"{op}_backward") is not None:
                 raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
-        if not any(self.function(op) for op in wanted):
+        if not any(self.brings(op) for op in wanted):
             near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
             hint = f"; {near[0]} is near, is it meant?" if near else ""
             raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
