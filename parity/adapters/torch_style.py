@@ -7,6 +7,19 @@ from typing import Any
 
 from parity.adapters.base import Adapter
 
+OPTIMIZERS = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "rmsprop": "RMSprop",
+    "adagrad": "Adagrad",
+    "lamb": "LAMB",
+}
+"""Optimizer to the class in `optim`, which need not have all of them."""
+
+STATES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "sum")
+"""What optimizers keep for a parameter."""
+
 
 class FunctionalAdapter(Adapter):
     """Ops through `framework.nn.functional`; a subclass imports the framework."""
@@ -116,6 +129,32 @@ class FunctionalAdapter(Adapter):
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
 
+    def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
+        """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""
+        raise NotImplementedError
+
+    def sgd(self, **given: Any) -> Any:
+        return self.updated("sgd", **given)
+
+    def adam(self, **given: Any) -> Any:
+        return self.updated("adam", **given)
+
+    def adamw(self, **given: Any) -> Any:
+        return self.updated("adamw", **given)
+
+    def rmsprop(self, **given: Any) -> Any:
+        return self.updated("rmsprop", **given)
+
+    def adagrad(self, **given: Any) -> Any:
+        return self.updated("adagrad", **given)
+
+    def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
+        """Parameters that have these gradients."""
+        parameters = [self.leaf(self.to_numpy(grad) * 0, True) for grad in grads]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
+        return parameters
+
 
 class TorchStyleAdapter(FunctionalAdapter):
     """Clips and optimizers through `framework.nn.utils` and `framework.optim` as well."""
@@ -134,56 +173,10 @@ class TorchStyleAdapter(FunctionalAdapter):
         self.framework.nn.utils.clip_grad_value_(parameters, clip_value)
         return {"grads": [p.grad for p in parameters]}
 
-    def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
-        parameters = [self.framework.nn.Parameter(self.framework.zeros_like(grad)) for grad in grads]
-        for parameter, grad in zip(parameters, grads):
-            parameter.grad = grad
-        return parameters
-
     def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
         """One step of the optimizer `kind` from a state; the parameter and the state after that."""
         raise NotImplementedError
 
-    def sgd(
-        self,
-        param: Any,
-        grad: Any,
-        lr: float,
-        momentum: float,
-        dampening: float,
-        weight_decay: float,
-        nesterov: bool,
-        step: int,
-        momentum_buffer: Any = None,
-    ) -> Any:
-        options = {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
-        state = {} if momentum_buffer is None else {"momentum_buffer": momentum_buffer}
-        return self.stepped("SGD", param, grad, state, step, lr=lr, **options)
-
-    def adam(
-        self,
-        param: Any,
-        grad: Any,
-        exp_avg: Any,
-        exp_avg_sq: Any,
-        lr: float,
-        betas: Sequence[float],
-        eps: float,
-        weight_decay: float,
-        step: int,
-        kind: str = "Adam",
-    ) -> Any:
-        state = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
-        return self.stepped(
-            kind, param, grad, state, step, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay
-        )
-
-    def adamw(self, **given: Any) -> Any:
-        return self.adam(**given, kind="AdamW")
-
-    def rmsprop(self, param: Any, grad: Any, square_avg: Any, **given: Any) -> Any:
-        kept = {name: given.pop(name) for name in ("grad_avg", "momentum_buffer") if name in given}
-        return self.stepped("RMSprop", param, grad, {"square_avg": square_avg, **kept}, 2, **given)
-
-    def adagrad(self, param: Any, grad: Any, step: int, **given: Any) -> Any:
-        return self.stepped("Adagrad", param, grad, {"sum": given.pop("sum")}, step, **given)
+    def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
+        state = {name: given.pop(name) for name in STATES if name in given}
+        return self.stepped(OPTIMIZERS[op], param, grad, state, step, **given)

@@ -167,6 +167,7 @@ def test_a_users_parts_take_part_in_a_composed_op(tmp_path: Path) -> None:
 
 
 def test_half_of_the_parts_are_not_the_users_op(tmp_path: Path) -> None:
-    with desk(tmp_path, "torch", ops="def linear(x, weight, bias):\n    return x @ weight.T + bias\n") as d:
-        with pytest.raises(AssertionError, match=r"my_ops\.py has no multi_head_attention"):
-            answered(d, EXAMPLES["heads"], "float32")
+    ops = "def linear(x, weight, bias):\n    return x @ weight.T + bias\n"
+    refused = pytest.raises(AssertionError, match=r"my_ops\.py has no multi_head_attention")
+    with desk(tmp_path, "torch", ops=ops) as d, refused:
+        answered(d, EXAMPLES["heads"], "float32")

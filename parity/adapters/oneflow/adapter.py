@@ -58,7 +58,7 @@ class OneflowAdapter(TorchStyleAdapter):
         return self.framework.matmul(self.framework.softmax(scores, dim=-1), value)
 
     def lamb(self, **given: Any) -> Any:
-        return self.adam(**given, kind="LAMB")
+        return self.updated("lamb", **given)
 
     @staticmethod
     def layer(module: Any, weight: Any, bias: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import ParameterGroup
@@ -15,8 +15,6 @@ RENAMED = {"momentum_buffer": "momentum_buf"}
 
 class OneflowTrainer(TorchStyleTrainer):
     """Schedulers are OneFlow's own classes."""
-
-    optimizers: ClassVar[Mapping[str, str]] = {**TorchStyleTrainer.optimizers, "lamb": "LAMB"}
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
         if self.recipe["optimizer"] == "rmsprop" and group.options["momentum"]:

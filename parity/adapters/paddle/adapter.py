@@ -11,6 +11,27 @@ from parity.adapters.torch_style import FunctionalAdapter
 
 CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
+CLASSES = {"adam": "Adam", "adamw": "AdamW", "lamb": "Lamb", "rmsprop": "RMSProp", "adagrad": "Adagrad"}
+"""Optimizer to the class in paddle.optimizer; sgd is Momentum where a group has one, else SGD."""
+
+RENAMED = {"alpha": "rho", "eps": "epsilon", "nesterov": "use_nesterov"}
+"""Paddle's names of an optimizer's options."""
+
+MOMENTS = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
+STATES = {
+    "SGD": {},
+    "Momentum": {"momentum_buffer": "velocity"},
+    "Adam": MOMENTS,
+    "AdamW": MOMENTS,
+    "Lamb": MOMENTS,
+    "RMSProp": {"square_avg": "mean_square", "grad_avg": "mean_grad", "momentum_buffer": "momentum"},
+    "Adagrad": {"sum": "moment"},
+}
+"""Paddle's names of what each class keeps."""
+
+ALWAYS = {"Lamb": {"always_adapt": True}}
+"""Without it Lamb leaves the trust ratio out where there is no decay."""
+
 
 class PaddleAdapter(FunctionalAdapter):
     """paddle.nn.functional and paddle.nn.ClipGradBy* in dynamic mode on the CPU.
@@ -125,114 +146,37 @@ class PaddleAdapter(FunctionalAdapter):
         pairs = [(self.framework.zeros_like(grad), grad) for grad in grads]
         return {"grads": [clipped for _, clipped in self.framework.nn.ClipGradByValue(clip_value)(pairs)]}
 
-    def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
-        parameters = [self.leaf(grad.numpy() * 0, requires_grad=True) for grad in grads]
-        for parameter, grad in zip(parameters, grads):
-            parameter.grad = grad
-        return parameters
-
     def norm(self, tensors: Sequence[Any], norm_type: float) -> Any:
         flat = self.framework.concat([tensor.reshape([-1]) for tensor in tensors])
         return self.framework.linalg.norm(flat, norm_type)
 
-    def stepped(self, kind: str, param: Any, grad: Any, state: Any, **options: Any) -> Any:
+    def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
+        kind = optimizer_class(op, "momentum_buffer" in given)
+        kept = {name: own for name, own in STATES[kind].items() if name in given}
+        state = {own: given.pop(name, self.framework.zeros_like(param)) for name, own in STATES[kind].items()}
+        if step == 1:
+            state.update({"velocity": state["velocity"] * 0} if kind == "Momentum" else {})
+            given.pop("lr_decay", None)
+        for i, beta in enumerate(given.get("betas", ()), 1):
+            state[f"beta{i}_pow_acc"] = self.framework.full([1], beta**step, dtype=param.dtype)
+        after = self.stepped(kind, param, grad, state, **translated(kind, given), **ALWAYS.get(kind, {}))
+        return {"param": after["param"], **{name: after[own] for name, own in kept.items()}}
+
+    def stepped(self, kind: str, param: Any, grad: Any, state: Any, lr: float, **options: Any) -> Any:
         """One step of the optimizer `kind` from a state under Paddle's names; what it has after that."""
-        leaf = self.leaf(param.numpy(), requires_grad=True)
+        leaf = self.leaf(self.to_numpy(param), True)
         leaf.grad = grad
+        if kind == "SGD":
+            options = {"weight_decay": options["weight_decay"]}
         with self.framework.utils.unique_name.guard():
-            optimizer = getattr(self.framework.optimizer, kind)(parameters=[leaf], **options)
+            optimizer = getattr(self.framework.optimizer, kind)(lr, parameters=[leaf], **options)
             optimizer.set_state_dict({f"{leaf.name}_{name}_0": value for name, value in state.items()})
             optimizer.step()
         after = optimizer.state_dict()
         return {"param": leaf, **{name: after[f"{leaf.name}_{name}_0"] for name in state}}
 
-    def sgd(
-        self,
-        param: Any,
-        grad: Any,
-        lr: float,
-        momentum: float,
-        dampening: float,
-        weight_decay: float,
-        nesterov: bool,
-        step: int,
-        momentum_buffer: Any = None,
-    ) -> Any:
-        if dampening:
-            raise Unsupported("paddle.optimizer.Momentum has no dampening")
-        if momentum_buffer is None:
-            return self.stepped("SGD", param, grad, {}, learning_rate=lr, weight_decay=weight_decay)
-        velocity = momentum_buffer * 0 if step == 1 else momentum_buffer
-        options = {"learning_rate": lr, "momentum": momentum, "use_nesterov": nesterov, "weight_decay": weight_decay}
-        after = self.stepped("Momentum", param, grad, {"velocity": velocity}, **options)
-        return {"param": after["param"], "momentum_buffer": after["velocity"]}
-
-    def adam(
-        self,
-        param: Any,
-        grad: Any,
-        exp_avg: Any,
-        exp_avg_sq: Any,
-        lr: float,
-        betas: Sequence[float],
-        eps: float,
-        step: int,
-        kind: str = "Adam",
-        **options: Any,
-    ) -> Any:
-        beta1, beta2 = betas
-        powers = [self.framework.full([1], beta**step, dtype=param.dtype) for beta in betas]
-        state = {"moment1": exp_avg, "moment2": exp_avg_sq, "beta1_pow_acc": powers[0], "beta2_pow_acc": powers[1]}
-        options.update({"learning_rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": eps})
-        after = self.stepped(kind, param, grad, state, **options)
-        return {"param": after["param"], "exp_avg": after["moment1"], "exp_avg_sq": after["moment2"]}
-
-    def adamw(self, **given: Any) -> Any:
-        return self.adam(**given, kind="AdamW")
-
-    def lamb(self, weight_decay: float, **given: Any) -> Any:
-        """Paddle leaves the trust ratio out where there is no decay, unless `always_adapt`."""
-        return self.adam(**given, kind="Lamb", lamb_weight_decay=weight_decay, always_adapt=True)
-
-    def rmsprop(
-        self,
-        param: Any,
-        grad: Any,
-        square_avg: Any,
-        lr: float,
-        alpha: float,
-        eps: float,
-        weight_decay: float,
-        momentum: float,
-        centered: bool,
-        grad_avg: Any = None,
-        momentum_buffer: Any = None,
-    ) -> Any:
-        zeros = self.framework.zeros_like(param)
-        kept = {"mean_square": square_avg, "mean_grad": zeros if grad_avg is None else grad_avg}
-        kept["momentum"] = zeros if momentum_buffer is None else momentum_buffer
-        options = {"learning_rate": lr, "rho": alpha, "epsilon": eps, "momentum": momentum, "centered": centered}
-        after = self.stepped("RMSProp", param, grad, kept, weight_decay=weight_decay, **options)
-        found = {"param": after["param"], "square_avg": after["mean_square"]}
-        found.update({} if grad_avg is None else {"grad_avg": after["mean_grad"]})
-        return {**found, **({} if momentum_buffer is None else {"momentum_buffer": after["momentum"]})}
-
-    def adagrad(
-        self,
-        param: Any,
-        grad: Any,
-        lr: float,
-        eps: float,
-        weight_decay: float,
-        lr_decay: float,
-        step: int,
-        **given: Any,
-    ) -> Any:
-        if lr_decay and step > 1:
-            raise Unsupported("paddle.optimizer.Adagrad has no lr_decay")
-        options = {"learning_rate": lr, "epsilon": eps, "weight_decay": weight_decay}
-        after = self.stepped("Adagrad", param, grad, {"moment": given["sum"]}, **options)
-        return {"param": after["param"], "sum": after["moment"]}
+    def lamb(self, **given: Any) -> Any:
+        return self.updated("lamb", **given)
 
     @staticmethod
     def flat(values: Any) -> Any:
@@ -241,3 +185,21 @@ class PaddleAdapter(FunctionalAdapter):
     @staticmethod
     def layout(x: Any) -> str:
         return CHANNELS_FIRST[len(x.shape)]
+
+
+def optimizer_class(op: str, has_momentum: bool) -> str:
+    """The class in paddle.optimizer."""
+    return CLASSES.get(op) or ("Momentum" if has_momentum else "SGD")
+
+
+def translated(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
+    found = {RENAMED.get(name, name): value for name, value in options.items()}
+    for name in ("dampening", "lr_decay"):
+        if found.pop(name, 0):
+            raise Unsupported(f"paddle.optimizer.{kind} has no {name}")
+    if "betas" in found:
+        found["beta1"], found["beta2"] = found.pop("betas")
+    if kind == "Lamb":
+        found["lamb_weight_decay"] = found.pop("weight_decay")
+    return found

@@ -8,29 +8,12 @@ from typing import Any
 import numpy as np
 
 from parity.adapters.base import Unsupported
+from parity.adapters.paddle.adapter import ALWAYS, STATES, optimizer_class, translated
 from parity.training.worker.job import ParameterGroup
 from parity.training.worker.op_model import flat
 from parity.training.worker.torch_style import TorchStyleTrainer
 
 Options = Mapping[str, Any]
-
-CLASSES = {"adam": "Adam", "adamw": "AdamW", "lamb": "Lamb", "rmsprop": "RMSProp", "adagrad": "Adagrad"}
-"""Optimizer to the class in paddle.optimizer; sgd is Momentum where a group has one, else SGD."""
-
-RENAMED = {"alpha": "rho", "eps": "epsilon", "nesterov": "use_nesterov"}
-"""Paddle's names of an optimizer's options."""
-
-MOMENTS = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
-STATES: Mapping[str, Mapping[str, str]] = {
-    "SGD": {},
-    "Momentum": {"momentum_buffer": "velocity"},
-    "Adam": MOMENTS,
-    "AdamW": MOMENTS,
-    "Lamb": MOMENTS,
-    "RMSProp": {"square_avg": "mean_square", "grad_avg": "mean_grad", "momentum_buffer": "momentum"},
-    "Adagrad": {"sum": "moment"},
-}
-"""Paddle's names of what each class keeps."""
 
 LINEAR = ("linear", "multi_head_attention")
 """Ops whose weights are [in, out] in Paddle's layers, which a sum over a weight depends on."""
@@ -77,13 +60,11 @@ class PaddleTrainer(TorchStyleTrainer):
             self.set_gradient(name, value)
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
-        self.kind = CLASSES.get(kind) or ("Momentum" if any(g.options["momentum"] for g in groups) else "SGD")
+        self.kind = optimizer_class(kind, any(group.options.get("momentum") for group in groups))
         own = [{"params": [self.parameters[n] for n in g.names], **translated(self.kind, g.options)} for g in groups]
         self.base = max(group.lr for group in groups)
-        # Without it Lamb leaves the trust ratio out where there is no decay.
-        always = {"always_adapt": True} if self.kind == "Lamb" else {}
         make = getattr(self.framework.optimizer, self.kind)
-        self.optimizer = make(learning_rate=self.base, parameters=own, **always)
+        self.optimizer = make(learning_rate=self.base, parameters=own, **ALWAYS.get(self.kind, {}))
         self.set_rates([group.lr for group in groups])
 
     def rates(self) -> list[float]:
@@ -103,21 +84,18 @@ class PaddleTrainer(TorchStyleTrainer):
         with self.framework.utils.unique_name.guard():
             self.optimizer.step()
 
-    def make_schedule(self, done: int) -> None:
-        options = dict(self.recipe["schedule"])
-        make = SCHEDULERS[options.pop("name")]
-        absolute = [name for name in RATES if options.get(name)]
+    def scheduler_of(self, name: str, **options: Any) -> Any:
+        absolute = [option for option in RATES if options.get(option)]
         if absolute and len(set(self.factors)) > 1:
             reason = "the groups of a Paddle optimizer have factors of one rate"
             raise Unsupported(f"{reason}, which a schedule with {absolute[0]} does not give them")
         try:
-            self.scheduler = make(self.framework.optimizer.lr, self.base, **options)
+            scheduler = SCHEDULERS[name](self.framework.optimizer.lr, self.base, **options)
         except (AssertionError, ValueError) as error:
             raise Unsupported(f"paddle.optimizer.lr: {str(error).strip()}") from error
-        if self.scheduler is not None:
-            self.optimizer.set_lr_scheduler(self.scheduler)
-        for _ in range(done):
-            self.schedule_step()
+        if scheduler is not None:
+            self.optimizer.set_lr_scheduler(scheduler)
+        return scheduler
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
         stored, own = self.optimizer.state_dict(), self.parameters[name].name
@@ -153,19 +131,6 @@ class PaddleTrainer(TorchStyleTrainer):
 
     def imported(self, name: str, array: Any) -> Any:
         return self.tensor(np.array(array.T if name in self.transposed else array, order="C"))
-
-
-def translated(kind: str, options: Options) -> dict[str, Any]:
-    """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
-    found = {RENAMED.get(name, name): value for name, value in options.items()}
-    for name in ("dampening", "lr_decay"):
-        if found.pop(name, 0):
-            raise Unsupported(f"paddle.optimizer.{kind} has no {name}")
-    if "betas" in found:
-        found["beta1"], found["beta2"] = found.pop("betas")
-    if kind == "Lamb":
-        found["lamb_weight_decay"] = found.pop("weight_decay")
-    return found
 
 
 def polynomial(lr: Any, rate: float, total_iters: int, power: float, end_lr: float) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
 from parity.adapters.base import Unsupported
+from parity.adapters.torch_style import OPTIMIZERS
 from parity.training.worker.job import ParameterGroup
 from parity.training.worker.op_model import attribute_of, model_class, op_layer
 from parity.training.worker.trainer import Trainer
@@ -21,15 +22,6 @@ class TorchStyleTrainer(Trainer):
 
     transposed: Collection[str] = ()
     """The parameters that the framework keeps transposed."""
-
-    optimizers: ClassVar[Mapping[str, str]] = {
-        "sgd": "SGD",
-        "adam": "Adam",
-        "adamw": "AdamW",
-        "rmsprop": "RMSprop",
-        "adagrad": "Adagrad",
-    }
-    """Optimizer to the class in `optim`."""
 
     def build(self) -> None:
         self.framework = self.adapter.framework  # type: ignore[attr-defined]
@@ -76,7 +68,7 @@ class TorchStyleTrainer(Trainer):
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
         optim = self.framework.optim
-        found = getattr(optim, self.optimizers.get(kind, ""), None)
+        found = getattr(optim, OPTIMIZERS[kind], None)
         if found is None:
             raise Unsupported(
                 f"{optim.__name__} has no {kind}; a function {kind} in the file of `ops` can take its place"
