@@ -20,9 +20,8 @@ from parity.adapters import ADAPTERS
 from parity.cases import OPS
 from parity.repro.literals import array, literal, paragraph, prose
 from parity.repro.source import SourceError, adapter_class, calls, has_method
-from tests.conftest import ROOT, parity_command, user_config
+from tests.conftest import ROOT, parity_command
 from tests.repro.scripts import (
-    LINEAR,
     PLAIN,
     WRONG,
     comparisons,
