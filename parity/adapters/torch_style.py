@@ -45,34 +45,16 @@ class FunctionalAdapter(Adapter):
         return self.framework.nn.functional.layer_norm(x, tuple(normalized_shape), weight, bias, eps)
 
     def batch_norm(
-        self,
-        x: Any,
-        running_mean: Any,
-        running_var: Any,
-        training: bool,
-        momentum: float,
-        eps: float,
-        weight: Any = None,
-        bias: Any = None,
+        self, x: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, **options: Any
     ) -> Any:
-        function = self.framework.nn.functional.batch_norm
-        y = function(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        y = self.framework.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, **options)
         return {"y": y, "running_mean": running_mean, "running_var": running_var}
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.linear(x, weight, bias)
 
-    def conv2d(
-        self,
-        x: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: int = 1,
-        padding: int = 0,
-        dilation: int = 1,
-        groups: int = 1,
-    ) -> Any:
-        return self.framework.nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: int) -> Any:
+        return self.framework.nn.functional.conv2d(x, weight, bias, **options)
 
     def avg_pool2d(self, x: Any, kernel_size: int) -> Any:
         return self.framework.nn.functional.avg_pool2d(x, kernel_size, kernel_size)

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TorchStyleAdapter
 
+RENAMED = {"momentum_buffer": "momentum_buf"}
+"""OneFlow's names of states."""
+
 
 class OneflowAdapter(TorchStyleAdapter):
     """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
@@ -75,7 +78,7 @@ class OneflowAdapter(TorchStyleAdapter):
             optimizer = getattr(self.framework.optim, kind)([leaf], **options)
         except AssertionError as error:
             raise Unsupported(f"oneflow.optim.{kind}: {error}") from error
-        names = {name: {"momentum_buffer": "momentum_buf"}.get(name, name) for name in state}
+        names = {name: RENAMED.get(name, name) for name in state}
         first = kind == "SGD" and step == 1
         before = {ours: value * 0 if first else value for (_, ours), value in zip(names.items(), state.values())}
         groups = optimizer.state_dict()["param_groups"]

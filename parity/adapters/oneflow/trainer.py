@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.oneflow.adapter import RENAMED
 from parity.training.worker.job import ParameterGroup
 from parity.training.worker.torch_style import TorchStyleTrainer
 
-RENAMED = {"momentum_buffer": "momentum_buf"}
-"""OneFlow's names of states."""
 
-
-class OneflowTrainer(TorchStyleTrainer):
-    """Schedulers are OneFlow's own classes."""
-
-    def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
-        if self.recipe["optimizer"] == "rmsprop" and group.options["momentum"]:
-            raise Unsupported("oneflow.optim.RMSprop has no momentum")
-        return super().optimizer_group(group)
-
-    def scheduler_of(self, name: str, **options: Any) -> Any:
-        try:
-            return SCHEDULERS[name](self.framework.optim.lr_scheduler, self.optimizer, **options)
-        except (AssertionError, ValueError) as error:
-            raise Unsupported(f"oneflow.optim.lr_scheduler: {error}") from error
-
-    def optimizer_state(self, name: str) -> Mapping[str, Any]:
-        found = self.optimizer._state[self.parameters[name]]
-        return {state: found[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in found}
-
-    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
-        stored: dict[Any, Any] = {"step": done}
-        names = [name for group in self.groups for name in group.names]
-        for i, name in enumerate(names):
-            stored[i] = {RENAMED.get(state, state): tensor for state, tensor in states[name].items()}
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": stored, "param_groups": groups})
+def linear(lr_scheduler: Any, optimizer: Any, total_iters: int, start_factor: float) -> Any:
+    """LinearLR."""
+    return lr_scheduler.LinearLR(optimizer, start_factor, 1.0, total_iters)
 
 
 def polynomial(lr_scheduler: Any, optimizer: Any, total_iters: int, power: float, end_lr: float) -> Any:
@@ -59,14 +35,29 @@ def warmup_polynomial(
     return lr_scheduler.WarmupLR(after, start_factor, warmup_steps, "linear", warmup_prefix=True)
 
 
-SCHEDULERS: Mapping[str, Callable[..., Any]] = {
-    "constant": lambda _lr_scheduler, _optimizer: None,
-    "linear": lambda lr_scheduler, optimizer, total_iters, start_factor: lr_scheduler.LinearLR(
-        optimizer, start_factor, 1.0, total_iters
-    ),
-    "polynomial": polynomial,
-    "cosine": lambda lr_scheduler, optimizer, **options: lr_scheduler.CosineAnnealingLR(optimizer, **options),
-    "step": lambda lr_scheduler, optimizer, **options: lr_scheduler.StepLR(optimizer, **options),
-    "warmup_polynomial": warmup_polynomial,
-}
-"""Schedule to OneFlow's scheduler: (lr_scheduler, optimizer, **options)."""
+class OneflowTrainer(TorchStyleTrainer):
+    """Schedulers are OneFlow's own classes."""
+
+    schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        **TorchStyleTrainer.schedulers,
+        "linear": linear,
+        "polynomial": polynomial,
+        "warmup_polynomial": warmup_polynomial,
+    }
+
+    def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
+        if self.recipe["optimizer"] == "rmsprop" and group.options["momentum"]:
+            raise Unsupported("oneflow.optim.RMSprop has no momentum")
+        return super().optimizer_group(group)
+
+    def optimizer_state(self, name: str) -> Mapping[str, Any]:
+        found = self.optimizer._state[self.parameters[name]]
+        return {state: found[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in found}
+
+    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
+        stored: dict[Any, Any] = {"step": done}
+        names = [name for group in self.groups for name in group.names]
+        for i, name in enumerate(names):
+            stored[i] = {RENAMED.get(state, state): tensor for state, tensor in states[name].items()}
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": stored, "param_groups": groups})

@@ -86,18 +86,11 @@ class PaddleAdapter(FunctionalAdapter):
         return self.functional.instance_norm(x, weight=weight, bias=bias, eps=eps, data_format=self.layout(x))
 
     def batch_norm(
-        self,
-        x: Any,
-        running_mean: Any,
-        running_var: Any,
-        training: bool,
-        momentum: float,
-        eps: float,
-        weight: Any = None,
-        bias: Any = None,
+        self, x: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, **options: Any
     ) -> Any:
+        training, momentum, eps = options["training"], 1.0 - options["momentum"], options["eps"]
         y = self.functional.batch_norm(
-            x, running_mean, running_var, weight, bias, training, 1.0 - momentum, eps, self.layout(x)
+            x, running_mean, running_var, weight, bias, training, momentum, eps, self.layout(x)
         )
         return {"y": y, "running_mean": running_mean, "running_var": running_var}
 

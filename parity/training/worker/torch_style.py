@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,13 @@ class TorchStyleTrainer(Trainer):
 
     `module` holds the parameters; `model` is what is called, which a mode may make another object of.
     """
+
+    schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "constant": lambda _lr_scheduler, _optimizer: None,
+        "cosine": lambda lr_scheduler, optimizer, **options: lr_scheduler.CosineAnnealingLR(optimizer, **options),
+        "step": lambda lr_scheduler, optimizer, **options: lr_scheduler.StepLR(optimizer, **options),
+    }
+    """Schedule to the framework's scheduler: (lr_scheduler, optimizer, **options)."""
 
     transposed: Collection[str] = ()
     """The parameters that the framework keeps transposed."""
@@ -96,7 +103,10 @@ class TorchStyleTrainer(Trainer):
 
     def scheduler_of(self, name: str, **options: Any) -> Any:
         """The framework's scheduler on the optimizer; None for a constant rate."""
-        raise NotImplementedError
+        try:
+            return self.schedulers[name](self.framework.optim.lr_scheduler, self.optimizer, **options)
+        except (AssertionError, ValueError) as error:
+            raise Unsupported(f"{self.framework.__name__}.optim.lr_scheduler: {error}") from error
 
     def schedule_step(self) -> None:
         if self.scheduler is not None:
