@@ -39,7 +39,10 @@ class Output:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time."""
+    """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
+
+    `lacking` are the tensors that the backend cannot give, with the reason.
+    """
 
     case: str
     dtype: str
@@ -48,6 +51,7 @@ class CellOutcome:
     seconds: float = 0.0
     message: str = ""
     outputs: Mapping[str, Output] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
 
 Arrays = Mapping[str, NDArray[Any]]

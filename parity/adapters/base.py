@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from parity.training.worker.trainer import Trainer
 
 
+PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
+"""Composed ops, and the ops that they call; a user's function of such a name takes part."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One op to compute.
@@ -43,6 +47,12 @@ class Adapter:
 
     no_kernel: ClassVar[tuple[str, ...]] = ()
     """Regular expressions of the framework's messages that mean that a kernel does not exist."""
+
+    differentiable: ClassVar[bool] = True
+    """Whether it gives gradients."""
+
+    dtypes: ClassVar[Sequence[str] | None] = None
+    """The dtypes that it computes in; None for all."""
 
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
@@ -110,6 +120,14 @@ class Adapter:
         if function is None:
             raise Unsupported(f"{type(self).__name__} has no method for {op}")
         return function  # type: ignore[no-any-return]
+
+    def adopt(self, own: Callable[[str], Callable[..., Any] | None]) -> None:
+        """Let the user's functions, `own(name)`, take part in composed ops."""
+        for name in {part for parts in PARTS.values() for part in parts}:
+            vars(self).pop(name, None)
+            function = own(name)
+            if function is not None:
+                setattr(self, name, function)
 
     def trainer(self, job: TrainJob) -> Trainer:
         """What trains in this mode; raises Unsupported where nothing does."""

@@ -1,8 +1,12 @@
-"""What modes of execution have in common: which ops no graph of a framework can hold."""
+"""What modes of execution have in common: which ops no graph can hold, and what an autocast does to any op."""
 
 from __future__ import annotations
 
-from parity.adapters.base import Unsupported
+from collections.abc import Callable
+from typing import Any
+
+from parity.adapters.base import Unsupported, named_outputs
+from parity.adapters.torch_style import FunctionalAdapter
 
 STEPS = ("adagrad", "adam", "adamw", "clip_grad_norm", "clip_grad_value", "lamb", "rmsprop", "sgd")
 """Ops that change parameters and gradients in place instead of computing tensors from tensors."""
@@ -12,3 +16,36 @@ def check_traceable(op: str, tracer: str) -> None:
     """Raise Unsupported for an op that `tracer` cannot make a graph of by itself."""
     if op in STEPS:
         raise Unsupported(f"{tracer} traces a function of tensors, and {op} is a step that changes parameters in place")
+
+
+class AutocastMode(FunctionalAdapter):
+    """An autocast to bfloat16; results come back in the dtype of the inputs."""
+
+    def autocast(self) -> Any:
+        """The framework's own context."""
+        raise NotImplementedError
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.check_effect()
+
+        def call(**given: Any) -> Any:
+            tensors = [value for value in given.values() if self.framework.is_tensor(value)]
+            dtype = next(tensor.dtype for tensor in tensors if tensor.is_floating_point())
+            with self.autocast():
+                outputs = named_outputs(function(**given))
+            return {name: value.to(dtype) for name, value in outputs.items()}
+
+        return call
+
+    def trainer(self, job: Any) -> Any:
+        self.check_effect()
+        return super().trainer(job)
+
+    def check_effect(self) -> None:
+        """Raise Unsupported where a product of matrices stays as it is."""
+        ones = self.framework.ones([2, 2])
+        with self.autocast():
+            dtype = self.framework.matmul(ones, ones).dtype
+        name, device = self.framework.__name__, self.device
+        if dtype != self.framework.bfloat16:
+            raise Unsupported(f"the autocast of {name} to bfloat16 does nothing on {device}")

@@ -46,7 +46,7 @@ class PaddleRanks(Ranked, PaddleAdapter):
             PADDLE_DISTRI_BACKEND="gloo",
         )
         super().__init__(device, threads, mode, ranks)
-        self.paddle.distributed.init_parallel_env()
+        self.framework.distributed.init_parallel_env()
 
 
 class OneflowRanks(Ranked, OneflowAdapter):

@@ -127,6 +127,7 @@ class BackendRunner:
         self._slots = slots
         self._log = log
         self._worker: WorkerProcess | None = None
+        self._info = BackendInfo(spec)
         self._cell: Cell | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
@@ -200,10 +201,12 @@ class BackendRunner:
                 self.cookies.append(worker.cookie)
                 if self._stopped.is_set():
                     worker.kill()
-                info = greet(worker, self.spec, interpreter, self._options.threads)
-            self._post(BackendStarted(info))
-            with self._gate:
-                load_ops(worker, self.spec, self._ops, self._options.timeout_s)
+                self._info = greet(worker, self.spec, interpreter, self._options.threads)
+            try:
+                with self._gate:
+                    self._info = load_ops(worker, self._info, self._ops, self._options.timeout_s)
+            finally:
+                self._post(BackendStarted(self._info))
         except BackendError:
             self._worker = None
             raise
@@ -215,6 +218,11 @@ class BackendRunner:
         return self._cell
 
     def _run(self, cell: Cell) -> None:
+        dtypes = self._info.dtypes
+        if dtypes is not None and cell.dtype not in dtypes:
+            reason = f"computes in {', '.join(dtypes)} only, not in {cell.dtype}"
+            self._fail(cell, BackendError(reason, Outcome.UNSUPPORTED))
+            return
         worker, slot = self._worker, self._slots.take(self._stopped)
         if slot is None:
             return
@@ -222,7 +230,9 @@ class BackendRunner:
             raise BackendError("its worker is gone", Outcome.ERROR)
         try:
             with self._gate:
-                reply = worker.request(run_request(cell, str(slot)), self._options.timeout_s)
+                reply = worker.request(
+                    run_request(cell, str(slot), gradients=self._info.differentiable), self._options.timeout_s
+                )
             outcome = self._outcome(cell, reply, slot)
         except WorkerError as error:
             self._worker = None
@@ -235,14 +245,16 @@ class BackendRunner:
         try:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
+            lacking = {} if self._info.differentiable else gradients_of(cell)
             return CellOutcome(
                 case=cell.case.id,
                 dtype=cell.dtype,
                 backend=self.spec.name,
                 outcome=Outcome(reply["outcome"]),
                 seconds=float(reply["seconds"]),
-                message=str(reply["message"]),
+                message=str(reply["message"]) or next(iter(lacking.values()), ""),
                 outputs=self._slots.outputs(slot, reply["tensors"]),
+                lacking=lacking,
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:
@@ -268,11 +280,22 @@ class BackendRunner:
         self._post(OutcomeArrived(cell, outcome, release))
 
 
-def run_request(cell: Cell, slot: str) -> Message:
-    """What is asked of a worker for `cell`."""
+FORWARD_ONLY = "it is forward only, so its gradients are not compared"
+
+
+def gradients_of(cell: Cell) -> dict[str, str]:
+    """The gradients that a cell asks for, each with why a backend that is forward only does not give it."""
+    if not cell.case.gradients:
+        return {}
+    return {f"grad.{name}": FORWARD_ONLY for name in OPS[cell.case.op].differentiable if name in cell.prepared.paths}
+
+
+def run_request(cell: Cell, slot: str, *, gradients: bool = True) -> Message:
+    """What is asked of a worker for `cell`; without `gradients`, outputs alone."""
     case, op = cell.case, OPS[cell.case.op]
+    gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
-    upstream = {name: paths[f"grad.{name}"] for name in op.upstream if case.gradients and f"grad.{name}" in paths}
+    upstream = {name: paths[f"grad.{name}"] for name in op.upstream if gradients and f"grad.{name}" in paths}
     tensors = {name: path for name, path in paths.items() if op.input(name) is not None}
     return {
         "do": "run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity import environments
@@ -36,7 +36,10 @@ class BackendError(Exception):
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend as it was found; empty strings for what could not be learnt."""
+    """A backend as it was found; empty strings for what could not be learnt.
+
+    `library` are the versions that the user's file tells, `dtypes` what it computes in (None: all of them).
+    """
 
     spec: BackendSpec
     version: str = ""
@@ -44,6 +47,19 @@ class BackendInfo:
     numpy: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
     executable: str = ""
+    library: dict[str, str] = field(default_factory=dict)
+    differentiable: bool = True
+    dtypes: tuple[str, ...] | None = None
+
+    def able(self, reply: Message) -> BackendInfo:
+        """With what the worker says that it can do."""
+        dtypes = reply["dtypes"]
+        return replace(
+            self,
+            library=reply.get("library", {}),
+            differentiable=bool(reply["differentiable"]),
+            dtypes=None if dtypes is None else tuple(map(str, dtypes)),
+        )
 
 
 def replaceable(cases: Iterable[CasePlan]) -> list[str]:
@@ -72,18 +88,23 @@ def greet(worker: WorkerProcess, spec: BackendSpec, interpreter: environments.In
         raise BackendError(f"{spec.adapter} at its start: {error}") from error
     check(worker, reply)
     known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
-    return BackendInfo(spec, **known, executable=str(interpreter.python))
+    return BackendInfo(spec, **known, executable=str(interpreter.python)).able(reply)
 
 
-def load_ops(worker: WorkerProcess, spec: BackendSpec, wanted: Sequence[str], timeout_s: float) -> None:
-    """Let the worker run the user's file, if there is one; raises BackendError, with the worker ended, if it cannot."""
+def load_ops(worker: WorkerProcess, info: BackendInfo, wanted: Sequence[str], timeout_s: float) -> BackendInfo:
+    """Let the worker run the user's file, if there is one: the backend with what the file says of itself.
+
+    Raises BackendError, with the worker ended, if it cannot.
+    """
+    spec = info.spec
     if spec.ops is None:
-        return
+        return info
     try:
         reply = worker.request({"do": "load", "path": str(spec.ops), "wanted": list(wanted)}, timeout_s)
     except WorkerError as error:
         raise BackendError(f"{spec.ops}: {error}", error.outcome) from error
     check(worker, reply)
+    return info.able(reply)
 
 
 def check(worker: WorkerProcess, reply: Message) -> None:

@@ -29,7 +29,8 @@ class Pin:
 
     `modules` must be importable (numpy always must). The first of `distributions` is installed, the others are
     recognised. `pythons` are tried in order. `eras` go from the oldest to the newest; the first that applies wins.
-    `version` None means that the framework has no managed environment unless a release is asked for.
+    `version` None means that the framework has no managed environment unless a release is asked for. `bare`: the
+    modules are those of the adapter's own ops, and a user's file that brings its ops needs none of them.
     """
 
     modules: tuple[str, ...]
@@ -39,6 +40,7 @@ class Pin:
     extras: tuple[str, ...] = ()
     eras: tuple[Era, ...] = ()
     size: str = "less than 1 GB"
+    bare: bool = False
 
     def requirements(self, version: str | None) -> tuple[str, ...]:
         """What to install for `version` (None: the default release, or any where there is no default)."""
@@ -98,6 +100,7 @@ PINS = {
     ),
     "numpy": Pin(
         modules=("autograd",),
+        bare=True,
         distributions=("numpy",),
         version=None,
         pythons=("3.11", "3.12", "3.13"),

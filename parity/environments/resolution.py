@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def resolve(spec: BackendSpec, *, provision: bool = True, progress: Progress = silent) -> Interpreter:
     """The interpreter that runs this backend; with `provision` a managed environment is made where it needs one."""
     pin = pin_of(spec.adapter)
+    if pin.bare and spec.ops is not None:
+        pin = replace(pin, modules=())
     check_version(spec.version)
     if spec.python is not None:
         return _named(spec.python.expanduser().absolute(), spec.version, pin)

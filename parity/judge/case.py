@@ -121,9 +121,10 @@ class Cell:
         return {name: Envelope(unit * scale.rms, unit * scale.max) for name, scale in sizes.items()}
 
     def observed(self, backend: str) -> Observed:
-        """What a backend returned for every tensor of the oracle, in this dtype."""
-        outputs = self.outcomes[backend].outputs
-        return {name: in_dtype(outputs.get(name), self.dtype) for name in self.oracle}
+        """What a backend returned for every tensor of the oracle that it can give, in this dtype."""
+        outcome = self.outcomes[backend]
+        names = [name for name in self.oracle if name not in outcome.lacking]
+        return {name: in_dtype(outcome.outputs.get(name), self.dtype) for name in names}
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
@@ -151,6 +152,8 @@ class Cell:
 
     def _ratio(self, backend: str, tensor: str) -> float | None:
         exact = self.oracle[tensor]
+        if tensor in self.outcomes[backend].lacking:
+            return None
         values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
         if values is None:
             return float("inf")

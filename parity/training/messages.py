@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from parity.cases import OPS
@@ -19,31 +19,25 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
     tensors = [Parameter(name, shapes[name]) for name in recipe["parameters"]]
     tensors += [Parameter(name, shapes[name], trained=False) for name in recipe["buffers"]]
     return Training(
-        layers=layers_of(recipe["layers"], tensors),
+        layers=tuple(layer_of(message, {p.name: p for p in tensors}) for message in recipe["layers"]),
         data=Data("", 0, (), ()),
         optimizer=recipe["optimizer"],
         groups=tuple(Group(tuple(g["parameters"]), read(g["options"])) for g in recipe["groups"]),
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
-        loss=Loss(recipe["loss"]),
+        loss=Loss(recipe["loss"]["op"]),
         schedule=Schedule(schedule.pop("name"), read(schedule)),
         clip=None if recipe["clip"] is None else Clip(**recipe["clip"]),
         accumulation=recipe["accumulation"],
     )
 
 
-def layers_of(messages: Sequence[Mapping[str, Any]], tensors: Sequence[Parameter]) -> tuple[Layer, ...]:
-    """Layers with their own weights."""
-    return tuple(layer_of(message, {p.name: p for p in tensors}) for message in messages)
-
-
 def layer_of(message: Mapping[str, Any], tensors: Mapping[str, Parameter]) -> Layer:
-    """One layer, or a residual with those in it."""
+    """A layer with its own weights, or a residual with its layers."""
     if message["op"] == RESIDUAL:
-        return Layer(RESIDUAL, message["name"], layers=layers_of(message["layers"], tuple(tensors.values())))
-    own = tuple(tensors[name] for name in message["tensors"].values())
-    params = OPS[message["op"]].params(**read(message["params"]))
-    return Layer(message["op"], message["name"], params, parameters=own)
+        return Layer(RESIDUAL, message["name"], layers=tuple(layer_of(item, tensors) for item in message["layers"]))
+    own = tuple(tensors[name] for name in message["tensors"].values() if name is not None)
+    return Layer(message["op"], message["name"], OPS[message["op"]].params(**read(message["params"])), parameters=own)
 
 
 def read(options: Mapping[str, Any]) -> dict[str, Any]:

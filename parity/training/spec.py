@@ -14,7 +14,7 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Shape
-from parity.cases.op import call_params
+from parity.cases.op import call_params, default_params
 
 TRAIN = "train"
 """The `op` of a training case, and the `kind` by which a config asks for one."""
@@ -171,9 +171,9 @@ def message(training: Training) -> dict[str, Any]:
         "layers": [layer_message(layer) for layer in training.layers],
         "parameters": [p.name for p in training.parameters],
         "buffers": [p.name for p in training.buffers],
-        "loss": training.loss.name,
+        "loss": op_message(training.loss.name, OPS[training.loss.name].params()),
         "optimizer": training.optimizer,
-        "groups": [{"parameters": list(g.parameters), "options": plain(g.options)} for g in training.groups],
+        "groups": [group_message(training.optimizer, group) for group in training.groups],
         "schedule": {"name": training.schedule.name, **plain(training.schedule.options)},
         "clip": None if training.clip is None else vars(training.clip),
         "accumulation": training.accumulation,
@@ -182,12 +182,34 @@ def message(training: Training) -> dict[str, Any]:
     }
 
 
+def op_message(op: str, params: Any) -> dict[str, Any]:
+    """An op as a worker is told of it, as in the request `run`: `droppable` are the params at their default."""
+    return {"op": op, "params": plain(call_params(params)), "droppable": sorted(default_params(params))}
+
+
 def layer_message(layer: Layer) -> dict[str, Any]:
-    """A layer as a worker is told of it: its op, the params by keyword, and the names of its tensors by the op's."""
+    """A layer as a worker is told of it: an op, and the names of its tensors (None for one that is switched off).
+
+    A residual, which is no op, has `layers`.
+    """
     if layer.op == RESIDUAL:
         return {"op": RESIDUAL, "name": layer.name, "layers": [layer_message(item) for item in layer.layers]}
-    tensors = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
-    return {"op": layer.op, "name": layer.name, "params": plain(call_params(layer.params)), "tensors": tensors}
+    names = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
+    tensors = {item.name: names.get(item.name) for item in OPS[layer.op].inputs[1:]}
+    return {**op_message(layer.op, layer.params), "name": layer.name, "tensors": tensors}
+
+
+def group_message(optimizer: str, group: Group) -> dict[str, Any]:
+    """A group as a worker is told of it, with the `states` that the optimizer keeps, and those that are `absent`."""
+    op = OPS[optimizer]
+    kept = op.layout(op.params(**group.options), {"param": (1,)}).inputs
+    states = {item.name: item.name in kept for item in op.inputs if item.name not in ("param", "grad")}
+    return {
+        "parameters": list(group.parameters),
+        "options": plain(group.options),
+        "states": [name for name, is_kept in states.items() if is_kept],
+        "absent": [name for name, is_kept in states.items() if not is_kept],
+    }
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,8 +61,9 @@ def read_job(backend: Backend, request: Message) -> Job:
 
 
 def read_array(path: str, dtype: str) -> Any:
-    """A stored tensor in `dtype`, in memory of its own."""
-    return np.load(path, allow_pickle=False).astype(dtype, copy=False)
+    """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
+    array = np.load(path, allow_pickle=False)
+    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype, copy=False)
 
 
 def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
@@ -109,8 +110,6 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
 
 def remark(backend: Backend, job: Job) -> str:
     """What the user should know about a cell that ran."""
-    if job.function is None and backend.user_ops.path is not None:
-        return f"{backend.user_ops.name} has no {job.op}, so the framework's own ran"
     if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"

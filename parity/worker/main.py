@@ -4,10 +4,11 @@ Requests and replies are JSON objects, one per line. The host sends one request 
 
 hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1,
          "mode": "eager", "ranks": 1}                 how it runs; ranks: processes of a data-parallel training
-        -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...}}
+        -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...},
+            "differentiable": true, "dtypes": null}              whether it gives gradients; what it computes in
         -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
 load    {"do": "load", "path": "/my_ops.py", "wanted": ["layer_norm"]}        runs the user's file
-        -> {"ok": true}
+        -> {"ok": true, "library": {"triton": "3.1"}, "differentiable": false, "dtypes": ["float32"]}
         -> {"ok": false, "outcome": "error", "message": "..."}
 run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
@@ -62,7 +63,7 @@ from typing import Any, Dict
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.training.worker.ranks import is_led, lead, telling
-from parity.training.worker.requests import REQUESTS, TrainingDesk
+from parity.training.worker.requests import REQUESTS, TrainingRequests
 from parity.worker.cell import Backend, run_cell
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -74,7 +75,7 @@ Message = Dict[str, Any]
 def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
-    desk: TrainingDesk | None = None
+    trainings: TrainingRequests | None = None
     with os.fdopen(requests, "r", encoding="utf-8") as lines:
         for line in lines:
             request = json.loads(line)
@@ -84,13 +85,13 @@ def serve(requests: int, replies: int) -> None:
             with telling(request, replies, send):
                 if request["do"] == "hello":
                     backend, reply = hello(request)
-                    desk = None if backend is None else TrainingDesk(backend)
+                    trainings = None if backend is None else TrainingRequests(backend)
                 elif request["do"] == "load" and backend is not None:
                     reply = load(backend, request)
                 elif request["do"] == "run" and backend is not None:
                     reply = run_cell(backend, request)
-                elif request["do"] in REQUESTS and desk is not None:
-                    reply = desk.answer(request)
+                elif request["do"] in REQUESTS and trainings is not None:
+                    reply = trainings.answer(request)
                 else:
                     break
             if backend is None or backend.adapter.worn_out:
@@ -115,16 +116,18 @@ def hello(request: Message) -> tuple[Backend | None, Message]:
 
     backend = Backend(adapter, UserOps())
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
-    return backend, {**reply, "flags": adapter.flags()}
+    return backend, {**reply, "flags": adapter.flags(), **backend.user_ops.capabilities(adapter)}
 
 
 def load(backend: Backend, request: Message) -> Message:
     """Run the user's file."""
     try:
         backend.user_ops.load(request["path"], request["wanted"])
+        backend.adapter.adopt(backend.user_ops.own)
+        said = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}
-    return {"ok": True}
+    return {"ok": True, **said}
 
 
 def load_adapter(request: Message) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from parity.adapters.base import Job
+from parity.adapters.base import PARTS, Adapter, Job, Unsupported
 
 
 class UserOpsError(Exception):
@@ -60,10 +60,43 @@ class UserOps:
                 raise UserOpsError(f"{self.name}: {op} must be a function, not {type(found).__name__}")
             if found is None and self.function(f"{op}_backward") is not None:
                 raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
-        if not any(self.function(op) for op in wanted):
+        if not any(self.brings(op) for op in wanted):
             near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
             hint = f"; {near[0]} is near, is it meant?" if near else ""
             raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
+
+    def brings(self, op: str) -> bool:
+        """Whether the file defines an op, or everything that a composed op calls."""
+        parts = PARTS.get(op, (op,))
+        return self.function(op) is not None or all(self.function(part) is not None for part in parts)
+
+    def capabilities(self, adapter: Adapter) -> Dict[str, Any]:
+        """What the adapter can do, less what the file says that it cannot: DIFFERENTIABLE = False, DTYPES = [...]."""
+        differentiable, dtypes = self.namespace.get("DIFFERENTIABLE", True), self.namespace.get("DTYPES")
+        if not isinstance(differentiable, bool):
+            raise UserOpsError(f"{self.name}: DIFFERENTIABLE must be True or False, not {differentiable!r}")
+        if dtypes is not None and not (isinstance(dtypes, (list, tuple)) and all(isinstance(d, str) for d in dtypes)):
+            raise UserOpsError(f'{self.name}: DTYPES must be a list of names such as "float32", not {dtypes!r}')
+        return {
+            "differentiable": adapter.differentiable and differentiable,
+            "dtypes": adapter.dtypes if dtypes is None else list(dtypes),
+        }
+
+    def check_capable(self, adapter: Adapter, dtype: str) -> None:
+        """Raise Unsupported where a training in this dtype is more than can be done."""
+        able = self.capabilities(adapter)
+        if not able["differentiable"]:
+            raise Unsupported("a training needs gradients, and this backend is forward only")
+        if able["dtypes"] is not None and dtype not in able["dtypes"]:
+            raise Unsupported(f"computes in {', '.join(able['dtypes'])} only, not in {dtype}")
+
+    def library(self) -> Dict[str, str]:
+        """The versions that the file tells: `VERSIONS`, by the names of libraries, and `__version__`, its own."""
+        versions, own = self.namespace.get("VERSIONS", {}), self.namespace.get("__version__")
+        if not isinstance(versions, Mapping):
+            raise UserOpsError(f"{self.name}: VERSIONS must be a mapping of libraries to versions, not {versions!r}")
+        named = {} if own is None else {os.path.splitext(self.name)[0]: own}
+        return {str(name): str(version) for name, version in {**named, **versions}.items()}
 
     def function(self, name: str) -> Optional[Callable[..., Any]]:
         """The user's function of that name."""
@@ -73,6 +106,8 @@ class UserOps:
     def applied(self, job: Job, absent: List[str], droppable: List[str]) -> Job:
         """The job with the user's function in it, and with what that function takes; unchanged where there is none."""
         function = self.function(job.op)
+        if self.path is not None and not self.brings(job.op):
+            raise Unsupported(f"{self.name} has no {job.op}")
         if function is None:
             return job
         offered = {**job.inputs, **dict.fromkeys(absent), **job.params}

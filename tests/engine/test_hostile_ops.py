@@ -55,15 +55,6 @@ def test_a_table_does_not_say_that_a_crashed_op_agrees(parity_run, tmp_path):
     assert "PASS" not in finished.stdout
 
 
-def test_an_op_that_the_file_lacks_is_noted(parity_run, tmp_path):
-    path = tmp_path / "ops.py"
-    path.write_text("def linear(x, weight, bias):\n    return x @ weight.T + bias\n" + HONEST)
-    norm = "{id: two, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}"
-    finished = parity_run(user_config(path, cases=[LINEAR, norm]))
-    assert finished.code == 0
-    assert "mine: note in 2 cells: ops.py has no layer_norm, so the framework's own ran" in finished.stdout
-
-
 @pytest.mark.frameworks
 def test_a_wrong_shape_is_structure_in_a_framework_too(parity_run, tmp_path):
     finished = run_ops(

@@ -20,9 +20,8 @@ from parity.adapters import ADAPTERS
 from parity.cases import OPS
 from parity.repro.literals import array, literal, paragraph, prose
 from parity.repro.source import SourceError, adapter_class, calls, has_method
-from tests.conftest import ROOT, parity_command, user_config
+from tests.conftest import ROOT, parity_command
 from tests.repro.scripts import (
-    LINEAR,
     PLAIN,
     WRONG,
     comparisons,
@@ -224,18 +223,6 @@ def test_the_structure_of_a_framework_s_tensors(finding, name):
     done = run_alone(sys.executable, script)
     assert done.returncode == 1, done.stderr
     assert line in done.stdout.splitlines()
-
-
-@pytest.mark.frameworks
-def test_an_op_that_the_user_s_file_lacks_is_the_framework_s_own(parity_run, tmp_path):
-    (tmp_path / "ops.py").write_text("def layer_norm(x, weight, bias, normalized_shape, eps):\n    return x\n")
-    norm = "{id: other, op: layer_norm, params: {normalized_shape: [7]}, inputs: {x: {shape: [4, 7]}}}"
-    config = user_config(tmp_path / "ops.py", cases=[norm, LINEAR], adapter="torch", backends=["torch"])
-    [script] = scripts(parity_run(config, "--rtol", "0", "--atol", "0").run_dir, "one", "--dtype", "float32")
-    assert 'getattr(ops, "linear", linear)' in script.read_text()
-    done = run_alone(sys.executable, script)
-    assert done.returncode == 1, done.stderr
-    assert list(comparisons(done.stdout))
 
 
 HOSTILE = 'a"""````<img src=x>\nimport os\nos.system("touch owned")\n# \\"""\r\u2028\x00{{ 1 }} %}'

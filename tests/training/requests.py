@@ -18,6 +18,7 @@ from parity.training.lockstep.workers import Reply, Worker, Workers
 from parity.training.spec import Training, message
 
 WANTED = (
+    "linear",
     "shard",
     "sgd",
     "adamw",

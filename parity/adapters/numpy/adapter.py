@@ -58,7 +58,7 @@ def oracle_lines(job: Job) -> dict[str, Any]:
         raise Unsupported(f"there is no oracle for {job.op}")
     upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
     tensors = {**flat(job.inputs), **upstream}
-    dtype = next(iter(tensors.values())).dtype
+    dtype = next(array.dtype for array in tensors.values() if array.dtype.kind == "f")
     return dict(evaluate(op, op.params(**job.params), tensors, dtype=dtype))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Unsupported
-from parity.training.worker.job import Arrays, OwnError, ParameterGroup
+from parity.adapters.base import PARTS, Unsupported
+from parity.training.worker.job import OwnError, ParameterGroup
+from parity.training.worker.op_model import flat
 from parity.training.worker.trainer import Trainer
 
 try:
@@ -30,16 +31,10 @@ class NumpyTrainer(Trainer):
         taken = [name for name in functions_of(self.recipe) if self.job.own(name) is not None]
         if taken:
             raise OwnError(f"on NumPy, trainings differentiate their own lines and cannot call your {', '.join(taken)}")
-        self.parameters, self.buffers = {}, {}
+        self.parameters = {name: np.array(self.job.tensors[name]) for name in self.recipe["parameters"]}
+        self.buffers = {name: np.array(self.job.tensors[name]) for name in self.recipe["buffers"]}
+        self.training = training_of(self.recipe, {name: array.shape for name, array in self.job.tensors.items()})
         self.gradients: dict[str, Any] = {}
-
-    def restore(self, done: int, arrays: Arrays) -> None:
-        if not self.parameters:
-            self.parameters = {name: np.array(arrays[f"param.{name}"]) for name in self.recipe["parameters"]}
-            self.buffers = {name: np.array(arrays[f"buffer.{name}"]) for name in self.recipe["buffers"]}
-            shapes = {name: array.shape for name, array in {**self.parameters, **self.buffers}.items()}
-            self.training = training_of(self.recipe, shapes)
-        super().restore(done, arrays)
 
     def micro_batch(self, rows: Any) -> tuple[Any, Any, Any]:
         rows = self.shard(rows)
@@ -127,19 +122,9 @@ class NumpyTrainer(Trainer):
 def functions_of(recipe: Mapping[str, Any]) -> list[str]:
     """The names of functions that make up the model and its loss."""
     found = dict.fromkeys(name for layer in flat(recipe["layers"]) for name in names_of(layer))
-    return [*found, recipe["loss"]]
-
-
-def flat(layers: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """All layers, those inside of residuals included."""
-    for layer in layers:
-        yield layer
-        yield from flat(layer.get("layers", ()))
+    return [*found, recipe["loss"]["op"]]
 
 
 def names_of(layer: Mapping[str, Any]) -> Sequence[str]:
     """The functions that a layer calls."""
-    if layer["kind"] == "activation":
-        return (layer["function"],)
-    inner = ("linear", "scaled_dot_product_attention") if layer["kind"] == "multi_head_attention" else ()
-    return (layer["kind"], *inner)
+    return (layer["op"], *PARTS.get(layer["op"], ()))

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TorchStyleAdapter
 
+RENAMED = {"momentum_buffer": "momentum_buf"}
+"""OneFlow's names of states."""
+
 
 class OneflowAdapter(TorchStyleAdapter):
     """oneflow.nn, oneflow.nn.functional and oneflow.nn.utils in eager mode on the CPU."""
@@ -52,8 +55,13 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
+    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+        # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
+        scores = self.framework.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
+        return self.framework.matmul(self.framework.softmax(scores, dim=-1), value)
+
     def lamb(self, **given: Any) -> Any:
-        return self.adam(**given, kind="LAMB")
+        return self.updated("lamb", **given)
 
     @staticmethod
     def layer(module: Any, weight: Any, bias: Any) -> Any:
@@ -70,7 +78,7 @@ class OneflowAdapter(TorchStyleAdapter):
             optimizer = getattr(self.framework.optim, kind)([leaf], **options)
         except AssertionError as error:
             raise Unsupported(f"oneflow.optim.{kind}: {error}") from error
-        names = {name: {"momentum_buffer": "momentum_buf"}.get(name, name) for name in state}
+        names = {name: RENAMED.get(name, name) for name in state}
         first = kind == "SGD" and step == 1
         before = {ours: value * 0 if first else value for (_, ours), value in zip(names.items(), state.values())}
         groups = optimizer.state_dict()["param_groups"]

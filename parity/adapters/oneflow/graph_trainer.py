@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.adapters.oneflow.trainer import OneflowTrainer
 from parity.training.worker.job import Arrays, Keep, ParameterGroup
+from parity.training.worker.op_model import attribute_of
 from parity.training.worker.trainer import mean
 
 IN_GRAPH = ("zero_grad", "scale_loss", "clip_grad_norm", "clip_grad_value", "learning_rate")
@@ -66,7 +67,7 @@ class GraphTrainer(OneflowTrainer):
     @staticmethod
     def state_name(name: str, state: str) -> str:
         """A state of a parameter in the graph's words."""
-        return f"module.{name}-{STATES[state]}"
+        return f"module.{attribute_of(name)}-{STATES[state]}"
 
     def graph_of(self, optimizer: Any, scheduler: Any) -> Any:
         """A graph that takes a step at each call, and returns loss, output and gradients."""
@@ -75,7 +76,7 @@ class GraphTrainer(OneflowTrainer):
         def build(graph: Any, x: Any, target: Any) -> Any:
             found: dict[str, Any] = {}
             for name in self.parameters:
-                reduce(getattr, name.split("."), graph.module).register_hook(partial(found.__setitem__, name))
+                getattr(graph.module, attribute_of(name)).register_hook(partial(found.__setitem__, name))
             output = graph.module(x)
             loss = self.loss(output, target)
             loss.backward()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parity.adapters.base import Job, Unsupported, named_outputs
-from parity.adapters.modes import check_traceable
+from parity.adapters.base import Job, named_outputs
+from parity.adapters.modes import AutocastMode, check_traceable
 from parity.adapters.oneflow.adapter import OneflowAdapter
 
 
@@ -90,31 +90,8 @@ def graph_of(flow: Any, build: Callable[..., Any], kept: Any) -> Any:
     return graph
 
 
-class OneflowAmp(OneflowAdapter):
-    """`oneflow.autocast` to bfloat16; results come back in the dtype of the inputs."""
+class OneflowAmp(AutocastMode, OneflowAdapter):
+    """`oneflow.autocast` to bfloat16."""
 
-    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        self.check_effect()
-        flow = self.framework
-
-        def call(**given: Any) -> Any:
-            dtype = next(value.dtype for value in given.values() if flow.is_tensor(value))
-            with flow.autocast(self.device, flow.bfloat16):
-                outputs = named_outputs(function(**given))
-            return {name: value.to(dtype) for name, value in outputs.items()}
-
-        return call
-
-    def trainer(self, job: Any) -> Any:
-        self.check_effect()
-        return super().trainer(job)
-
-    def check_effect(self) -> None:
-        """Raise Unsupported where a product of matrices stays as it is."""
-        flow = self.framework
-        ones = flow.ones(2, 2)
-        with flow.autocast(self.device, flow.bfloat16):
-            dtype = flow.matmul(ones, ones).dtype
-        device = self.device
-        if dtype != flow.bfloat16:
-            raise Unsupported(f"oneflow.autocast to bfloat16 does nothing on {device}")
+    def autocast(self) -> Any:
+        return self.framework.autocast(self.device, self.framework.bfloat16)

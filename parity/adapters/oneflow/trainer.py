@@ -6,58 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.oneflow.adapter import RENAMED
 from parity.training.worker.job import ParameterGroup
-from parity.training.worker.torch_layers import TorchStyleLayers
 from parity.training.worker.torch_style import TorchStyleTrainer
 
-RENAMED = {"momentum_buffer": "momentum_buf"}
-"""OneFlow's names of states."""
 
-
-class OneflowLayers(TorchStyleLayers):
-    """OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax."""
-
-    def attention(self) -> Callable[[Any, Any, Any], Any]:
-        own = self.own("scaled_dot_product_attention")
-        if own is not None:
-            return lambda query, key, value: own(query=query, key=key, value=value)
-        flow = self.framework
-
-        def attention(query: Any, key: Any, value: Any) -> Any:
-            scores = flow.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
-            return flow.matmul(flow.softmax(scores, dim=-1), value)
-
-        return attention
-
-
-class OneflowTrainer(TorchStyleTrainer):
-    """Schedulers are OneFlow's own classes."""
-
-    layers: ClassVar[type[TorchStyleLayers]] = OneflowLayers
-    optimizers: ClassVar[Mapping[str, str]] = {**TorchStyleTrainer.optimizers, "lamb": "LAMB"}
-
-    def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
-        if self.recipe["optimizer"] == "rmsprop" and group.options["momentum"]:
-            raise Unsupported("oneflow.optim.RMSprop has no momentum")
-        return super().optimizer_group(group)
-
-    def scheduler_of(self, name: str, **options: Any) -> Any:
-        try:
-            return SCHEDULERS[name](self.framework.optim.lr_scheduler, self.optimizer, **options)
-        except (AssertionError, ValueError) as error:
-            raise Unsupported(f"oneflow.optim.lr_scheduler: {error}") from error
-
-    def optimizer_state(self, name: str) -> Mapping[str, Any]:
-        found = self.optimizer._state[self.parameters[name]]
-        return {state: found[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in found}
-
-    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
-        stored: dict[Any, Any] = {"step": done}
-        names = [name for group in self.groups for name in group.names]
-        for i, name in enumerate(names):
-            stored[i] = {RENAMED.get(state, state): tensor for state, tensor in states[name].items()}
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": stored, "param_groups": groups})
+def linear(lr_scheduler: Any, optimizer: Any, total_iters: int, start_factor: float) -> Any:
+    """LinearLR."""
+    return lr_scheduler.LinearLR(optimizer, start_factor, 1.0, total_iters)
 
 
 def polynomial(lr_scheduler: Any, optimizer: Any, total_iters: int, power: float, end_lr: float) -> Any:
@@ -79,14 +35,29 @@ def warmup_polynomial(
     return lr_scheduler.WarmupLR(after, start_factor, warmup_steps, "linear", warmup_prefix=True)
 
 
-SCHEDULERS: Mapping[str, Callable[..., Any]] = {
-    "constant": lambda _lr_scheduler, _optimizer: None,
-    "linear": lambda lr_scheduler, optimizer, total_iters, start_factor: lr_scheduler.LinearLR(
-        optimizer, start_factor, 1.0, total_iters
-    ),
-    "polynomial": polynomial,
-    "cosine": lambda lr_scheduler, optimizer, **options: lr_scheduler.CosineAnnealingLR(optimizer, **options),
-    "step": lambda lr_scheduler, optimizer, **options: lr_scheduler.StepLR(optimizer, **options),
-    "warmup_polynomial": warmup_polynomial,
-}
-"""Schedule to OneFlow's scheduler: (lr_scheduler, optimizer, **options)."""
+class OneflowTrainer(TorchStyleTrainer):
+    """Schedulers are OneFlow's own classes."""
+
+    schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        **TorchStyleTrainer.schedulers,
+        "linear": linear,
+        "polynomial": polynomial,
+        "warmup_polynomial": warmup_polynomial,
+    }
+
+    def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
+        if self.recipe["optimizer"] == "rmsprop" and group.options["momentum"]:
+            raise Unsupported("oneflow.optim.RMSprop has no momentum")
+        return super().optimizer_group(group)
+
+    def optimizer_state(self, name: str) -> Mapping[str, Any]:
+        found = self.optimizer._state[self.parameters[name]]
+        return {state: found[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in found}
+
+    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
+        stored: dict[Any, Any] = {"step": done}
+        names = [name for group in self.groups for name in group.names]
+        for i, name in enumerate(names):
+            stored[i] = {RENAMED.get(state, state): tensor for state, tensor in states[name].items()}
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": stored, "param_groups": groups})

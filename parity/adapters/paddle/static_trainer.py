@@ -10,4 +10,4 @@ class StaticTrainer(PaddleTrainer):
 
     def build(self) -> None:
         super().build()
-        self.model = self.paddle.jit.to_static(self.module, full_graph=True)
+        self.model = self.framework.jit.to_static(self.module, full_graph=True)

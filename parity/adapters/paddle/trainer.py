@@ -3,118 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from parity.adapters.base import Unsupported
-from parity.adapters.paddle.layers import STATISTICS, PaddleLayers
+from parity.adapters.paddle.adapter import ALWAYS, STATES, optimizer_class, translated
 from parity.training.worker.job import ParameterGroup
-from parity.training.worker.trainer import Trainer
+from parity.training.worker.op_model import flat
+from parity.training.worker.torch_style import TorchStyleTrainer
 
 Options = Mapping[str, Any]
 
-CLASSES = {"adam": "Adam", "adamw": "AdamW", "lamb": "Lamb", "rmsprop": "RMSProp", "adagrad": "Adagrad"}
-"""Optimizer to the class in paddle.optimizer; sgd is Momentum where a group has one, else SGD."""
-
-RENAMED = {"alpha": "rho", "eps": "epsilon", "nesterov": "use_nesterov"}
-"""Paddle's names of an optimizer's options."""
-
-MOMENTS = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
-STATES: Mapping[str, Mapping[str, str]] = {
-    "SGD": {},
-    "Momentum": {"momentum_buffer": "velocity"},
-    "Adam": MOMENTS,
-    "AdamW": MOMENTS,
-    "Lamb": MOMENTS,
-    "RMSProp": {"square_avg": "mean_square", "grad_avg": "mean_grad", "momentum_buffer": "momentum"},
-    "Adagrad": {"sum": "moment"},
-}
-"""Paddle's names of what each class keeps."""
+LINEAR = ("linear", "multi_head_attention")
+"""Ops whose weights are [in, out] in Paddle's layers, which a sum over a weight depends on."""
 
 RATES = ("end_lr", "eta_min")
 """Options of schedules that are rates themselves."""
 
 
-class PaddleTrainer(Trainer):
+class PaddleTrainer(TorchStyleTrainer):
     """Layers, one optimizer with groups of parameters, and a scheduler that it takes its rate from.
 
     A group of Paddle's has no rate of its own but a factor of the optimizer's. The clip is paddle.nn.utils's, whose
     formula is that of the recipe; ClipGradByGlobalNorm leaves the 1e-6 out.
     """
 
-    layers: ClassVar[type[PaddleLayers]] = PaddleLayers
-
     def build(self) -> None:
-        self.paddle = self.adapter.paddle  # type: ignore[attr-defined]
-        layers = self.layers(self.paddle, self.job.own, self.job.x.ndim)
-        self.module = layers.sequence(self.recipe["layers"]).to(dtype=self.job.dtype)
-        self.module.train()
-        self.model = self.module
-        tensors = {canonical(name): tensor for name, tensor in self.module.named_parameters()}
-        self.parameters = {name: tensors[name] for name in self.recipe["parameters"]}
-        self.buffers = {name: tensors[name] for name in self.recipe["buffers"]}
-        linear = self.paddle.nn.Linear
-        parts = self.module.named_sublayers()
-        self.transposed = {f"{name}.weight" for name, part in parts if isinstance(part, linear)}
+        matrices = [layer for layer in flat(self.recipe["layers"]) if layer["op"] in LINEAR]
+        weights = {name for layer in matrices for name in layer["tensors"].values() if name}
+        self.transposed = {name for name in weights if name.endswith(".weight")}
+        super().build()
 
-    def forward(self, x: Any) -> Any:
-        return self.model(x)
+    def module_base(self) -> type[Any]:
+        return self.framework.nn.Layer  # type: ignore[no-any-return]
 
-    def loss(self, output: Any, target: Any) -> Any:
-        name = self.recipe["loss"]
-        if name == "cross_entropy":
-            output, target = output.reshape([-1, output.shape[-1]]), target.reshape([-1])
-        own = self.job.own(name)
-        if own is not None:
-            return own(x=output, target=target)
-        if name == "cross_entropy":
-            # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
-            ignored = output.shape[-1]
-            target = self.paddle.where(target < 0, self.paddle.full_like(target, ignored), target)
-            return self.paddle.nn.functional.cross_entropy(output, target, ignore_index=ignored)
-        return getattr(self.paddle.nn.functional, name)(output, target)
-
-    def backward(self, loss: Any) -> None:
-        loss.backward()
-
-    def gradient(self, name: str) -> Any:
-        return self.parameters[name].grad
-
-    def set_gradient(self, name: str, value: Any) -> None:
-        self.parameters[name].grad = value.detach()
+    def parameter(self, name: str) -> Any:
+        value = self.imported(name, self.job.tensors[name])
+        parameter = self.framework.create_parameter(value.shape, self.job.dtype)
+        parameter.set_value(value)
+        return parameter
 
     def clear_gradients(self) -> None:
         self.optimizer.clear_grad()
 
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
-        clip = self.paddle.nn.utils.clip_grad_norm_
         try:
-            return clip([self.parameters[name] for name in names], max_norm, norm_type)
+            return super().clip_norm(names, max_norm, norm_type)
         except ValueError as error:
             raise Unsupported(f"paddle.nn.utils.clip_grad_norm_: {error}") from error
 
     def clip_value(self, names: Sequence[str], clip_value: float) -> None:
-        found = self.adapter.clip_grad_value(self.gradients(names), clip_value)  # type: ignore[attr-defined]
-        self.set_gradients(names, found["grads"])
-
-    def gradients(self, names: Sequence[str]) -> list[Any]:
-        """The gradients of these parameters."""
-        return [self.gradient(name) for name in names]
-
-    def set_gradients(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Put others in their places."""
-        for name, value in zip(names, values):
+        gradients = [self.gradient(name) for name in names]
+        clipped = self.adapter.clip_grad_value(gradients, clip_value)["grads"]  # type: ignore[attr-defined]
+        for name, value in zip(names, clipped):
             self.set_gradient(name, value)
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
-        self.kind = CLASSES.get(kind) or ("Momentum" if any(g.options["momentum"] for g in groups) else "SGD")
+        self.kind = optimizer_class(kind, any(group.options.get("momentum") for group in groups))
         own = [{"params": [self.parameters[n] for n in g.names], **translated(self.kind, g.options)} for g in groups]
         self.base = max(group.lr for group in groups)
-        # Without it Lamb leaves the trust ratio out where there is no decay.
-        always = {"always_adapt": True} if self.kind == "Lamb" else {}
-        make = getattr(self.paddle.optimizer, self.kind)
-        self.optimizer = make(learning_rate=self.base, parameters=own, **always)
+        make = getattr(self.framework.optimizer, self.kind)
+        self.optimizer = make(learning_rate=self.base, parameters=own, **ALWAYS.get(self.kind, {}))
         self.set_rates([group.lr for group in groups])
 
     def rates(self) -> list[float]:
@@ -131,28 +81,21 @@ class PaddleTrainer(Trainer):
 
     def optimizer_step(self) -> None:
         # The names of its states are numbered, and a fresh optimizer would go on counting.
-        with self.paddle.utils.unique_name.guard():
+        with self.framework.utils.unique_name.guard():
             self.optimizer.step()
 
-    def make_schedule(self, done: int) -> None:
-        options = dict(self.recipe["schedule"])
-        make = SCHEDULERS[options.pop("name")]
-        absolute = [name for name in RATES if options.get(name)]
+    def scheduler_of(self, name: str, **options: Any) -> Any:
+        absolute = [option for option in RATES if options.get(option)]
         if absolute and len(set(self.factors)) > 1:
             reason = "the groups of a Paddle optimizer have factors of one rate"
             raise Unsupported(f"{reason}, which a schedule with {absolute[0]} does not give them")
         try:
-            self.scheduler = make(self.paddle.optimizer.lr, self.base, **options)
+            scheduler = SCHEDULERS[name](self.framework.optimizer.lr, self.base, **options)
         except (AssertionError, ValueError) as error:
             raise Unsupported(f"paddle.optimizer.lr: {str(error).strip()}") from error
-        if self.scheduler is not None:
-            self.optimizer.set_lr_scheduler(self.scheduler)
-        for _ in range(done):
-            self.schedule_step()
-
-    def schedule_step(self) -> None:
-        if self.scheduler is not None:
-            self.scheduler.step()
+        if scheduler is not None:
+            self.optimizer.set_lr_scheduler(scheduler)
+        return scheduler
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
         stored, own = self.optimizer.state_dict(), self.parameters[name].name
@@ -188,25 +131,6 @@ class PaddleTrainer(Trainer):
 
     def imported(self, name: str, array: Any) -> Any:
         return self.tensor(np.array(array.T if name in self.transposed else array, order="C"))
-
-
-def canonical(name: str) -> str:
-    """The name of one of Paddle's tensors in PyTorch's words."""
-    layer, _, own = name.rpartition(".")
-    return f"{layer}.{ {kept: ours for ours, kept in STATISTICS.items()}.get(own, own) }"
-
-
-def translated(kind: str, options: Options) -> dict[str, Any]:
-    """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
-    found = {RENAMED.get(name, name): value for name, value in options.items()}
-    for name in ("dampening", "lr_decay"):
-        if found.pop(name, 0):
-            raise Unsupported(f"paddle.optimizer.{kind} has no {name}")
-    if "betas" in found:
-        found["beta1"], found["beta2"] = found.pop("betas")
-    if kind == "Lamb":
-        found["lamb_weight_decay"] = found.pop("weight_decay")
-    return found
 
 
 def polynomial(lr: Any, rate: float, total_iters: int, power: float, end_lr: float) -> Any:

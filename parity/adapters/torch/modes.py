@@ -52,7 +52,8 @@ class TorchAmp(TorchAdapter):
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
             outputs = named_outputs(in_bfloat16(self.framework, self.device, function, **given))
-            dtype = next(value.dtype for value in given.values() if self.framework.is_tensor(value))
+            tensors = [value for value in given.values() if self.framework.is_tensor(value)]
+            dtype = next(tensor.dtype for tensor in tensors if tensor.is_floating_point())
             low = self.framework.bfloat16
             return {k: v.to(dtype) if getattr(v, "dtype", None) == low else v for k, v in outputs.items()}
 

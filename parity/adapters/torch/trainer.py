@@ -5,29 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.torch_style import TorchStyleTrainer
-
-
-class TorchTrainer(TorchStyleTrainer):
-    """Schedulers are torch's own classes, and LambdaLR for what they cannot say: rates that start at 0 or end above."""
-
-    def scheduler_of(self, name: str, **options: Any) -> Any:
-        # It counts calls of `optimizer.step`, and there are none while a schedule is brought to where it was.
-        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-        return SCHEDULERS[name](self.framework.optim.lr_scheduler, self.optimizer, **options)
-
-    def optimizer_state(self, name: str) -> Mapping[str, Any]:
-        return self.optimizer.state.get(self.parameters[name], {})  # type: ignore[no-any-return]
-
-    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
-        names = [name for group in self.groups for name in group.names]
-        step = self.framework.tensor(float(done))
-        state = {i: {"step": step.clone(), **states[name]} for i, name in enumerate(names) if states[name]}
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def linear(lr_scheduler: Any, optimizer: Any, total_iters: int, start_factor: float) -> Any:
@@ -82,12 +63,27 @@ def falling(t: int, lr: float, total_iters: int, power: float, end_lr: float) ->
     return ((lr - end_lr) * left + end_lr) / lr
 
 
-SCHEDULERS: Mapping[str, Callable[..., Any]] = {
-    "constant": lambda _lr_scheduler, _optimizer: None,
-    "linear": linear,
-    "polynomial": polynomial,
-    "cosine": lambda lr_scheduler, optimizer, **options: lr_scheduler.CosineAnnealingLR(optimizer, **options),
-    "step": lambda lr_scheduler, optimizer, **options: lr_scheduler.StepLR(optimizer, **options),
-    "warmup_polynomial": warmup_polynomial,
-}
-"""Schedule to torch's scheduler: (lr_scheduler, optimizer, **options)."""
+class TorchTrainer(TorchStyleTrainer):
+    """Schedulers are torch's own classes, and LambdaLR for what they cannot say: rates that start at 0 or end above."""
+
+    schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        **TorchStyleTrainer.schedulers,
+        "linear": linear,
+        "polynomial": polynomial,
+        "warmup_polynomial": warmup_polynomial,
+    }
+
+    def scheduler_of(self, name: str, **options: Any) -> Any:
+        # It counts calls of `optimizer.step`, and there are none while a schedule is brought to where it was.
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+        return super().scheduler_of(name, **options)
+
+    def optimizer_state(self, name: str) -> Mapping[str, Any]:
+        return self.optimizer.state.get(self.parameters[name], {})  # type: ignore[no-any-return]
+
+    def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
+        names = [name for group in self.groups for name in group.names]
+        step = self.framework.tensor(float(done))
+        state = {i: {"step": step.clone(), **states[name]} for i, name in enumerate(names) if states[name]}
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -8,7 +8,7 @@ finite on one side only, is never a pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,15 @@ def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a backend's outputs, or the oracle's; None where there is nothing to compare."""
+    """One side of a comparison: a backend's outputs, or the oracle's; None where there is nothing to compare.
+
+    `lacking` are the tensors that it cannot give, with the reason.
+    """
 
     name: str
     outputs: Mapping[str, Output] | None
     message: str = ""
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ class CellJudge:
         names = (self.case.id, self.dtype, tensor, actual.name, expected.name)
         if actual.outputs is None or expected.outputs is None:
             return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=actual.message or expected.message)
+        for side in (actual, expected):
+            if tensor in side.lacking:
+                message = f"{side.name}: {side.lacking[tensor]}"
+                return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=message)
         difference = structural_difference(tensor, actual, expected)
         if difference:
             return Comparison(*names, Verdict.STRUCTURE, *limits, message=difference)
@@ -82,7 +90,7 @@ class CellJudge:
 def side_of(outcome: CellOutcome) -> Side:
     """The side of a backend."""
     if outcome.outcome is Outcome.OK:
-        return Side(outcome.backend, outcome.outputs)
+        return Side(outcome.backend, outcome.outputs, lacking=outcome.lacking)
     return Side(outcome.backend, None, f"{outcome.backend}: {outcome.outcome.value}: {outcome.message}")
 
 

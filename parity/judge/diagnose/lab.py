@@ -230,7 +230,7 @@ def ratio(observed: Array | None, predicted: Predicted) -> float:
 
 def ratios(observed: Observed, prediction: Prediction) -> dict[str, float]:
     """The error ratio of every predicted tensor."""
-    return {name: ratio(observed.get(name), predicted) for name, predicted in prediction.items()}
+    return {name: ratio(observed.get(name), predicted) for name, predicted in prediction.items() if name in observed}
 
 
 def worst(values: Iterable[float]) -> float:

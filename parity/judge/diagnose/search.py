@@ -277,7 +277,8 @@ def extended(lab: Lab, observed: Observed, origin: State, cause: Cause) -> State
 def chosen(observed: Observed, origin: State, cause: Cause, prediction: Prediction) -> State:
     """The state that takes from `prediction` what does not leave more than `origin` does."""
     taken, left, exceptions = dict(origin.prediction), dict(origin.left), origin.exceptions
-    for name, predicted in prediction.items():
+    comparable = {name: predicted for name, predicted in prediction.items() if name in origin.left}
+    for name, predicted in comparable.items():
         before, after = origin.left[name], ratio(observed.get(name), predicted)
         if cause.lossy and before >= OFF and name in origin.exact:
             exceptions += 1

@@ -95,7 +95,9 @@ def lineup(results: Results) -> Text:
             if row["version"] and row["version"] in row["name"]
             else f"{row['name']} {row['version']}".strip()
         )
-        framework = "" if row["name"].startswith(row["framework"]) else f" ({row['framework']})"
+        behind = [] if row["name"].startswith(row["framework"]) else [row["framework"]]
+        behind += [f"{name} {version}" for name, version in row.get("library", {}).items()]
+        framework = f" ({', '.join(behind)})" if behind else ""
         parts.append(printable(shown + framework) + (" = baseline" if row["name"] == results.run["baseline"] else ""))
     return Text(" · ".join(parts), style="dim")
 

@@ -73,6 +73,7 @@ def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> Row:
         "flags": {**found.flags, **named},
         "executable": found.executable,
         "ops": None if spec.ops is None else ops_copy(spec),
+        **({"library": found.library} if found.library else {}),
     }
 
 

@@ -137,10 +137,12 @@ class Workers:
             slots = Slots(self.scratch.folder, f"training-{len(self._processes)}", 1)
             self._processes.append(process)
         info = greet(process, spec, interpreter, self.options.threads)
-        if spec not in self._told:
-            self._told.add(spec)
-            self._post(BackendStarted(info))
-        load_ops(process, spec, self._ops, self.options.timeout_s)
+        try:
+            info = load_ops(process, info, self._ops, self.options.timeout_s)
+        finally:
+            if spec not in self._told:
+                self._told.add(spec)
+                self._post(BackendStarted(info))
         slot = slots.take(self._stopped)
         if slot is None:
             raise BackendError("stopped")

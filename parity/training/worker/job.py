@@ -23,46 +23,33 @@ what is `optional`; the mapping that it returns must have the names in `returns`
 class TrainJob:
     """A training as a worker is asked for it.
 
-    `recipe` is the message of `parity.training.spec`; `x` and `target` [rows, ...] are the data set, whose floats
-    are of `dtype`, as are all weights.
+    `recipe` is the message of `parity.training.spec`; `x` and `target` [rows, ...] are the data set, `tensors` the
+    parameters and buffers as they start. All floats are of `dtype`.
     """
 
     recipe: Mapping[str, Any]
     dtype: str
     x: Any
     target: Any
+    tensors: Arrays
     own: Own
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that share an optimizer's options; `lr` is the rate that the schedule starts from."""
+    """Parameters that share an optimizer's options; `lr` is the rate that the schedule starts from.
+
+    `states` are what the optimizer keeps for each of them, `absent` what it does not keep with these options.
+    """
 
     names: Sequence[str]
     lr: float
     options: Mapping[str, Any]
+    states: Sequence[str] = ()
+    absent: Sequence[str] = ()
 
 
 PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
-
-STATES: Mapping[str, Sequence[str]] = {
-    "sgd": ("momentum_buffer",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-    "adamw": ("exp_avg", "exp_avg_sq"),
-    "lamb": ("exp_avg", "exp_avg_sq"),
-    "rmsprop": ("square_avg", "grad_avg", "momentum_buffer"),
-    "adagrad": ("sum",),
-}
-"""What each optimizer may keep for a parameter, in PyTorch's names."""
-
-NEEDED_BY: Mapping[str, str] = {"momentum_buffer": "momentum", "grad_avg": "centered"}
-"""States that are kept only with an option."""
-
-
-def state_names(optimizer: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the optimizer keeps for a parameter with these options."""
-    names = STATES[optimizer]
-    return tuple(name for name in names if name not in NEEDED_BY or options.get(NEEDED_BY[name]))
 
 
 def plain(value: Any) -> Any:
@@ -73,4 +60,5 @@ def plain(value: Any) -> Any:
 def group_of(message: Mapping[str, Any]) -> ParameterGroup:
     """A group from its message."""
     options = {key: plain(value) for key, value in message["options"].items() if key != "lr"}
-    return ParameterGroup(tuple(message["parameters"]), float(message["options"]["lr"]), options)
+    lr = float(message["options"]["lr"])
+    return ParameterGroup(tuple(message["parameters"]), lr, options, tuple(message["states"]), tuple(message["absent"]))

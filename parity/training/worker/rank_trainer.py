@@ -68,11 +68,11 @@ class PaddleRanksTrainer(Synchronised, PaddleTrainer):
     """paddle.DataParallel."""
 
     def parallel(self, model: Any) -> Any:
-        return self.paddle.DataParallel(model)
+        return self.framework.DataParallel(model)
 
     def all_gather(self, tensor: Any) -> list[Any]:
         parts: list[Any] = []
-        self.paddle.distributed.all_gather(parts, tensor)
+        self.framework.distributed.all_gather(parts, tensor)
         return parts
 
 

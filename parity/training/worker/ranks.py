@@ -26,11 +26,16 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 
 import numpy as np
 
+import parity
+
 Message = Dict[str, Any]
 Send = Callable[[int, Message], None]
 
 LED = ("hello", "load", "train", "steps", "restore")
 """What all ranks are asked to do; the rest is rank 0's alone."""
+
+WORKING = (os.path.join("parity", "adapters"), os.path.join("training", "worker"))
+"""The folders whose functions say what a rank is at."""
 
 GRACE_S = 3.0
 """How long others may need to come to the same error."""
@@ -48,7 +53,7 @@ def is_led(hello: Message) -> bool:
 def lead(hello: Message, lines: Iterable[str], send: Callable[[Message], None]) -> None:
     """Answer `hello` and the requests that follow, until bye, the end of `lines` or a reply that is the last."""
     ranks = Ranks(hello["ranks"])
-    agreement = Agreement()
+    agreement = RankAgreement()
     for request in chain([hello], map(json.loads, lines)):
         if request["do"] == "bye":
             break
@@ -76,10 +81,10 @@ class Ranks:
         for descriptor in self.rank_of:
             self.ready.register(descriptor, select.POLLIN)
 
-    def ask(self, request: Message) -> Answers:
+    def ask(self, request: Message) -> RankReplies:
         """What becomes of a request: all answers, or those that came before it was plain that others will not."""
         asked = range(len(self.processes)) if request["do"] in LED else range(1)
-        answers = Answers(request, asked)
+        answers = RankReplies(request, asked)
         for rank in asked:
             # A rank that has just ended is found so by its replies.
             with contextlib.suppress(OSError):
@@ -106,7 +111,7 @@ class Ranks:
         return iter(found)
 
 
-class Answers:
+class RankReplies:
     """What the ranks that were `asked` have said to a request so far."""
 
     def __init__(self, request: Message, asked: Iterable[int]) -> None:
@@ -163,7 +168,7 @@ class Answers:
         return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {told}"}
 
 
-class Agreement:
+class RankAgreement:
     """Holds what the ranks hold after every step against each other."""
 
     def __init__(self) -> None:
@@ -202,7 +207,7 @@ def telling_in_time(request: Message, replies: int, send: Send) -> Iterator[None
 
 def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
     """A worker for a rank, in this process group."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.abspath(parity.__file__))
     bootstrap = os.path.join(package, "worker", "bootstrap.py")
     return subprocess.Popen(
         [sys.executable, bootstrap, package, str(os.getpid())],
@@ -292,12 +297,11 @@ def whereabouts() -> str:
     found = "in no function"
     own = sys.modules.get("parity_user_ops")
     path = getattr(own, "__file__", None)
-    known = os.path.join("parity", "adapters")
     while frame is not None:
         code = frame.f_code
         if path is not None and code.co_filename == path:
             return f"in {code.co_name} ({os.path.basename(path)}:{frame.f_lineno})"
-        if found == "in no function" and known in code.co_filename:
+        if found == "in no function" and any(room in code.co_filename for room in WORKING):
             found = f"in {code.co_name}"
         frame = frame.f_back
     return found

@@ -96,7 +96,7 @@ def total_norm(sketcher: Sketcher, arrays: Sequence[Any]) -> float:
     return float(np.sqrt(sum(sketcher.measure("", array)[0] for array in arrays)))
 
 
-class Curve:
+class StepCurves:
     """A few numbers of each step, which a reply brings as arrays of the protocol's names."""
 
     def __init__(self, sketcher: Sketcher, tracked: Sequence[str]) -> None:

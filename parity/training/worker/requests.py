@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
-from parity.training.worker.records import AFTER, Curve, Ring, Sketcher, nudged
+from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, nudged
 from parity.worker.cell import Backend, explain, read_array
 from parity.worker.slot import write_arrays
 
@@ -19,7 +19,7 @@ Message = Dict[str, Any]
 LEAST_KEPT = 2
 
 
-class TrainingDesk:
+class TrainingRequests:
     """Answers the requests about one training at a time; a new one takes the place of the one before."""
 
     def __init__(self, backend: Backend) -> None:
@@ -63,7 +63,7 @@ class TrainingDesk:
     def steps(self, request: Message) -> Message:
         """Take steps, up to the first that fails."""
         training, started = self.current(), time.perf_counter()
-        curve = Curve(training.sketcher, training.tracked)
+        curve = StepCurves(training.sketcher, training.tracked)
         found: Message = {"done": 0}
         try:
             for _ in range(request["count"]):
@@ -92,11 +92,11 @@ class TrainingDesk:
 
 
 REQUESTS = {
-    "train": TrainingDesk.train,
-    "steps": TrainingDesk.steps,
-    "record": TrainingDesk.record,
-    "restore": TrainingDesk.restore,
-    "state": TrainingDesk.state,
+    "train": TrainingRequests.train,
+    "steps": TrainingRequests.steps,
+    "record": TrainingRequests.record,
+    "restore": TrainingRequests.restore,
+    "state": TrainingRequests.state,
 }
 """What a worker is asked about trainings, and who answers."""
 
@@ -110,19 +110,20 @@ class RunningTraining:
         self.order = np.load(request["order"], allow_pickle=False).astype(np.int64)
         self.done = 0
         self.failed = False
-        x, target = (read_values(request[name], self.dtype) for name in ("x", "target"))
-        self.trainer = backend.adapter.trainer(TrainJob(self.recipe, self.dtype, x, target, backend.user_ops.own))
-        start = self.start(request)
+        backend.user_ops.check_capable(backend.adapter, self.dtype)
+        x, target = (read_array(request[name], self.dtype) for name in ("x", "target"))
+        tensors = {name: read_array(path, self.dtype) for name, path in request["tensors"].items()}
+        job = TrainJob(self.recipe, self.dtype, x, target, tensors, backend.user_ops.own)
+        self.trainer = backend.adapter.trainer(job)
+        start = self.start(tensors, request["moved"])
         self.sketcher = Sketcher()
         size = step_bytes(self.recipe, start, target[: self.order.shape[1]])
         self.ring = Ring(1 + max(LEAST_KEPT, request["memory"] // size))
         self.restore(0, start)
         self.tracked = list(self.ring.entries[0])
 
-    def start(self, request: Message) -> Dict[str, Any]:
-        """The parameters, moved by an ulp where that is asked for, and the buffers."""
-        arrays = {name: read_array(path, self.dtype) for name, path in request["tensors"].items()}
-        seed = request["moved"]
+    def start(self, arrays: Dict[str, Any], seed: int) -> Dict[str, Any]:
+        """The parameters, moved by an ulp where there is a `seed`, and the buffers."""
         weights = {
             name: nudged(arrays[name], name, seed) if seed else arrays[name] for name in self.recipe["parameters"]
         }
@@ -142,7 +143,7 @@ class RunningTraining:
         self.ring.close(step)
         self.done, self.failed = step, False
 
-    def step(self, curve: Curve) -> None:
+    def step(self, curve: StepCurves) -> None:
         """Take the next step."""
         number = self.done + 1
         if self.failed or number > len(self.order):
@@ -165,16 +166,11 @@ class RunningTraining:
         return found
 
 
-def read_values(path: str, dtype: str) -> Any:
-    """A stored array, in `dtype` unless it holds integers."""
-    array = np.load(path, allow_pickle=False)
-    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype)
-
-
 def step_bytes(recipe: Message, start: Dict[str, Any], target: Any) -> int:
     """About how many bytes a step's record takes: weights, states, gradients before and after clipping, outputs."""
-    widths = [layer["out_features"] for layer in recipe["layers"] if "out_features" in layer]
+    weights = [layer["tensors"]["weight"] for layer in recipe["layers"] if layer["op"] == "linear"]
+    classes = len(start[f"param.{weights[-1]}"]) if weights and recipe["loss"]["op"] == "cross_entropy" else 1
+    n_outputs = target.size * classes
     itemsize = max(array.itemsize for array in start.values())
-    n_outputs = target.size * (widths[-1] if widths and recipe["loss"] == "cross_entropy" else 1)
     size = sum(array.nbytes for name, array in start.items() if name.startswith(AFTER))
     return int(5 * size + itemsize * n_outputs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from parity.adapters.base import Unsupported
+from parity.adapters.torch_style import OPTIMIZERS
 from parity.training.worker.job import ParameterGroup
-from parity.training.worker.torch_layers import TorchStyleLayers
+from parity.training.worker.op_model import attribute_of, model_class, op_layer
 from parity.training.worker.trainer import Trainer
 
 
@@ -17,38 +20,39 @@ class TorchStyleTrainer(Trainer):
     `module` holds the parameters; `model` is what is called, which a mode may make another object of.
     """
 
-    layers: ClassVar[type[TorchStyleLayers]] = TorchStyleLayers
-
-    optimizers: ClassVar[Mapping[str, str]] = {
-        "sgd": "SGD",
-        "adam": "Adam",
-        "adamw": "AdamW",
-        "rmsprop": "RMSprop",
-        "adagrad": "Adagrad",
+    schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "constant": lambda _lr_scheduler, _optimizer: None,
+        "cosine": lambda lr_scheduler, optimizer, **options: lr_scheduler.CosineAnnealingLR(optimizer, **options),
+        "step": lambda lr_scheduler, optimizer, **options: lr_scheduler.StepLR(optimizer, **options),
     }
-    """Optimizer to the class in `optim`."""
+    """Schedule to the framework's scheduler: (lr_scheduler, optimizer, **options)."""
+
+    transposed: Collection[str] = ()
+    """The parameters that the framework keeps transposed."""
 
     def build(self) -> None:
-        self.framework = framework = self.adapter.framework  # type: ignore[attr-defined]
-        layers = self.layers(framework, self.job.own, self.job.x.ndim)
-        self.module = layers.sequence(self.recipe["layers"]).to(self.adapter.device, getattr(framework, self.job.dtype))
-        self.module.train()
-        self.model = self.module
-        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        self.parameters = {name: tensors[name] for name in self.recipe["parameters"]}
-        self.buffers = {name: tensors[name] for name in self.recipe["buffers"]}
+        self.framework = self.adapter.framework  # type: ignore[attr-defined]
+        transposed = frozenset(map(attribute_of, self.transposed))
+        make = model_class(self.module_base(), transposed, lambda to, value: self.assign(to, self.detached(value)))
+        layers = [op_layer(message, self.adapter, self.job.own) for message in self.recipe["layers"]]
+        self.module = self.model = make(layers)
+        self.parameters = {name: self.parameter(name) for name in self.recipe["parameters"]}
+        self.buffers = {name: self.tensor(np.array(self.job.tensors[name])) for name in self.recipe["buffers"]}
+        for name, parameter in self.parameters.items():
+            setattr(self.module, attribute_of(name), parameter)
+        for name, buffer in self.buffers.items():
+            self.module.register_buffer(attribute_of(name), buffer)
+
+    def module_base(self) -> type[Any]:
+        """The framework's class of modules."""
+        return self.framework.nn.Module  # type: ignore[no-any-return]
+
+    def parameter(self, name: str) -> Any:
+        """A parameter of the framework, as it starts."""
+        return self.framework.nn.Parameter(self.tensor(np.array(self.job.tensors[name])))
 
     def forward(self, x: Any) -> Any:
         return self.model(x)
-
-    def loss(self, output: Any, target: Any) -> Any:
-        name = self.recipe["loss"]
-        if name == "cross_entropy":
-            output, target = output.reshape((-1, output.shape[-1])), target.reshape((-1,))
-        own = self.job.own(name)
-        if own is not None:
-            return own(x=output, target=target)
-        return getattr(self.framework.nn.functional, name)(output, target)
 
     def backward(self, loss: Any) -> None:
         loss.backward()
@@ -71,7 +75,7 @@ class TorchStyleTrainer(Trainer):
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
         optim = self.framework.optim
-        found = getattr(optim, self.optimizers.get(kind, ""), None)
+        found = getattr(optim, OPTIMIZERS[kind], None)
         if found is None:
             raise Unsupported(
                 f"{optim.__name__} has no {kind}; a function {kind} in the file of `ops` can take its place"
@@ -99,7 +103,10 @@ class TorchStyleTrainer(Trainer):
 
     def scheduler_of(self, name: str, **options: Any) -> Any:
         """The framework's scheduler on the optimizer; None for a constant rate."""
-        raise NotImplementedError
+        try:
+            return self.schedulers[name](self.framework.optim.lr_scheduler, self.optimizer, **options)
+        except (AssertionError, ValueError) as error:
+            raise Unsupported(f"{self.framework.__name__}.optim.lr_scheduler: {error}") from error
 
     def schedule_step(self) -> None:
         if self.scheduler is not None:

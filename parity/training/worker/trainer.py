@@ -17,18 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Adapter, Unsupported, shape_of
+from parity.adapters.base import Adapter, Unsupported, named_outputs, shape_of
 from parity.training.worker.job import (
     PLAIN_SGD,
-    STATES,
     Arrays,
     Keep,
     OwnError,
     ParameterGroup,
     TrainJob,
     group_of,
-    state_names,
 )
+from parity.training.worker.op_model import function_of, params_of
 
 
 class Trainer:
@@ -47,9 +46,7 @@ class Trainer:
         self.ranks = adapter.ranks
         self.rank = 0
         self.groups = [group_of(message) for message in job.recipe["groups"]]
-        self.states = {
-            name: state_names(job.recipe["optimizer"], group.options) for group in self.groups for name in group.names
-        }
+        self.states = {name: group.states for group in self.groups for name in group.names}
         self.own_optimizer = job.own(self.recipe["optimizer"]) is not None
         self.own_states: dict[str, dict[str, Any]] = {}
         self.build()
@@ -80,8 +77,12 @@ class Trainer:
         raise NotImplementedError
 
     def loss(self, output: Any, target: Any) -> Any:
-        """The mean loss of a micro-batch."""
-        raise NotImplementedError
+        """The mean loss of a micro-batch; class numbers and what is predicted for them come as [n] and [n, classes]."""
+        loss = self.recipe["loss"]
+        if loss["op"] == "cross_entropy":
+            output, target = output.reshape((-1, output.shape[-1])), target.reshape((-1,))
+        function = function_of(loss, self.adapter, self.job.own)
+        return named_outputs(function(x=output, target=target, **params_of(loss)))["y"]
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of `loss` to those of the parameters."""
@@ -305,10 +306,11 @@ class Trainer:
         """The user's optimizer with a group's options: takes `param`, `grad` and states."""
         op = self.recipe["optimizer"]
         off = [name for name, value in group.options.items() if not value]
-        own = self.job.own(op, optional=(*off, *STATES[op], "step"), returns=("param", *state_names(op, group.options)))
+        optional = (*off, *group.states, *group.absent, "step")
+        own = self.job.own(op, optional=optional, returns=("param", *group.states))
         if own is None:
             raise Unsupported(f"nobody brings {op}")
-        absent = dict.fromkeys(STATES[op])
+        absent = dict.fromkeys(group.absent)
         return partial(own, **{**absent, **group.options, **changing})
 
     def update_one(self, name: str, update: Callable[..., Any]) -> None:
