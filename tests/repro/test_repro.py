@@ -18,8 +18,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from parity.adapters import ADAPTERS
 from parity.cases import OPS
-from parity.repro.literals import array, literal, paragraph, prose
+from parity.repro.literals import Code, array, literal, paragraph, prose
 from parity.repro.source import SourceError, adapter_class, calls, has_method
+from parity.repro.templates import template
 from tests.conftest import ROOT, parity_command, user_config
 from tests.repro.scripts import (
     LINEAR,
@@ -430,10 +431,8 @@ def test_prose_stays_in_its_docstring(text):
 def test_what_is_not_data_gets_no_literal():
     with pytest.raises(TypeError, match="no literal for a dict"):
         literal({})
-    with pytest.raises(TypeError, match="is not source text"):
-        from parity.repro.script import template
-
-        template().environment.from_string("{{ x }}").render(x="import os")
+    with pytest.raises(TypeError, match="is no Code"):
+        template("script.py.jinja", Code).environment.from_string("{{ x }}").render(x="import os")
 
 
 def test_a_script_that_imports_parity_fails(tmp_path):
