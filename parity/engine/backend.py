@@ -13,10 +13,10 @@ from parity import environments
 from parity.cases import OPS
 from parity.cases.op import call_params, default_params
 from parity.config.plan import BackendSpec, CasePlan
+from parity.engine.buffers import SharedBuffers
 from parity.engine.inputs import Prepared
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
-from parity.engine.slots import Slots
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
 from parity.outcome import CellOutcome, Outcome
 
@@ -36,7 +36,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellRequest:
     """One case in one dtype, as it is asked of every backend."""
 
     number: int
@@ -75,7 +75,7 @@ class Announced:
 class OutcomeArrived:
     """A cell came back from one backend. `release` gives its memory back once its outputs are not needed."""
 
-    cell: Cell
+    cell: CellRequest
     outcome: CellOutcome
     release: Callable[[], None]
 
@@ -84,15 +84,15 @@ class CellQueue:
     """The cells of one backend, for all its runners; None says that there are no more."""
 
     def __init__(self, n_runners: int) -> None:
-        self._cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
+        self._cells: queue.SimpleQueue[CellRequest | None] = queue.SimpleQueue()
         self._n_runners = n_runners
         self._lock = threading.Lock()
 
-    def put(self, cell: Cell | None) -> None:
+    def put(self, cell: CellRequest | None) -> None:
         """Add a cell."""
         self._cells.put(cell)
 
-    def get(self) -> Cell | None:
+    def get(self) -> CellRequest | None:
         """Wait for the next cell."""
         return self._cells.get()
 
@@ -114,7 +114,7 @@ class BackendRunner:
         ops: Sequence[str],
         post: Callable[[Any], None],
         gate: threading.Semaphore,
-        slots: Slots,
+        buffers: SharedBuffers,
         log: RunLog,
     ) -> None:
         self.spec = spec
@@ -124,10 +124,10 @@ class BackendRunner:
         self._ops = ops
         self._post = post
         self._gate = gate
-        self._slots = slots
+        self._buffers = buffers
         self._log = log
         self._worker: WorkerProcess | None = None
-        self._cell: Cell | None = None
+        self._cell: CellRequest | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
 
@@ -208,30 +208,30 @@ class BackendRunner:
             self._worker = None
             raise
 
-    def _next(self) -> Cell | None:
+    def _next(self) -> CellRequest | None:
         """The next cell, which is then ours to answer; None at the end."""
         cell = self._cells.get()
         self._cell = None if self._stopped.is_set() else cell
         return self._cell
 
-    def _run(self, cell: Cell) -> None:
-        worker, slot = self._worker, self._slots.take(self._stopped)
-        if slot is None:
+    def _run(self, cell: CellRequest) -> None:
+        worker, buffer = self._worker, self._buffers.take(self._stopped)
+        if buffer is None:
             return
         if worker is None:
             raise BackendError("its worker is gone", Outcome.ERROR)
         try:
             with self._gate:
-                reply = worker.request(run_request(cell, str(slot)), self._options.timeout_s)
-            outcome = self._outcome(cell, reply, slot)
+                reply = worker.request(run_request(cell, str(buffer)), self._options.timeout_s)
+            outcome = self._outcome(cell, reply, buffer)
         except WorkerError as error:
             self._worker = None
             self._log.line(f"{self.spec.name}: {cell.case.id} {cell.dtype}: {error}")
             outcome = CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
         if not self._stopped.is_set():
-            self._arrive(cell, outcome, lambda: self._slots.give_back(slot))
+            self._arrive(cell, outcome, lambda: self._buffers.give_back(buffer))
 
-    def _outcome(self, cell: Cell, reply: Message, slot: Path) -> CellOutcome:
+    def _outcome(self, cell: CellRequest, reply: Message, buffer: Path) -> CellOutcome:
         try:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
@@ -242,7 +242,7 @@ class BackendRunner:
                 outcome=Outcome(reply["outcome"]),
                 seconds=float(reply["seconds"]),
                 message=str(reply["message"]),
-                outputs=self._slots.outputs(slot, reply["tensors"]),
+                outputs=self._buffers.outputs(buffer, reply["tensors"]),
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:
@@ -260,15 +260,15 @@ class BackendRunner:
             self._fail(cell, error)
             cell = self._next()
 
-    def _fail(self, cell: Cell, error: BackendError) -> None:
+    def _fail(self, cell: CellRequest, error: BackendError) -> None:
         self._arrive(cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error)))
 
-    def _arrive(self, cell: Cell, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
+    def _arrive(self, cell: CellRequest, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
         self._cell = None
         self._post(OutcomeArrived(cell, outcome, release))
 
 
-def run_request(cell: Cell, slot: str) -> Message:
+def run_request(cell: CellRequest, buffer: str) -> Message:
     """What is asked of a worker for `cell`."""
     case, op = cell.case, OPS[cell.case.op]
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
@@ -286,6 +286,6 @@ def run_request(cell: Cell, slot: str) -> Message:
         "upstream": upstream,
         "differentiable": [name for name in op.differentiable if name in tensors],
         "lists": [item.name for item in op.inputs if item.listed],
-        "slot": slot,
+        "slot": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
     }

@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from parity.adapters import ADAPTERS
 from parity.cases import OPS
 from parity.repro.literals import Code, array, literal, paragraph, prose
+from parity.repro.script import joined
 from parity.repro.source import SourceError, adapter_class, calls, has_method
 from parity.repro.templates import template
 from tests.conftest import ROOT, parity_command, user_config
@@ -432,7 +433,7 @@ def test_what_is_not_data_gets_no_literal():
     with pytest.raises(TypeError, match="no literal for a dict"):
         literal({})
     with pytest.raises(TypeError, match="is no Code"):
-        template("script.py.jinja", Code).environment.from_string("{{ x }}").render(x="import os")
+        template("script.py.jinja", Code, literal, joined).environment.from_string("{{ x }}").render(x="import os")
 
 
 def test_a_script_that_imports_parity_fails(tmp_path):
