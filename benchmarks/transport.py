@@ -25,10 +25,10 @@ import numpy as np
 
 from parity import environments
 from parity.config.plan import BackendSpec
-from parity.engine.backend import hello
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerProcess
+from parity.engine.starting import hello
 from parity.judge.compare.metrics import compare
 
 GOAL = 1.3
