@@ -28,16 +28,12 @@ from tests.repro.scripts import (
     PLAIN,
     WRONG,
     comparisons,
-    finding,
     repro,
     rewrite,
     run_alone,
     run_together,
     scripts,
-    stored_run,
 )
-
-__all__ = ["finding", "stored_run"]
 
 
 def test_a_wrong_op_is_shown_and_a_mended_one_is_not(finding):
