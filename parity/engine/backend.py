@@ -80,21 +80,13 @@ class OutcomeArrived:
     release: Callable[[], None]
 
 
-class CellQueue:
+class CellQueue(queue.Queue[CellRequest | None]):
     """The cells of one backend, for all its runners; None says that there are no more."""
 
     def __init__(self, n_runners: int) -> None:
-        self._cells: queue.SimpleQueue[CellRequest | None] = queue.SimpleQueue()
+        super().__init__()
         self._n_runners = n_runners
         self._lock = threading.Lock()
-
-    def put(self, cell: CellRequest | None) -> None:
-        """Add a cell."""
-        self._cells.put(cell)
-
-    def get(self) -> CellRequest | None:
-        """Wait for the next cell."""
-        return self._cells.get()
 
     def leave(self) -> bool:
         """A runner gives up; whether others are left."""

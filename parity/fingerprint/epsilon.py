@@ -17,28 +17,16 @@ from parity.fingerprint.moments import Root, fit
 from parity.fingerprint.norm_probes import EPS, SWEEP_EPS
 from parity.fingerprint.precision import Long, kept_in, narrowing, rms
 
-POOR = 1e-4
-"""A form whose RMS residual is above this does not describe the kernel at all."""
 APART = 8.0
 """How many times better the one form must fit."""
-
-
-@dataclass(frozen=True)
-class EpsForm:
-    """One form with its best c and eps; `residual` is the relative RMS that it leaves of r."""
-
-    inside: bool
-    c: float
-    eps: Long
-    residual: float
 
 
 @dataclass(frozen=True)
 class Epsilon:
     """Both forms, the better one first."""
 
-    best: EpsForm
-    other: EpsForm
+    best: Root
+    other: Root
     n: int
 
     @property
@@ -54,10 +42,9 @@ class Epsilon:
         }
 
     @property
-    def deviation(self) -> Long:
+    def deviation(self) -> np.longdouble:
         """How far the recovered eps is from the one that was asked for, relative."""
-        deviation: Long = self.best.eps / np.longdouble(EPS) - 1
-        return deviation
+        return np.longdouble(self.best.eps) / np.longdouble(EPS) - 1
 
     @property
     def as_asked(self) -> bool:
@@ -79,7 +66,7 @@ class Epsilon:
     @property
     def apart(self) -> bool:
         """Whether one form fits, and the other does not."""
-        return self.best.residual < POOR and self.other.residual > APART * self.best.residual
+        return self.best.known and self.other.residual > APART * self.best.residual
 
 
 def measure(answers: ProbeAnswers) -> Epsilon:
@@ -94,14 +81,14 @@ def measure(answers: ProbeAnswers) -> Epsilon:
     return Epsilon(best, other, fitted.n)
 
 
-def solve(inside: bool, slope: Long, unit: Long) -> EpsForm:
+def solve(inside: bool, slope: Long, unit: Long) -> Root:
     """Least squares for c*slope + e*unit = 1 in longdouble, whose columns are near orthogonal after scaling."""
     a, b, d = (slope * slope).sum(), (slope * unit).sum(), (unit * unit).sum()
     p, q = slope.sum(), unit.sum()
     det = a * d - b * b
     c, e = (p * d - q * b) / det, (a * q - b * p) / det
     residual = rms(c * slope + e * unit - 1)
-    return EpsForm(inside, float(c if inside else c * c), e, residual)
+    return Root(float(c if inside else c * c), e, inside, residual)
 
 
 def root_of(answers: ProbeAnswers) -> Root:
@@ -110,8 +97,8 @@ def root_of(answers: ProbeAnswers) -> Root:
         eps = measure(answers)
     except NotMeasuredError:
         return Root()
-    if eps.best.residual > POOR:
-        return Root(known=False)
+    if not eps.best.known:
+        return eps.best
     c = eps.best.c if eps.ddof is None else eps.n / (eps.n - eps.ddof)
     if eps.absent:
         return Root(c, 0.0)
@@ -121,7 +108,7 @@ def root_of(answers: ProbeAnswers) -> Root:
 def placement_claim(answers: ProbeAnswers) -> KernelClaim:
     """Inside or outside of the root, and its value."""
     eps = measure(answers)
-    if eps.best.residual > POOR:
+    if not eps.best.known:
         return undecided("r follows neither 1/sqrt(v + eps) nor 1/(sqrt(v) + eps)", eps.evidence)
     if eps.absent:
         return KernelClaim("none", "r is 1/sqrt(v) down to the smallest variance", eps.evidence)
@@ -152,7 +139,7 @@ def precision_claim(answers: ProbeAnswers) -> KernelClaim:
 def divisor_claim(answers: ProbeAnswers) -> KernelClaim:
     """The divisor of the variance that normalises."""
     eps = measure(answers)
-    if eps.best.residual > POOR:
+    if not eps.best.known:
         return undecided("r follows no known form", eps.evidence)
     if eps.ddof is None:
         return undecided(f"v is multiplied by {eps.best.c:.6f}", eps.evidence)

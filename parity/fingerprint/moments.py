@@ -19,6 +19,8 @@ from parity.fingerprint.summation import pairs
 NEAR = 0.1
 """How near to a multiple, as a share of the spacing, a value must be to lie on a lattice; by chance one in five is."""
 ABOUT = 0.05
+POOR = 1e-4
+"""A form of the root whose RMS residual is above this does not describe the kernel at all."""
 
 Running = Callable[[ProbeAnswers, int | None], tuple[Long, Long]]
 """Gives the mean and the variance that were used at an offset."""
@@ -59,13 +61,19 @@ class NormFit:
 class Root:
     """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`.
 
-    Where neither is `known` to hold, the variance is measured against that of the same values without an offset.
+    `residual` is the relative RMS that it leaves of r. Where it is not `known` to hold, the variance is measured
+    against that of the same values without an offset.
     """
 
     c: float = 1.0
-    eps: float = SWEEP_EPS
+    eps: float | np.longdouble = SWEEP_EPS
     inside: bool = True
-    known: bool = True
+    residual: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether it describes the kernel at all."""
+        return not self.residual > POOR
 
     def variance(self, r: Long) -> Long:
         """The variance from which r was made."""
