@@ -3,7 +3,7 @@
     python benchmarks/transport.py [--sizes 1e3,1e6,1e8] [--repeats 9] [--json PATH]
 
 A numpy worker answers a `run` request with a float32 tensor that it already holds; the host waits for the reply, maps
-the slot and compares in place. Measured from the request to the metrics. Both sides are interleaved in one process, with
+the shared buffer and compares in place. Measured from the request to the metrics. Both sides are interleaved in one process, with
 warm pages; medians.
 """
 
@@ -25,10 +25,10 @@ import numpy as np
 
 from parity import environments
 from parity.config.plan import BackendSpec
-from parity.engine.backend import hello
+from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerProcess
-from parity.engine.slots import Scratch, Slots
+from parity.engine.starting import hello
 from parity.judge.compare.metrics import compare
 
 GOAL = 1.3
@@ -71,36 +71,36 @@ def measure(folder: Path, sizes: list[int], repeats: int) -> list[dict[str, floa
     environment = environments.worker_environment(environments.resolve(spec), 1)
     worker = WorkerProcess(Path(sys.executable), environment, RunLog(folder / "log.txt"))
     scratch = Scratch()
-    slots = Slots(scratch.folder, "slot", most=1)
+    buffers = SharedBuffers(scratch.folder, "buffer", most=1)
     try:
         assert worker.request(hello(spec, 1), 60)["ok"]
         assert worker.request({"do": "load", "path": str(spec.ops), "wanted": ["linear"]}, 60)["ok"]
-        return [one_size(folder, worker, slots, n, repeats) for n in sizes]
+        return [one_size(folder, worker, buffers, n, repeats) for n in sizes]
     finally:
         worker.close()
         scratch.remove()
 
 
-def one_size(folder: Path, worker: WorkerProcess, slots: Slots, n: int, repeats: int) -> dict[str, float]:
+def one_size(folder: Path, worker: WorkerProcess, buffers: SharedBuffers, n: int, repeats: int) -> dict[str, float]:
     """Medians for tensors of n elements."""
     np.save(folder / "x.npy", np.array([n], dtype=np.float64))
-    slot = slots.take(threading.Event())
+    buffer = buffers.take(threading.Event())
     request = {
         "do": "run", "cell": 0, "op": "linear", "dtype": "float64", "params": {}, "droppable": [], "absent": ["weight", "bias"],
-        "tensors": {"x": str(folder / "x.npy")}, "upstream": {}, "differentiable": [], "lists": [], "slot": str(slot), "max_elements": n,
+        "tensors": {"x": str(folder / "x.npy")}, "upstream": {}, "differentiable": [], "lists": [], "slot": str(buffer), "max_elements": n,
     }  # fmt: skip
     held = np.random.default_rng(0).normal(size=n).astype(np.float32)
     expected = held * np.float32(1 + 1e-6)
 
     def from_worker() -> None:
         reply = worker.request(request, 600)
-        compare(slots.outputs(slot, reply["tensors"])["y"].values, expected, 1e-5, 1e-6)
+        compare(buffers.outputs(buffer, reply["tensors"])["y"].values, expected, 1e-5, 1e-6)
 
     def in_process() -> None:
         compare(held, expected, 1e-5, 1e-6)
 
     medians = interleaved(repeats, from_worker, in_process)
-    slots.give_back(slot)
+    buffers.give_back(buffer)
     return {"n": n, "worker_s": medians[0], "in_process_s": medians[1], "ratio": medians[0] / medians[1]}
 
 

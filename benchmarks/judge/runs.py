@@ -110,9 +110,9 @@ import sys
 
 inf = float("inf")
 sys.path.append({hosts!r})
-from fault_ops_{framework} import functions
+from fault_ops_autograd import functions
 
-globals().update(functions({switches!r}))
+globals().update(functions({framework!r}, {switches!r}))
 ''',
     '''"""{name}"""
 import sys

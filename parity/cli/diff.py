@@ -74,39 +74,39 @@ def diff(
     if not math.isfinite(factor):
         raise click.BadParameter(f"{factor} is not a factor", param_hint="--factor")
     try:
-        found = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
+        differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
     except (ResultsError, DiffError) as error:
         fail(str(error))
     try:
-        write_files(found, markdown, html)
+        write_files(differences, markdown, html)
     except OSError as error:
         fail(f"cannot write {error.filename or markdown or html}: {error.strerror or error}")
     try:
-        show(found, as_json=as_json, verbosity=verbose - quiet)
+        show(differences, as_json=as_json, verbosity=verbose - quiet)
     except OSError as error:
         fail(f"cannot print the differences: {error.strerror or error}")
-    sys.exit(found.exit_code)
+    sys.exit(differences.exit_code)
 
 
-def write_files(found: Diff, markdown: Path | None, html: Path | None) -> None:
+def write_files(differences: Diff, markdown: Path | None, html: Path | None) -> None:
     """Write the files that were asked for; raises OSError."""
     from parity.reporting.diff import html as diff_html
     from parity.reporting.diff import markdown as diff_markdown
     from parity.reporting.results.results import write_atomically
 
     if markdown is not None:
-        write_atomically(markdown, diff_markdown.markdown(found))
+        write_atomically(markdown, diff_markdown.markdown(differences))
     if html is not None:
-        write_atomically(html, diff_html.html(found))
+        write_atomically(html, diff_html.html(differences))
 
 
-def show(found: Diff, *, as_json: bool, verbosity: int) -> None:
+def show(differences: Diff, *, as_json: bool, verbosity: int) -> None:
     """Print a diff on stdout, as tables or as a document."""
     from parity.reporting.console.run import stdout_console
     from parity.reporting.diff.console import render
     from parity.reporting.diff.document import as_json as document_text
 
     if as_json:
-        click.echo(document_text(found))
+        click.echo(document_text(differences))
     else:
-        render(found, stdout_console(), verbosity=verbosity)
+        render(differences, stdout_console(), verbosity=verbosity)

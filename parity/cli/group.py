@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -60,27 +62,28 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def output_options(command: Any) -> Any:
-    """The options that name what is written besides the tables; `outputs` takes their values."""
-    path = click.Path(allow_dash=True, dir_okay=False)
-    options = (
-        click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables."),
-        click.option("--html", type=path, metavar="PATH", help="Write the report for reviewers as one HTML file."),
-        click.option("--junit-xml", type=path, metavar="PATH", help="Write JUnit XML, a test case for each cell."),
-        click.option("--markdown", type=path, metavar="PATH", help="Write a comment for a pull request (< 60 kB)."),
-        click.option("--github", is_flag=True, help="Print annotations and write the step summary of a GitHub job."),
-        click.option(
-            "--fingerprint",
-            "fingerprints",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="A directory of `parity fingerprint` to show in the HTML report. Repeatable.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in the order in which the help shows them."""
+    return lambda command: functools.reduce(lambda rest, option: option(rest), reversed(decorators), command)
+
+
+DOCUMENT = click.Path(allow_dash=True, dir_okay=False)
+output_options = options(
+    click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables."),
+    click.option("--html", type=DOCUMENT, metavar="PATH", help="Write the report for reviewers as one HTML file."),
+    click.option("--junit-xml", type=DOCUMENT, metavar="PATH", help="Write JUnit XML, a test case for each cell."),
+    click.option("--markdown", type=DOCUMENT, metavar="PATH", help="Write a comment for a pull request (< 60 kB)."),
+    click.option("--github", is_flag=True, help="Print annotations and write the step summary of a GitHub job."),
+    click.option(
+        "--fingerprint",
+        "fingerprints",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A directory of `parity fingerprint` to show in the HTML report. Repeatable.",
+    ),
+)
+"""The options that name what is written besides the tables; `outputs` takes their values."""
 
 
 def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files: str | None) -> Outputs:

@@ -40,17 +40,17 @@ def repro(
     if every and case is not None:
         raise click.UsageError("give a case or --all, not both")
     try:
-        made = list(write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues))
+        scripts = list(write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues))
     except (ExplainError, ReproError, ResultsError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out or run_dir}: {error.strerror or error}; name another --out")
     try:
-        for item in made:
+        for item in scripts:
             click.echo(item, err=isinstance(item, ReproError))
             if isinstance(item, Written) and item.note:
                 click.echo(item.note, err=True)
     except OSError as error:
         fail(f"cannot print: {error.strerror or error}; the scripts are written", INCOMPLETE)
-    if all(isinstance(item, ReproError) for item in made):
+    if all(isinstance(item, ReproError) for item in scripts):
         sys.exit(USAGE)

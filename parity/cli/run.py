@@ -10,36 +10,30 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, output_options, outputs
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
 from parity.gate import FAIL_ON, INCOMPLETE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
 
+LIMIT_HELP = "of all tensors or of one. Repeatable."
 
-def plan_options(command: Any) -> Any:
-    """The options that choose what of a config is run."""
-    options = (
-        click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
-        click.option(
-            "-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."
-        ),
-        click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
-        click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
-        click.option(
-            "--rtol", multiple=True, metavar="V|TENSOR:V", help="Override rtol, of all tensors or of one. Repeatable."
-        ),
-        click.option(
-            "--atol", multiple=True, metavar="V|TENSOR:V", help="Override atol, of all tensors or of one. Repeatable."
-        ),
-        click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
-        click.option(
-            "--steps", type=click.IntRange(1), metavar="N", help="Only the first N steps of trainings; schedules stay."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+plan_options = options(
+    click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
+    click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."),
+    click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
+    click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
+    *(
+        click.option(f"--{limit}", multiple=True, metavar="V|TENSOR:V", help=f"Override {limit}, {LIMIT_HELP}")
+        for limit in ("rtol", "atol")
+    ),
+    click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
+    click.option(
+        "--steps", type=click.IntRange(1), metavar="N", help="Only the first N steps of trainings; schedules stay."
+    ),
+)
+"""The options that choose what of a config is run."""
 
 
 @main.command(
@@ -119,7 +113,7 @@ def run(
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
     wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     plan = load(configs, selection)
-    options = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
+    engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
         raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
     if out is not None and not resume and (out / "results.json").is_file():
@@ -132,7 +126,7 @@ def run(
     try:
         results = run_and_show(
             plan,
-            options,
+            engine,
             run_dir,
             command=["parity", *sys.argv[1:]],
             outputs=wanted,

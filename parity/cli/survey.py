@@ -93,10 +93,10 @@ def env_create(backend: str) -> None:
 
     adapter, _, version = backend.partition("==")
     try:
-        made = environments.create_environment(adapter, version or None, click.echo)
+        environment = environments.create_environment(adapter, version or None, click.echo)
     except environments.EnvironmentUnavailable as error:
         fail(str(error))
-    click.echo(f"ready: {made.name} ({made.path})")
+    click.echo(f"ready: {environment.name} ({environment.path})")
 
 
 @env.command("remove", epilog=example("parity env remove oneflow-0.9.0-py3.10"))

@@ -13,10 +13,10 @@ from parity import environments
 from parity.cases import OPS
 from parity.cases.op import call_params, default_params
 from parity.config.plan import BackendSpec, CasePlan
+from parity.engine.buffers import SharedBuffers
 from parity.engine.inputs import Prepared
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
-from parity.engine.slots import Slots
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
 from parity.outcome import CellOutcome, Outcome
 
@@ -36,7 +36,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellRequest:
     """One case in one dtype, as it is asked of every backend."""
 
     number: int
@@ -75,26 +75,18 @@ class Announced:
 class OutcomeArrived:
     """A cell came back from one backend. `release` gives its memory back once its outputs are not needed."""
 
-    cell: Cell
+    cell: CellRequest
     outcome: CellOutcome
     release: Callable[[], None]
 
 
-class CellQueue:
+class CellQueue(queue.Queue[CellRequest | None]):
     """The cells of one backend, for all its runners; None says that there are no more."""
 
     def __init__(self, n_runners: int) -> None:
-        self._cells: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
+        super().__init__()
         self._n_runners = n_runners
         self._lock = threading.Lock()
-
-    def put(self, cell: Cell | None) -> None:
-        """Add a cell."""
-        self._cells.put(cell)
-
-    def get(self) -> Cell | None:
-        """Wait for the next cell."""
-        return self._cells.get()
 
     def leave(self) -> bool:
         """A runner gives up; whether others are left."""
@@ -114,7 +106,7 @@ class BackendRunner:
         ops: Sequence[str],
         post: Callable[[Any], None],
         gate: threading.Semaphore,
-        slots: Slots,
+        buffers: SharedBuffers,
         log: RunLog,
     ) -> None:
         self.spec = spec
@@ -124,11 +116,11 @@ class BackendRunner:
         self._ops = ops
         self._post = post
         self._gate = gate
-        self._slots = slots
+        self._buffers = buffers
         self._log = log
         self._worker: WorkerProcess | None = None
         self._info = BackendInfo(spec)
-        self._cell: Cell | None = None
+        self._cell: CellRequest | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
 
@@ -211,37 +203,36 @@ class BackendRunner:
             self._worker = None
             raise
 
-    def _next(self) -> Cell | None:
+    def _next(self) -> CellRequest | None:
         """The next cell, which is then ours to answer; None at the end."""
         cell = self._cells.get()
         self._cell = None if self._stopped.is_set() else cell
         return self._cell
 
-    def _run(self, cell: Cell) -> None:
+    def _run(self, cell: CellRequest) -> None:
         dtypes = self._info.dtypes
         if dtypes is not None and cell.dtype not in dtypes:
             reason = f"computes in {', '.join(dtypes)} only, not in {cell.dtype}"
             self._fail(cell, BackendError(reason, Outcome.UNSUPPORTED))
             return
-        worker, slot = self._worker, self._slots.take(self._stopped)
-        if slot is None:
+        worker, buffer = self._worker, self._buffers.take(self._stopped)
+        if buffer is None:
             return
         if worker is None:
             raise BackendError("its worker is gone", Outcome.ERROR)
         try:
             with self._gate:
-                reply = worker.request(
-                    run_request(cell, str(slot), gradients=self._info.differentiable), self._options.timeout_s
-                )
-            outcome = self._outcome(cell, reply, slot)
+                request = run_request(cell, str(buffer), gradients=self._info.differentiable)
+                reply = worker.request(request, self._options.timeout_s)
+            outcome = self._outcome(cell, reply, buffer)
         except WorkerError as error:
             self._worker = None
             self._log.line(f"{self.spec.name}: {cell.case.id} {cell.dtype}: {error}")
             outcome = CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
         if not self._stopped.is_set():
-            self._arrive(cell, outcome, lambda: self._slots.give_back(slot))
+            self._arrive(cell, outcome, lambda: self._buffers.give_back(buffer))
 
-    def _outcome(self, cell: Cell, reply: Message, slot: Path) -> CellOutcome:
+    def _outcome(self, cell: CellRequest, reply: Message, buffer: Path) -> CellOutcome:
         try:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
@@ -253,7 +244,7 @@ class BackendRunner:
                 outcome=Outcome(reply["outcome"]),
                 seconds=float(reply["seconds"]),
                 message=str(reply["message"]) or next(iter(lacking.values()), ""),
-                outputs=self._slots.outputs(slot, reply["tensors"]),
+                outputs=self._buffers.outputs(buffer, reply["tensors"]),
                 lacking=lacking,
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
@@ -272,10 +263,10 @@ class BackendRunner:
             self._fail(cell, error)
             cell = self._next()
 
-    def _fail(self, cell: Cell, error: BackendError) -> None:
+    def _fail(self, cell: CellRequest, error: BackendError) -> None:
         self._arrive(cell, CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error)))
 
-    def _arrive(self, cell: Cell, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
+    def _arrive(self, cell: CellRequest, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
         self._cell = None
         self._post(OutcomeArrived(cell, outcome, release))
 
@@ -283,14 +274,14 @@ class BackendRunner:
 FORWARD_ONLY = "it is forward only, so its gradients are not compared"
 
 
-def gradients_of(cell: Cell) -> dict[str, str]:
+def gradients_of(cell: CellRequest) -> dict[str, str]:
     """The gradients that a cell asks for, each with why a backend that is forward only does not give it."""
     if not cell.case.gradients:
         return {}
     return {f"grad.{name}": FORWARD_ONLY for name in OPS[cell.case.op].differentiable if name in cell.prepared.paths}
 
 
-def run_request(cell: Cell, slot: str, *, gradients: bool = True) -> Message:
+def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Message:
     """What is asked of a worker for `cell`; without `gradients`, outputs alone."""
     case, op = cell.case, OPS[cell.case.op]
     gradients = gradients and case.gradients
@@ -309,6 +300,6 @@ def run_request(cell: Cell, slot: str, *, gradients: bool = True) -> Message:
         "upstream": upstream,
         "differentiable": [name for name in op.differentiable if name in tensors],
         "lists": [item.name for item in op.inputs if item.listed],
-        "slot": slot,
+        "slot": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
     }

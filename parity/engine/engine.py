@@ -18,15 +18,15 @@ from parity.engine.backend import (
     BackendLost,
     BackendRunner,
     BackendStarted,
-    Cell,
     CellQueue,
+    CellRequest,
     EngineOptions,
     OutcomeArrived,
 )
+from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
-from parity.engine.slots import Scratch, Slots
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 from parity.training.lockstep.session import TrainingAdvanced, TrainingFinished
@@ -38,8 +38,8 @@ MAX_BYTES_AHEAD = 512 << 20
 IDLE_S = 1.0
 LEAVE_S = 10.0
 SHORT_S = 1.0
-MIN_SLOTS = 4
-MAX_SLOTS = 256
+MIN_BUFFERS = 4
+MAX_BUFFERS = 256
 """Of all workers together: each is an open file, and 1,024 is a usual limit."""
 
 
@@ -99,7 +99,7 @@ class Crew:
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
         ops = replaceable(plan.cases)
         gate = threading.Semaphore(options.jobs or len(plan.backends))
-        n_slots = max(MIN_SLOTS, MAX_SLOTS // (per_backend * len(plan.backends)))
+        n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
         self._queues: list[CellQueue] = []
         self._runners: list[BackendRunner] = []
         self._per_backend = per_backend
@@ -107,12 +107,12 @@ class Crew:
             cells = CellQueue(per_backend)
             self._queues.append(cells)
             for copy in range(per_backend):
-                slots = Slots(self._scratch.folder, f"slot-{number}-{copy}", n_slots)
-                self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, slots, log))
+                buffers = SharedBuffers(self._scratch.folder, f"buffer-{number}-{copy}", n_buffers)
+                self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
         for runner in self._runners:
             runner.start()
 
-    def ask(self, cell: Cell) -> None:
+    def ask(self, cell: CellRequest) -> None:
         """Hand a cell to every backend."""
         for cells in self._queues:
             cells.put(cell)
@@ -172,12 +172,12 @@ class Dispatcher:
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
-                cell = Cell(next(self._numbers), prepared, dtype)
+                cell = CellRequest(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
                 self._ask(cell)
             yield CasePrepared(prepared)
 
-    def _ask(self, cell: Cell) -> None:
+    def _ask(self, cell: CellRequest) -> None:
         """Hand a cell to every backend, or answer for all of them where no backend should see it."""
         if not cell.prepared.problem:
             self._crew.ask(cell)

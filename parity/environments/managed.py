@@ -6,7 +6,6 @@ import datetime
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from parity.environments import installer, store
@@ -36,40 +35,22 @@ _OTHERWISE = "Try again, or name an interpreter with `python:`."
 _STEPS = ("Resolved", "Prepared", "Installed", "Downloading", "Building")
 
 
-@dataclass(frozen=True)
-class Order:
-    """One environment that is asked for: an adapter's pin in one exact version."""
-
-    adapter: str
-    version: str
-    pin: Pin
-
-    @property
-    def requirements(self) -> tuple[str, ...]:
-        """What uv installs."""
-        return self.pin.requirements(self.version)
-
-    def name_for(self, minor: str) -> str:
-        """The environment's name with this minor release of Python."""
-        return store.environment_name(self.adapter, self.version, minor)
-
-
-def find_ready(order: Order) -> Path | None:
+def find_ready(pin: Pin) -> Path | None:
     """The folder of an environment that can be used as it is: no network, no uv, no process."""
-    folders = [store.environments_folder() / order.name_for(minor) for minor in order.pin.pythons_for(order.version)]
-    return next((folder for folder in folders if _fulfils(folder, order)), None)
+    folders = [store.environments_folder() / pin.environment_name(minor) for minor in pin.pythons]
+    return next((folder for folder in folders if _fulfils(folder, pin)), None)
 
 
-def create(order: Order, progress: Progress) -> Path:
+def create(pin: Pin, progress: Progress) -> Path:
     """The folder of the environment, made now unless it is there or another process makes it first."""
-    minor, python = _choose_python(order)
-    name = order.name_for(minor)
+    minor, python = _choose_python(pin)
+    name = pin.environment_name(minor)
     folder = store.environments_folder() / name
     try:
         with store.locked(name, progress):
-            if not _fulfils(folder, order):
+            if not _fulfils(folder, pin):
                 store.sweep(name)
-                _build(order, folder, python, progress)
+                _build(pin, folder, python, progress)
     except OSError as error:
         raise EnvironmentUnavailable(
             f"environment {name} cannot be written ({error}). Set PARITY_HOME to a folder that you may write to."
@@ -91,27 +72,26 @@ def interpreter_of(folder: Path) -> Interpreter:
     )
 
 
-def _fulfils(folder: Path, order: Order) -> bool:
+def _fulfils(folder: Path, pin: Pin) -> bool:
     """A ready environment made from other requirements belongs to another release of parity's pins."""
     marker = store.ready_marker(folder)
-    return marker is not None and marker.requirements == order.requirements
+    return marker is not None and marker.requirements == pin.requirements
 
 
-def _choose_python(order: Order) -> tuple[str, str]:
+def _choose_python(pin: Pin) -> tuple[str, str]:
     """A minor release and what to tell uv: the absolute path of one that is here, else a release for it to download."""
-    minors = order.pin.pythons_for(order.version)
-    found = find_python(minors)
-    return (found[0], str(found[1])) if found else (minors[0], minors[0])
+    here = find_python(pin.pythons)
+    return (here[0], str(here[1])) if here else (pin.pythons[0], pin.pythons[0])
 
 
-def _build(order: Order, folder: Path, python: str, progress: Progress) -> None:
-    progress(f"creating environment {folder.name} ({order.pin.size}, once)")
+def _build(pin: Pin, folder: Path, python: str, progress: Progress) -> None:
+    progress(f"creating environment {folder.name} ({pin.size}, once)")
     started = time.monotonic()
     partial = store.partial_folder(folder.name)
     log = _fresh_log(folder.name)
     try:
-        _install(order, partial, python, log, progress)
-        store.write_marker(partial, _marker(order, partial, log))
+        _install(pin, partial, python, log, progress)
+        store.write_marker(partial, _marker(pin, partial, log))
         store.discard(folder)
         partial.rename(folder)
     except (installer.UvError, ProbeError) as error:
@@ -121,7 +101,7 @@ def _build(order: Order, folder: Path, python: str, progress: Progress) -> None:
     progress(f"created environment {folder.name} in {time.monotonic() - started:.0f} s")
 
 
-def _install(order: Order, partial: Path, python: str, log: Path, progress: Progress) -> None:
+def _install(pin: Pin, partial: Path, python: str, log: Path, progress: Progress) -> None:
     def relay(line: str) -> None:
         if line.startswith(_STEPS):
             progress(f"  {line}")
@@ -129,34 +109,34 @@ def _install(order: Order, partial: Path, python: str, log: Path, progress: Prog
     installer.run_uv(["venv", "--relocatable", "--no-project", "--python", python, partial], log, relay)
     settings = installer.pip_arguments(os.environ)
     target = str(store.python_of(partial))
-    installer.run_uv(["pip", "install", "--python", target, *settings, *order.requirements], log, relay)
+    installer.run_uv(["pip", "install", "--python", target, *settings, *pin.requirements], log, relay)
 
 
-def _marker(order: Order, partial: Path, log: Path) -> store.Marker:
-    found = _loaded(order, partial, log)
+def _marker(pin: Pin, partial: Path, log: Path) -> store.Marker:
+    contents = _loaded(pin, partial, log)
     return store.Marker(
-        adapter=order.adapter,
-        version=order.version,
-        requirements=order.requirements,
-        python_version=found.python_version,
-        numpy_version=found.numpy_version or "unknown",
-        framework_version=found.framework_version,
+        adapter=pin.adapter,
+        version=str(pin.version),
+        requirements=pin.requirements,
+        python_version=contents.python_version,
+        numpy_version=contents.numpy_version,
+        framework_version=contents.framework_version,
         size_bytes=store.size_of(partial),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
-def _loaded(order: Order, partial: Path, log: Path) -> Contents:
+def _loaded(pin: Pin, partial: Path, log: Path) -> Contents:
     """Import the framework for real: an environment whose framework does not load is none."""
     try:
-        found = contents_of(store.python_of(partial), order.pin, isolated_environment(os.environ), importing=True)
-        if found.missing:
-            raise ProbeError(f"it lacks {', '.join(found.missing)}")
+        contents = contents_of(store.python_of(partial), pin, isolated_environment(os.environ), importing=True)
+        if contents.missing:
+            raise ProbeError(f"it lacks {', '.join(contents.missing)}")
     except ProbeError as error:
         with log.open("a", encoding="utf-8") as sink:
             sink.write(f"{error}\n{error.output}")
-        raise ProbeError(f"{order.requirements[0]} is installed and does not load: {error}") from error
-    return found
+        raise ProbeError(f"{pin.requirements[0]} is installed and does not load: {error}") from error
+    return contents
 
 
 def _fresh_log(name: str) -> Path:

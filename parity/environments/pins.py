@@ -6,7 +6,7 @@ The default releases are those of the extra `frameworks` in pyproject.toml.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.environments.interpreter import EnvironmentUnavailable
 
@@ -30,7 +30,8 @@ class Pin:
     `modules` must be importable (numpy always must). The first of `distributions` is installed, the others are
     recognised. `pythons` are tried in order. `eras` go from the oldest to the newest; the first that applies wins.
     `version` None means that the framework has no managed environment unless a release is asked for. `bare`: the
-    modules are those of the adapter's own ops, and a user's file that brings its ops needs none of them.
+    modules are those of the adapter's own ops, and a user's file that brings its ops needs none of them. `adapter` is
+    there once `of_release` says of which release the pin is.
     """
 
     modules: tuple[str, ...]
@@ -41,25 +42,31 @@ class Pin:
     eras: tuple[Era, ...] = ()
     size: str = "less than 1 GB"
     bare: bool = False
+    adapter: str = ""
 
-    def requirements(self, version: str | None) -> tuple[str, ...]:
-        """What to install for `version` (None: the default release, or any where there is no default)."""
+    def of_release(self, adapter: str, version: str | None) -> Pin:
+        """The pin of one release (None: the default one), with what that release needs and no eras."""
         version = version or self.version
-        exact = f"=={version}" if version else ""
-        era = self._era(version)
-        extras = self.extras if era is None or era.extras is None else era.extras
-        return (self.distributions[0] + exact, *extras)
+        release = release_of(version) if version else None
+        era = next((era for era in self.eras if release is not None and release < era.before), Era(()))
+        return replace(
+            self,
+            adapter=adapter,
+            version=version,
+            pythons=self.pythons if era.pythons is None else era.pythons,
+            extras=self.extras if era.extras is None else era.extras,
+            eras=(),
+        )
 
-    def pythons_for(self, version: str | None) -> tuple[str, ...]:
-        """The Python releases that `version` exists for, best first."""
-        era = self._era(version or self.version)
-        return self.pythons if era is None or era.pythons is None else era.pythons
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What to install; any release where there is no version."""
+        exact = f"=={self.version}" if self.version else ""
+        return (self.distributions[0] + exact, *self.extras)
 
-    def _era(self, version: str | None) -> Era | None:
-        if version is None:
-            return None
-        release = release_of(version)
-        return next((era for era in self.eras if release < era.before), None)
+    def environment_name(self, minor: str) -> str:
+        """The name of the managed environment, and of its folder, with this minor release of Python."""
+        return f"{self.adapter}-{self.version}-py{minor}"
 
 
 PINS = {
@@ -110,18 +117,17 @@ PINS = {
 }
 
 
-def pin_of(adapter: str) -> Pin:
-    """The pin of `adapter`; without one no interpreter can be checked or made for it."""
+def pin_of(adapter: str, version: str | None = None) -> Pin:
+    """The pin of `adapter` in `version`; without one no interpreter can be checked or made for it.
+
+    A version must be one exact release: it becomes the name of a folder.
+    """
     if adapter not in PINS:
         known = ", ".join(sorted(PINS))
         raise EnvironmentUnavailable(f"no environment is known for adapter {adapter!r}; the known ones are {known}.")
-    return PINS[adapter]
-
-
-def check_version(version: str | None) -> None:
-    """Refuse what is not one exact release: it becomes the name of a folder."""
     if version is not None and not _VERSION.fullmatch(version):
         raise EnvironmentUnavailable(f"{version!r} is not a release; name exactly one, such as 2.4.1.")
+    return PINS[adapter].of_release(adapter, version)
 
 
 def release_of(version: str) -> tuple[int, ...]:

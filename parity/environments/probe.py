@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.environments import look
+from parity.environments.interpreter import Interpreter
 from parity.environments.pins import Pin
 
 OLDEST_PYTHON = (3, 8)
@@ -43,8 +44,12 @@ class Contents:
 
     python_version: str
     missing: tuple[str, ...]
-    numpy_version: str | None
+    numpy_version: str
     framework_version: str | None
+
+    def interpreter(self, python: Path, kind: str) -> Interpreter:
+        """What the rest of parity sees of it."""
+        return Interpreter(python, kind, self.python_version, self.numpy_version, self.framework_version)
 
 
 def identify(python: Path, timeout_s: float = 10.0) -> Identity:
@@ -85,7 +90,7 @@ def _contents(pin: Pin, answer: Mapping[str, Any]) -> Contents:
     return Contents(
         python_version=answer["python"],
         missing=tuple(answer["missing"]),
-        numpy_version=versions.get("numpy"),
+        numpy_version=versions.get("numpy", "unknown"),
         framework_version=framework[0] if framework else None,
     )
 

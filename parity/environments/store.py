@@ -67,11 +67,6 @@ def environments_folder() -> Path:
     return Path(platformdirs.user_cache_dir("parity", appauthor=False)) / "envs"
 
 
-def environment_name(adapter: str, version: str, minor: str) -> str:
-    """The name of an environment, which is its folder's name."""
-    return f"{adapter}-{version}-py{minor}"
-
-
 def python_of(folder: Path) -> Path:
     """The interpreter of the environment in `folder`."""
     return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from parity.fingerprint.claims import Answers, Claim, undecided
+from parity.fingerprint.claims import KernelClaim, ProbeAnswers, undecided
 from parity.fingerprint.epsilon import root_of
-from parity.fingerprint.moments import Fit, Root, fit, mean_lattice, on_lattice, running_statistics, sweep
-from parity.fingerprint.norm_layouts import LAYOUTS
-from parity.fingerprint.norm_probes import sweep_id
-from parity.fingerprint.precision import Long
-from parity.fingerprint.slopes import loglog_slope
+from parity.fingerprint.moments import NormFit, Root, fit, mean_lattice, on_lattice, running_statistics, sweep
+from parity.fingerprint.norm_probes import NORM_LAYOUTS, sweep_id
+from parity.fingerprint.precision import Long, loglog_slope, rms
 from parity.fingerprint.variance import BROKEN
 
 AUDIBLE = 6.0
 """How many times what the measurement may be wrong by an error must be to count."""
 
 
-def backward_claim(answers: Answers) -> Claim:
+def backward_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether the weight's gradient is summed from centred values.
 
     sum(dy*(x - m)*r), with m and r as the forward pass used them, is off by about u from what a centred kernel gives;
     sum(dy*x) - m*sum(dy), and x*r - m*r in place of (x - m)*r, by about kappa*u. dy sums to zero in each group.
     """
-    aspect, root = "grad.weight", root_of(answers)
+    root = root_of(answers)
     exponents = (None, *answers.precision.offsets)
     points = zip(sweep(answers, root), exponents, strict=True)
     usable = [(p.kappa, e) for p, e in points if p.n_lost == 0 and p.rms < BROKEN and p.kappa > 100]
-    found = [(kappa, *weight_error(answers, e, root)) for kappa, e in usable]
-    if len(found) < 3:
-        return undecided(aspect, "too few offsets with kappa above 100 leave a usable variance")
-    kappa, error, noise = np.array(found, np.float64).T
+    errors = [(kappa, *weight_error(answers, e, root)) for kappa, e in usable]
+    if len(errors) < 3:
+        return undecided("too few offsets with kappa above 100 leave a usable variance")
+    kappa, error, noise = np.array(errors, np.float64).T
     if not np.isfinite(error).all():
-        return undecided(aspect, "grad.weight is not finite")
+        return undecided("grad.weight is not finite")
     slope = loglog_slope(kappa.tolist(), np.maximum(error, 1e-3).tolist())
     share = float(np.median(error / kappa))
     evidence = {
@@ -43,22 +41,22 @@ def backward_claim(answers: Answers) -> Claim:
     }
     if 0.7 < slope < 1.4 and np.median(error / noise) > AUDIBLE:
         reason = f"its error grows as kappa^{slope:.2f}, about {share:.2g} kappa*u"
-        return Claim(aspect, "not centred: x*r - m*r or raw moments", reason, evidence)
+        return KernelClaim("not centred: x*r - m*r or raw moments", reason, evidence)
     if abs(slope) < 0.3 and error[-1] < 0.01 * kappa[-1]:
-        return Claim(aspect, "centred", f"its error stays near {error[-1]:.2g} u", evidence)
+        return KernelClaim("centred", f"its error stays near {error[-1]:.2g} u", evidence)
     why = "beside the measurement's noise" if np.median(error / noise) <= AUDIBLE else "as no rounding does"
-    return undecided(aspect, f"its error grows as kappa^{slope:.2f}, {why}", **evidence)
+    return undecided(f"its error grows as kappa^{slope:.2f}, {why}", evidence)
 
 
-def weight_error(answers: Answers, exponent: int | None, root: Root) -> tuple[float, float]:
+def weight_error(answers: ProbeAnswers, exponent: int | None, root: Root) -> tuple[float, float]:
     """RMS error of the weight's gradient at one offset and what of it may be noise.
 
     In u, relative to sum|dy*(x - m)*r|.
     """
     name = sweep_id(exponent)
     asked, fitted = answers.probe(name), fit(answers, name)
-    layout = LAYOUTS[asked.op]
-    given = answers.output(name, "grad.weight", asked.tensors["weight"].shape).astype(np.longdouble)
+    layout = NORM_LAYOUTS[asked.op]
+    given = answers.wide_output(name, "grad.weight", like="weight")
     r, uncertain = scale(answers, exponent, fitted, root)
     dy = layout.gather(asked.tensors["grad.y"]).astype(np.longdouble)
     terms = dy * (fitted.x - fitted.mean_used[:, None]) * r[:, None]
@@ -71,18 +69,18 @@ def weight_error(answers: Answers, exponent: int | None, root: Root) -> tuple[fl
         blur = mean_blur(answers, fitted) * r
         noise = noise + np.sqrt(((dy * blur[:, None]) ** 2).sum(axis=0))
     wrong = np.stack([given - total, noise]) / size / answers.precision.u
-    error, noise_rms = np.sqrt((wrong**2).mean(axis=1))
-    return float(error), float(noise_rms) + 0.1
+    error, noise_rms = map(rms, wrong)
+    return error, noise_rms + 0.1
 
 
-def mean_blur(answers: Answers, fitted: Fit) -> Long:
+def mean_blur(answers: ProbeAnswers, fitted: NormFit) -> Long:
     """By how much the mean that was used may differ from what y says: a folded shift is rounded as well."""
     units = mean_lattice(answers.precision, fitted)
     sharp = on_lattice([units]) > 0.9
     return np.zeros_like(units) if sharp else answers.precision.ulp(fitted.mean) / 2
 
 
-def scale(answers: Answers, exponent: int | None, fitted: Fit, root: Root) -> tuple[Long, Long]:
+def scale(answers: ProbeAnswers, exponent: int | None, fitted: NormFit, root: Root) -> tuple[Long, Long]:
     """r of each group and its relative uncertainty; from the running variance where y is too rough to tell."""
     running = running_statistics(answers)
     if running is None or float(np.median(fitted.noise)) < answers.precision.u:

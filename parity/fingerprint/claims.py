@@ -1,9 +1,9 @@
-"""What is claimed about a backend, with the numbers that it rests on."""
+"""What is claimed about a kernel, and the probes and numbers that it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import TensorPlan, Values
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
-from parity.fingerprint.precision import PRECISIONS, Precision
+from parity.fingerprint.precision import PRECISIONS, Long, Precision
 
 UNDECIDED = "cannot tell"
 
 
 @dataclass(frozen=True)
-class Claim:
+class KernelClaim:
     """An answer to one question (`aspect`), or `cannot tell` with the reason; `evidence` holds the numbers.
 
-    `measured` is false where a backend did not answer; then there is nothing to decide from.
+    `measured` is false where a backend did not answer; then there is nothing to decide from. A question leaves
+    `aspect` to the experiment that asks it.
     """
 
-    aspect: str
     answer: str
     reason: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     measured: bool = True
+    aspect: str = ""
 
     @property
     def decided(self) -> bool:
@@ -35,9 +36,9 @@ class Claim:
         return self.answer != UNDECIDED
 
 
-def undecided(aspect: str, reason: str, **evidence: Any) -> Claim:
+def undecided(reason: str, evidence: Mapping[str, Any] | None = None) -> KernelClaim:
     """A claim that the data do not allow."""
-    return Claim(aspect, UNDECIDED, reason, evidence)
+    return KernelClaim(UNDECIDED, reason, evidence or {})
 
 
 class NotMeasuredError(Exception):
@@ -49,7 +50,7 @@ class UnusableError(NotMeasuredError):
 
 
 @dataclass(frozen=True)
-class Probe:
+class KernelProbe:
     """One input for one op, in one dtype; `tensors` holds inputs and upstream gradients by name."""
 
     id: str
@@ -73,27 +74,27 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     """What one backend gave for a probe; `outputs` is empty and `problem` says why where it gave nothing."""
 
-    probe: Probe
+    probe: KernelProbe
     outputs: Mapping[str, NDArray[Any]]
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Answers:
+class ProbeAnswers:
     """All that one backend answered in one dtype, by probe id."""
 
     dtype: str
-    by_probe: Mapping[str, Answer]
+    by_probe: Mapping[str, ProbeAnswer]
 
     @property
     def precision(self) -> Precision:
         """The dtype under test."""
         return PRECISIONS[self.dtype]
 
-    def probe(self, probe: str) -> Probe:
+    def probe(self, probe: str) -> KernelProbe:
         """A probe; raises NotMeasuredError where it never ran."""
         if probe not in self.by_probe:
             raise NotMeasuredError(f"{probe} was not run")
@@ -111,13 +112,40 @@ class Answers:
             raise NotMeasuredError(f"{probe}: {tensor} is {values.dtype} of shape {list(values.shape)}")
         return values
 
+    def wide_output(self, probe: str, tensor: str, like: str = "") -> Long:
+        """An output in longdouble; it has the shape of the probe's tensor `like`, which by default has its name."""
+        shape = np.shape(self.probe(probe).tensors[like or tensor])
+        return self.output(probe, tensor, shape).astype(np.longdouble)
 
-def attempt(aspect: str, question: Callable[[Answers], Claim], answers: Answers) -> Claim:
+
+Question = Callable[[ProbeAnswers], KernelClaim]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One op: its probes, its questions by aspect and its plot.
+
+    `drift` gives (x, error) for the plot, `theory(n, u, x)` the errors that are expected, by algorithm.
+    """
+
+    probes: Callable[[Precision], Iterable[KernelProbe]]
+    questions: Mapping[str, Question]
+    drift: Callable[[ProbeAnswers], list[tuple[float, float]]]
+    theory: Callable[[int, float, float], Mapping[str, float]]
+    axes: tuple[str, str]
+    n: int = 0
+
+    def claims(self, answers: ProbeAnswers) -> list[KernelClaim]:
+        """The answers to all questions."""
+        return [replace(attempt(question, answers), aspect=aspect) for aspect, question in self.questions.items()]
+
+
+def attempt(question: Question, answers: ProbeAnswers) -> KernelClaim:
     """The answer to a question; `cannot tell` with the reason where a probe has no answer."""
     try:
         with np.errstate(all="ignore"):
             return question(answers)
     except UnusableError as error:
-        return undecided(aspect, str(error))
+        return undecided(str(error))
     except NotMeasuredError as error:
-        return Claim(aspect, UNDECIDED, str(error), measured=False)
+        return KernelClaim(UNDECIDED, str(error), measured=False)

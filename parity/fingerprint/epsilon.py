@@ -12,33 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from parity.fingerprint.claims import Answers, Claim, NotMeasuredError, UnusableError, undecided
+from parity.fingerprint.claims import UNDECIDED, KernelClaim, NotMeasuredError, ProbeAnswers, UnusableError, undecided
 from parity.fingerprint.moments import Root, fit
 from parity.fingerprint.norm_probes import EPS, SWEEP_EPS
-from parity.fingerprint.precision import Long
+from parity.fingerprint.precision import Long, kept_in, narrowing, rms
 
-POOR = 1e-4
-"""A form whose RMS residual is above this does not describe the kernel at all."""
 APART = 8.0
 """How many times better the one form must fit."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One form with its best c and eps; `residual` is the relative RMS that it leaves of r."""
-
-    inside: bool
-    c: float
-    eps: Long
-    residual: float
 
 
 @dataclass(frozen=True)
 class Epsilon:
     """Both forms, the better one first."""
 
-    best: Fitted
-    other: Fitted
+    best: Root
+    other: Root
     n: int
 
     @property
@@ -54,10 +42,14 @@ class Epsilon:
         }
 
     @property
-    def deviation(self) -> Long:
+    def deviation(self) -> np.longdouble:
         """How far the recovered eps is from the one that was asked for, relative."""
-        deviation: Long = self.best.eps / np.longdouble(EPS) - 1
-        return deviation
+        return np.longdouble(self.best.eps) / np.longdouble(EPS) - 1
+
+    @property
+    def as_asked(self) -> bool:
+        """Whether the recovered eps is the one that was asked for, to three digits."""
+        return abs(float(self.deviation)) < 1e-3
 
     @property
     def ddof(self) -> int | None:
@@ -74,10 +66,10 @@ class Epsilon:
     @property
     def apart(self) -> bool:
         """Whether one form fits, and the other does not."""
-        return self.best.residual < POOR and self.other.residual > APART * self.best.residual
+        return self.best.known and self.other.residual > APART * self.best.residual
 
 
-def measure(answers: Answers) -> Epsilon:
+def measure(answers: ProbeAnswers) -> Epsilon:
     """Fit both forms to the probe of small variances; raises UnusableError where it has no numbers."""
     fitted = fit(answers, "eps")
     if not fitted.finite.all():
@@ -89,69 +81,66 @@ def measure(answers: Answers) -> Epsilon:
     return Epsilon(best, other, fitted.n)
 
 
-def solve(inside: bool, slope: Long, unit: Long) -> Fitted:
+def solve(inside: bool, slope: Long, unit: Long) -> Root:
     """Least squares for c*slope + e*unit = 1 in longdouble, whose columns are near orthogonal after scaling."""
     a, b, d = (slope * slope).sum(), (slope * unit).sum(), (unit * unit).sum()
     p, q = slope.sum(), unit.sum()
     det = a * d - b * b
     c, e = (p * d - q * b) / det, (a * q - b * p) / det
-    residual = float(np.sqrt(((c * slope + e * unit - 1) ** 2).mean()))
-    return Fitted(inside, float(c if inside else c * c), e, residual)
+    residual = rms(c * slope + e * unit - 1)
+    return Root(float(c if inside else c * c), e, inside, residual)
 
 
-def root_of(answers: Answers) -> Root:
+def root_of(answers: ProbeAnswers) -> Root:
     """How r follows from the variance, for the sweep; the documented form where the probe of eps has no numbers."""
     try:
-        found = measure(answers)
+        eps = measure(answers)
     except NotMeasuredError:
         return Root()
-    if found.best.residual > POOR:
-        return Root(known=False)
-    c = found.best.c if found.ddof is None else found.n / (found.n - found.ddof)
-    if found.absent:
+    if not eps.best.known:
+        return eps.best
+    c = eps.best.c if eps.ddof is None else eps.n / (eps.n - eps.ddof)
+    if eps.absent:
         return Root(c, 0.0)
-    as_asked = abs(float(found.deviation)) < 1e-3
-    return Root(c, SWEEP_EPS if as_asked else float(found.best.eps), found.best.inside)
+    return Root(c, SWEEP_EPS if eps.as_asked else float(eps.best.eps), eps.best.inside)
 
 
-def placement_claim(answers: Answers) -> Claim:
+def placement_claim(answers: ProbeAnswers) -> KernelClaim:
     """Inside or outside of the root, and its value."""
-    aspect, found = "eps", measure(answers)
-    if found.best.residual > POOR:
-        return undecided(aspect, "r follows neither 1/sqrt(v + eps) nor 1/(sqrt(v) + eps)", **found.evidence)
-    if found.absent:
-        return Claim(aspect, "none", "r is 1/sqrt(v) down to the smallest variance", found.evidence)
-    if not found.apart:
-        return undecided(aspect, "both forms fit equally well", **found.evidence)
-    place = "inside the root" if found.best.inside else "outside the root"
-    same = abs(float(found.deviation)) < 1e-3
-    value = "" if same else f", {float(found.best.eps):.3g} where {EPS:g} was asked"
-    return Claim(aspect, place + value, evidence=found.evidence)
+    eps = measure(answers)
+    if not eps.best.known:
+        return undecided("r follows neither 1/sqrt(v + eps) nor 1/(sqrt(v) + eps)", eps.evidence)
+    if eps.absent:
+        return KernelClaim("none", "r is 1/sqrt(v) down to the smallest variance", eps.evidence)
+    if not eps.apart:
+        return undecided("both forms fit equally well", eps.evidence)
+    place = "inside the root" if eps.best.inside else "outside the root"
+    value = "" if eps.as_asked else f", {float(eps.best.eps):.3g} where {EPS:g} was asked"
+    return KernelClaim(place + value, evidence=eps.evidence)
 
 
-def precision_claim(answers: Answers) -> Claim:
+def precision_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether eps is kept in float32 in a float64 computation."""
-    aspect, found = "eps precision", measure(answers)
-    narrow = float(np.longdouble(np.float32(EPS)) / np.longdouble(EPS) - 1)
-    evidence = {**found.evidence, "deviation of float32(eps)": narrow}
-    if not found.apart or found.absent:
-        return undecided(aspect, "no eps was recovered", **evidence)
-    if found.best.residual * 10 > abs(narrow):
+    eps = measure(answers)
+    narrow = narrowing(EPS)
+    evidence = {**eps.evidence, "deviation of float32(eps)": narrow}
+    if not eps.apart or eps.absent:
+        return undecided("no eps was recovered", evidence)
+    if eps.best.residual * 10 > abs(narrow):
         reason = f"{answers.dtype} does not resolve the {abs(narrow):.1e} by which float32(eps) differs"
-        return undecided(aspect, reason, **evidence)
-    deviation = float(found.deviation)
-    if abs(deviation - narrow) < 0.05 * abs(narrow):
-        return Claim(aspect, "float32", f"the recovered eps is off by {deviation:.2e}, as float32(eps) is", evidence)
-    if abs(deviation) < 0.05 * abs(narrow):
-        return Claim(aspect, "float64", f"the recovered eps is off by {deviation:.1e} only", evidence)
-    return undecided(aspect, f"the recovered eps is off by {deviation:.2e}", **evidence)
+        return undecided(reason, evidence)
+    deviation = float(eps.deviation)
+    dtype = kept_in(deviation, narrow)
+    size = {"float32": f"{deviation:.2e}, as float32(eps) is", "float64": f"{deviation:.1e} only"}
+    reason = f"the recovered eps is off by {size.get(dtype, f'{deviation:.2e}')}"
+    return KernelClaim(dtype or UNDECIDED, reason, evidence)
 
 
-def divisor_claim(answers: Answers) -> Claim:
+def divisor_claim(answers: ProbeAnswers) -> KernelClaim:
     """The divisor of the variance that normalises."""
-    aspect, found = "variance divisor", measure(answers)
-    if found.best.residual > POOR:
-        return undecided(aspect, "r follows no known form", **found.evidence)
-    if found.ddof is None:
-        return undecided(aspect, f"v is multiplied by {found.best.c:.6f}", **found.evidence)
-    return Claim(aspect, "n - 1" if found.ddof else "n", evidence=found.evidence)
+    eps = measure(answers)
+    if not eps.best.known:
+        return undecided("r follows no known form", eps.evidence)
+    if eps.ddof is None:
+        return undecided(f"v is multiplied by {eps.best.c:.6f}", eps.evidence)
+    return KernelClaim("n - 1" if eps.ddof else "n", evidence=eps.evidence)

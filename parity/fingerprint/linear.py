@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import generator
 from parity.cases.matmul import LinearParams
-from parity.fingerprint.claims import Answers, Claim, Probe, attempt, undecided
-from parity.fingerprint.precision import Precision
-from parity.fingerprint.slopes import loglog_slope
+from parity.fingerprint.claims import Experiment, KernelClaim, KernelProbe, ProbeAnswers, undecided
+from parity.fingerprint.precision import Precision, loglog_slope, rms
 from parity.fingerprint.summation import name_sum, patterns
 
 Float64 = NDArray[np.float64]
@@ -32,21 +31,20 @@ FORMATS: Mapping[int, str] = {7: "bfloat16", 10: "TF32 or float16", 23: "float32
 """Bits behind the leading one, and the format that keeps so many."""
 
 
-def linear_probe(name: str, x: Float64, weight: Float64, bias: Float64 | None = None) -> Probe:
+def linear_probe(name: str, x: Float64, weight: Float64, bias: Float64 | None = None) -> KernelProbe:
     """x (rows, in_features), weight (out_features, in_features), bias (out_features)."""
     given = np.zeros(weight.shape[0]) if bias is None else bias
-    return Probe(name, OP, LinearParams(), {"x": x, "weight": weight, "bias": given})
+    return KernelProbe(name, OP, LinearParams(), {"x": x, "weight": weight, "bias": given})
 
 
-def linear_probes(precision: Precision) -> Iterator[Probe]:
+def linear_probes(precision: Precision) -> Iterator[KernelProbe]:
     """All probes in one dtype."""
     for size in ("huge", "immense"):
         rows = whole_tiles(patterns(TERMS, getattr(precision, size)))
         yield linear_probe(f"batch-{size}", rows, np.ones((OUTPUTS, TERMS)))
         yield linear_probe(f"single-{size}", np.ones((1, TERMS)), rows)
     yield linear_probe("batch-reversed", rows[::-1].copy(), np.ones((OUTPUTS, TERMS)))
-    ladder = one_hot(np.array([1 + 2.0**-k for k in range(1, BITS + 1)] + [2.0**40, 2.0**-40]))
-    ladder = ladder.astype(precision.name).astype(np.float64)
+    ladder = precision.rounded(one_hot(np.array([1 + 2.0**-k for k in range(1, BITS + 1)] + [2.0**40, 2.0**-40])))
     yield linear_probe("bits-x", ladder, np.ones((OUTPUTS, NARROW)))
     yield linear_probe("bits-weight", np.ones((OUTPUTS, NARROW)), ladder)
     yield bias_probe(precision)
@@ -67,7 +65,7 @@ def one_hot(values: Float64) -> Float64:
     return rows
 
 
-def bias_probe(precision: Precision) -> Probe:
+def bias_probe(precision: Precision) -> KernelProbe:
     """M first and -M second, in the middle or last, so that a bias of 1 survives only where it comes after both."""
     rows = np.zeros((4, TERMS))
     rows[:, 0] = precision.immense
@@ -102,39 +100,38 @@ def fused_weight(precision: Precision) -> Float64:
     return weight
 
 
-def growth_probe(precision: Precision, n: int) -> Probe:
+def growth_probe(precision: Precision, n: int) -> KernelProbe:
     """Positive random operands, so that the sum's condition number is 1."""
     rng = generator(0, "fingerprint", OP, precision.name, str(n))
-    x, weight = (rng.uniform(0.5, 1.5, size=(16, n)).astype(precision.name).astype(np.float64) for _ in range(2))
+    x, weight = (precision.rounded(rng.uniform(0.5, 1.5, size=(16, n))) for _ in range(2))
     return linear_probe(f"growth-{n}", x, weight)
 
 
-def result(answers: Answers, probe: str) -> NDArray[Any]:
+def result(answers: ProbeAnswers, probe: str) -> NDArray[Any]:
     """y of a probe."""
     tensors = answers.probe(probe).tensors
     return answers.output(probe, "y", (tensors["x"].shape[0], tensors["weight"].shape[0]))
 
 
-def batch_claim(answers: Answers) -> Claim:
+def batch_claim(answers: ProbeAnswers) -> KernelClaim:
     """The order of the sum where x has many rows."""
     huge, immense = (result(answers, f"batch-{size}")[: 2 * TERMS - 3, 0] for size in ("huge", "immense"))
     again = result(answers, "batch-reversed")[::-1][: 2 * TERMS - 3, 0]
     if not np.array_equal(immense, again):
         share = float((immense != again).mean())
         reason = "the order differs between rows of x"
-        return undecided("sum over K, many rows", reason, **{"rows that change when x is turned over": share})
-    return name_sum("sum over K, many rows", TERMS, huge, immense, answers.dtype)
+        return undecided(reason, {"rows that change when x is turned over": share})
+    return name_sum(TERMS, huge, immense, answers.dtype)
 
 
-def single_claim(answers: Answers) -> Claim:
+def single_claim(answers: ProbeAnswers) -> KernelClaim:
     """The order of the sum where x has one row."""
     huge, immense = (result(answers, f"single-{size}")[0, : 2 * TERMS - 3] for size in ("huge", "immense"))
-    return name_sum("sum over K, one row", TERMS, huge, immense, answers.dtype)
+    return name_sum(TERMS, huge, immense, answers.dtype)
 
 
-def operands_claim(answers: Answers) -> Claim:
+def operands_claim(answers: ProbeAnswers) -> KernelClaim:
     """How many bits of each operand reach the product."""
-    aspect = "operands"
     ladders = {"x": result(answers, "bits-x")[:, 0], "weight": result(answers, "bits-weight")[0]}
     kept = {name: bits_kept(values) for name, values in ladders.items()}
     reach = {name: [float(v) for v in values[-2:]] for name, values in ladders.items()}
@@ -144,11 +141,11 @@ def operands_claim(answers: Answers) -> Claim:
     }
     bits = min(kept.values())
     if kept["x"] != kept["weight"]:
-        return Claim(aspect, f"{kept['x']} bits of x, {kept['weight']} of weight", evidence=evidence)
+        return KernelClaim(f"{kept['x']} bits of x, {kept['weight']} of weight", evidence=evidence)
     short = any(pair != [2.0**40, 2.0**-40] for pair in reach.values())
     if bits == 10:
-        return Claim(aspect, "float16" if short else "TF32", "10 bits, 2^40 " + ("lost" if short else "kept"), evidence)
-    return Claim(aspect, FORMATS.get(bits, f"{bits} bits"), f"1 + 2^-{bits} is still told from 1", evidence)
+        return KernelClaim("float16" if short else "TF32", "10 bits, 2^40 " + ("lost" if short else "kept"), evidence)
+    return KernelClaim(FORMATS.get(bits, f"{bits} bits"), f"1 + 2^-{bits} is still told from 1", evidence)
 
 
 def bits_kept(values: NDArray[Any]) -> int:
@@ -158,24 +155,22 @@ def bits_kept(values: NDArray[Any]) -> int:
     return BITS if same.all() else int(np.argmin(same))
 
 
-def bias_claim(answers: Answers) -> Claim:
+def bias_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether the bias is added before or after the products."""
-    aspect = "bias"
     survived = [bool(v) for v in result(answers, "bias")[:, 0] == 1.0]
     lost = [bool(v) for v in result(answers, "bias")[:, 0] == 0.0]
     evidence = {"survives beside M at 0 and -M at 1, 32, the middle, the end": survived}
     if all(survived):
-        return Claim(aspect, "added last", "1 survives wherever M and -M meet", evidence)
+        return KernelClaim("added last", "1 survives wherever M and -M meet", evidence)
     if all(lost):
-        return Claim(aspect, "added first", "1 is swallowed wherever M and -M meet", evidence)
+        return KernelClaim("added first", "1 is swallowed wherever M and -M meet", evidence)
     if all(a or b for a, b in zip(survived, lost, strict=True)):
-        return Claim(aspect, "added with a part of the sum", "1 survives for some places of -M only", evidence)
-    return undecided(aspect, "the sums are neither 0 nor 1", **evidence)
+        return KernelClaim("added with a part of the sum", "1 survives for some places of -M only", evidence)
+    return undecided("the sums are neither 0 nor 1", evidence)
 
 
-def fused_claim(answers: Answers) -> Claim:
+def fused_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether products reach the sum unrounded."""
-    aspect = "products"
     h = half_bits(answers.precision)
     y = result(answers, "fused").astype(np.float64)
     first = y[0 : 2 * len(STRIDES) : 2, 0]
@@ -184,40 +179,38 @@ def fused_claim(answers: Answers) -> Claim:
     evidence = {"strides": list(STRIDES), **seen}
     n_first, n_second = sum(seen["square first"]), sum(seen["square second"])
     if n_first and n_second and n_first + n_second == 2 * len(STRIDES):
-        return Claim(aspect, "exact in a wider accumulator", "both orders keep the last bit of a square", evidence)
+        return KernelClaim("exact in a wider accumulator", "both orders keep the last bit of a square", evidence)
     if n_first or n_second:
-        return Claim(aspect, "fused (FMA)", "a square keeps its last bit in one order", evidence)
+        return KernelClaim("fused (FMA)", "a square keeps its last bit in one order", evidence)
     if set(first.tolist()) | set(second.tolist()) <= {0.0}:
-        return Claim(aspect, "rounded, or never fused with their neighbour", "no square keeps its last bit", evidence)
-    return undecided(aspect, "the differences are neither 0 nor the last bit of a square", **evidence)
+        return KernelClaim("rounded, or never fused with their neighbour", "no square keeps its last bit", evidence)
+    return undecided("the differences are neither 0 nor the last bit of a square", evidence)
 
 
-def growth_claim(answers: Answers) -> Claim:
+def growth_claim(answers: ProbeAnswers) -> KernelClaim:
     """How the error grows with K, on positive operands."""
-    aspect = "error over K"
-    found = drift(answers)
-    errors = {int(n): error / answers.precision.u for n, error in found}
-    seen = [(n, error) for n, error in found if error > 0]
+    points = drift(answers)
+    errors = {int(n): error / answers.precision.u for n, error in points}
+    seen = [(n, error) for n, error in points if error > 0]
     if len(seen) < 3:
-        return Claim(aspect, "none: correctly rounded", evidence={"RMS error in u": errors})
+        return KernelClaim("none: correctly rounded", evidence={"RMS error in u": errors})
     slope = loglog_slope([n for n, _ in seen], [error for _, error in seen])
     kind = "about constant" if slope < 0.2 else "as K^0.5 or so" if slope < 0.75 else "as K"
-    return Claim(
-        aspect,
+    return KernelClaim(
         f"{kind}; {errors[GROWTH[-1]]:.2g} u at K = {GROWTH[-1]}",
         evidence={"slope": round(slope, 3), "RMS error in u": errors},
     )
 
 
-def drift(answers: Answers) -> list[tuple[float, float]]:
+def drift(answers: ProbeAnswers) -> list[tuple[float, float]]:
     """(K, RMS relative error) for the plot."""
-    found = []
+    points = []
     for n in GROWTH:
         tensors = answers.probe(f"growth-{n}").tensors
         exact = tensors["x"].astype(np.longdouble) @ tensors["weight"].astype(np.longdouble).T
         wrong = result(answers, f"growth-{n}").astype(np.longdouble) / exact - 1
-        found.append((float(n), float(np.sqrt((wrong**2).mean()))))
-    return found
+        points.append((float(n), rms(wrong)))
+    return points
 
 
 def theory(_: int, u: float, n: float) -> Mapping[str, float]:
@@ -229,17 +222,17 @@ def theory(_: int, u: float, n: float) -> Mapping[str, float]:
     }
 
 
-QUESTIONS: Mapping[str, Callable[[Answers], Claim]] = {
-    "operands": operands_claim,
-    "sum over K, many rows": batch_claim,
-    "sum over K, one row": single_claim,
-    "products": fused_claim,
-    "bias": bias_claim,
-    "error over K": growth_claim,
-}
-"""What is asked, by aspect."""
-
-
-def linear_claims(answers: Answers) -> list[Claim]:
-    """All claims about a linear layer."""
-    return [attempt(aspect, question, answers) for aspect, question in QUESTIONS.items()]
+LINEAR = Experiment(
+    linear_probes,
+    {
+        "operands": operands_claim,
+        "sum over K, many rows": batch_claim,
+        "sum over K, one row": single_claim,
+        "products": fused_claim,
+        "bias": bias_claim,
+        "error over K": growth_claim,
+    },
+    drift,
+    theory,
+    ("in_features", "relative error of y, positive operands"),
+)

@@ -11,21 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.fingerprint.claims import Answers, NotMeasuredError, UnusableError
-from parity.fingerprint.norm_layouts import LAYOUTS
-from parity.fingerprint.norm_probes import SWEEP_EPS, sweep_id
-from parity.fingerprint.precision import Long, Precision
+from parity.fingerprint.claims import NotMeasuredError, ProbeAnswers, UnusableError
+from parity.fingerprint.norm_probes import NORM_LAYOUTS, SWEEP_EPS, TERMS, sweep_id
+from parity.fingerprint.precision import Long, Precision, rms
+from parity.fingerprint.summation import pairs
 
 NEAR = 0.1
 """How near to a multiple, as a share of the spacing, a value must be to lie on a lattice; by chance one in five is."""
 ABOUT = 0.05
+POOR = 1e-4
+"""A form of the root whose RMS residual is above this does not describe the kernel at all."""
 
-Running = Callable[[Answers, int | None], tuple[Long, Long]]
+Running = Callable[[ProbeAnswers, int | None], tuple[Long, Long]]
 """Gives the mean and the variance that were used at an offset."""
 
 
 @dataclass(frozen=True)
-class Fit:
+class NormFit:
     """y = a + r*d + rest for each group; arrays over groups. `noise` is the standard error of r, relative."""
 
     n: int
@@ -59,13 +61,19 @@ class Fit:
 class Root:
     """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`.
 
-    Where neither is `known` to hold, the variance is measured against that of the same values without an offset.
+    `residual` is the relative RMS that it leaves of r. Where it is not `known` to hold, the variance is measured
+    against that of the same values without an offset.
     """
 
     c: float = 1.0
-    eps: float = SWEEP_EPS
+    eps: float | np.longdouble = SWEEP_EPS
     inside: bool = True
-    known: bool = True
+    residual: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether it describes the kernel at all."""
+        return not self.residual > POOR
 
     def variance(self, r: Long) -> Long:
         """The variance from which r was made."""
@@ -81,12 +89,12 @@ class Root:
         return r
 
 
-def fit(answers: Answers, probe: str) -> Fit:
+def fit(answers: ProbeAnswers, probe: str) -> NormFit:
     """The fit of one probe of a normalisation."""
     asked = answers.probe(probe)
-    layout = LAYOUTS[asked.op]
+    layout = NORM_LAYOUTS[asked.op]
     x = layout.gather(asked.tensors["x"]).astype(np.longdouble)
-    y = layout.gather(answers.output(probe, "y", asked.tensors["x"].shape)).astype(np.longdouble)
+    y = layout.gather(answers.wide_output(probe, "y", like="x"))
     n = x.shape[1]
     mean = x.mean(axis=1)
     d = x - mean[:, None]
@@ -96,11 +104,11 @@ def fit(answers: Answers, probe: str) -> Fit:
     residual = y - a[:, None] - r[:, None] * d
     rest = np.sqrt((residual**2).mean(axis=1))
     noise = rest / np.abs(r) / np.sqrt(squares)
-    return Fit(n, mean, squares / n, a, r, rest, noise, x, d)
+    return NormFit(n, mean, squares / n, a, r, rest, noise, x, d)
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One offset of the sweep.
 
     `kappa`: median over groups. `error`, `noise`: relative error of the variance that was used, and what of it the
@@ -115,16 +123,16 @@ class Point:
     mean_ulps: Long
     rest: float
     n_lost: int
-    fit: Fit
+    fit: NormFit
     multiples: Long
 
     @property
     def rms(self) -> float:
         """RMS of the relative error of the variance over the groups."""
-        return float(np.sqrt((self.error**2).mean())) if len(self.error) else float("nan")
+        return rms(self.error) if len(self.error) else float("nan")
 
 
-def point(answers: Answers, exponent: int | None, root: Root, running: Running | None = None) -> Point:
+def point(answers: ProbeAnswers, exponent: int | None, root: Root, running: Running | None = None) -> SweepPoint:
     """The measurements at one offset of the sweep."""
     precision, fitted = answers.precision, fit(answers, sweep_id(exponent))
     ok = fitted.finite
@@ -132,23 +140,23 @@ def point(answers: Answers, exponent: int | None, root: Root, running: Running |
     used, mean_used = variance_used(answers, fitted, root)[ok], fitted.mean_used[ok]
     noise = 2 * fitted.noise[ok]
     if running is not None and ok.all():
-        mean_used, used = (values.astype(np.longdouble) for values in running(answers, exponent))
+        mean_used, used = running(answers, exponent)
         noise = np.zeros_like(noise)
     wrong = mean_used - mean
-    return Point(
+    return SweepPoint(
         kappa=float(np.median(fitted.kappa)),
         error=used / var - 1,
         noise=noise,
         mean_error=(wrong / np.sqrt(var)).astype(np.longdouble),
         mean_ulps=wrong / precision.ulp(mean),
-        rest=float(np.sqrt((fitted.rest[ok] ** 2).mean()) / precision.u) if ok.any() else float("nan"),
+        rest=rms(fitted.rest[ok]) / precision.u if ok.any() else float("nan"),
         n_lost=int((~ok).sum()),
         fit=fitted,
         multiples=used / precision.ulp(mean * mean),
     )
 
 
-def variance_used(answers: Answers, fitted: Fit, root: Root) -> Long:
+def variance_used(answers: ProbeAnswers, fitted: NormFit, root: Root) -> Long:
     """The variance from which r was made, by group."""
     if root.known:
         return root.variance(fitted.r)
@@ -156,14 +164,14 @@ def variance_used(answers: Answers, fitted: Fit, root: Root) -> Long:
     return plain.var * (plain.r / fitted.r) ** 2
 
 
-def require_normalised(fitted: Fit) -> None:
+def require_normalised(fitted: NormFit) -> None:
     """Raises UnusableError where y is not x with a standard deviation of about 1."""
     scale = float(np.median(fitted.r * np.sqrt(fitted.var)))
     if not abs(scale - 1) < ABOUT:
         raise UnusableError(f"y is not x normalised: its standard deviation is {scale:.3g}")
 
 
-def running_statistics(answers: Answers) -> Running | None:
+def running_statistics(answers: ProbeAnswers) -> Running | None:
     """Reads mean and variance from what a batch norm of momentum 1 writes down, free of the noise of y; else None.
 
     The variance's convention (n or n - 1) is taken from y, where the mean is about zero.
@@ -181,23 +189,20 @@ def running_statistics(answers: Answers) -> Running | None:
         return None
     factor = np.longdouble(fitted.n - 1) / fitted.n if abs(ratio - unbiased) < abs(ratio - 1) else np.longdouble(1)
 
-    def read(given: Answers, exponent: int | None) -> tuple[Long, Long]:
+    def read(given: ProbeAnswers, exponent: int | None) -> tuple[Long, Long]:
         mean, var = written(given, exponent)
         return mean, var * factor
 
     return read
 
 
-def written(answers: Answers, exponent: int | None) -> tuple[Long, Long]:
+def written(answers: ProbeAnswers, exponent: int | None) -> tuple[Long, Long]:
     """The running statistics after one step of momentum 1."""
-    asked = answers.probe(sweep_id(exponent))
-    shape = asked.tensors["running_mean"].shape
-    names = ("running_mean", "running_var")
-    mean, var = (answers.output(asked.id, name, shape).astype(np.longdouble) for name in names)
-    return mean, var
+    probe = sweep_id(exponent)
+    return answers.wide_output(probe, "running_mean"), answers.wide_output(probe, "running_var")
 
 
-def sweep(answers: Answers, root: Root) -> list[Point]:
+def sweep(answers: ProbeAnswers, root: Root) -> list[SweepPoint]:
     """All points of the sweep that have numbers, in rising order of kappa; raises NotMeasuredError where none has."""
     require_normalised(fit(answers, sweep_id(None)))
     points, problem = [], "no offset was measured"
@@ -219,15 +224,36 @@ def on_lattice(multiples: Sequence[Long]) -> float:
     return float((np.abs(values - np.rint(values)) <= NEAR).mean()) if len(values) else float("nan")
 
 
-def mean_lattice(precision: Precision, fitted: Fit) -> Long:
+def mean_lattice(precision: Precision, fitted: NormFit) -> Long:
     """The mean that was used in units of its ulp: whole where the kernel rounded it to the dtype."""
     units: Long = fitted.mean_used / precision.ulp(fitted.mean)
     return units
 
 
-def shift_lattice(precision: Precision, fitted: Fit) -> Long:
+def shift_lattice(precision: Precision, fitted: NormFit) -> Long:
     """For a folded affine x*s + c: c, with s rounded to the dtype, in units of its ulp; whole where c was stored."""
     s = fitted.r.astype(precision.name).astype(np.longdouble)
     c = fitted.a - (s - fitted.r) * fitted.d.mean(axis=1) - s * fitted.mean
     units: Long = c / precision.ulp(c)
     return units
+
+
+def group_sums(answers: ProbeAnswers, probe: str) -> Long:
+    """The sum behind the mean of each pattern.
+
+    x is M, -M and ones; at a one y is (1 - m)*r, at M it is (M - m)*r, so their ratio gives m whatever r is. Where M
+    hides m in y (a folded affine), a batch norm's running mean, after one step of momentum 1, still has it.
+    """
+    asked = answers.probe(probe)
+    if asked.op == "batch_norm" and "running_mean" in answers.by_probe[probe].outputs:
+        return answers.wide_output(probe, "running_mean")[: len(pairs(TERMS))] * TERMS
+    layout = NORM_LAYOUTS[asked.op]
+    x = layout.gather(asked.tensors["x"])[: len(pairs(TERMS))]
+    y = layout.gather(answers.wide_output(probe, "y", like="x"))[: len(x)]
+    high = y[np.arange(len(y)), np.argmax(x, axis=1)]
+    low = np.array([np.median(row[values == 1.0]) for row, values in zip(y, x, strict=True)])
+    huge, ratio = np.longdouble(x.max()), low / high
+    mean_used: Long = (1 - huge * ratio) / (1 - ratio)
+    if not np.isfinite(mean_used).all():
+        raise UnusableError(f"{probe}: y has no finite numbers where x holds {float(huge):.1e}")
+    return mean_used * TERMS

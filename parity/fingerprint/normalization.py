@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from parity.fingerprint.backward import backward_claim
-from parity.fingerprint.claims import Answers, Claim, attempt, undecided
+from parity.fingerprint.claims import Experiment, KernelClaim, NotMeasuredError, ProbeAnswers, Question, undecided
 from parity.fingerprint.epsilon import divisor_claim, placement_claim, precision_claim, root_of
-from parity.fingerprint.moments import Point, mean_lattice, on_lattice, shift_lattice, sweep
-from parity.fingerprint.running import momentum_claim, running_var_claim
-from parity.fingerprint.sums import bias_claim, mean_claim
+from parity.fingerprint.moments import fit, group_sums, mean_lattice, on_lattice, shift_lattice, sweep
+from parity.fingerprint.norm_probes import BATCH_MEAN, GROUPS, MOMENTUM, OLD_MEAN, TERMS, N, norm_probes
+from parity.fingerprint.precision import Long
+from parity.fingerprint.summation import name_sum, pairs
 from parity.fingerprint.variance import BROKEN, variance_claim
 
 UNFOLDED = 4.0
@@ -20,22 +21,12 @@ UNFOLDED = 4.0
 FOLDED = 0.02
 
 
-def norm_claims(answers: Answers) -> list[Claim]:
-    """All claims about a normalisation."""
-    return [attempt(aspect, question, answers) for aspect, question in QUESTIONS.items()]
-
-
-def batch_norm_claims(answers: Answers) -> list[Claim]:
-    """All claims about a batch norm."""
-    return [attempt(aspect, question, answers) for aspect, question in {**QUESTIONS, **RUNNING}.items()]
-
-
-def affine_claim(answers: Answers) -> Claim:
+def affine_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether mean and scale are folded into one multiplication and one addition."""
-    aspect, precision = "affine", answers.precision
+    precision = answers.precision
     points = [p for p in sweep(answers, root_of(answers)) if p.kappa > 100 and p.n_lost == 0 and p.rms < BROKEN]
     if not points:
-        return undecided(aspect, "no offset with kappa above 100 leaves a usable variance")
+        return undecided("no offset with kappa above 100 leaves a usable variance")
     rest = float(np.median([p.rest for p in points]))
     slope = float(np.median([p.rest / p.kappa for p in points]))
     on_mean = on_lattice([mean_lattice(precision, p.fit) for p in points])
@@ -47,39 +38,91 @@ def affine_claim(answers: Answers) -> Claim:
         "added shift on its lattice": round(on_shift, 3),
     }
     if slope > FOLDED and rest > UNFOLDED:
-        return Claim(aspect, "folded: x*s + (b - m*s)", f"the rest is {slope:.2g} kappa*u", evidence)
+        return KernelClaim("folded: x*s + (b - m*s)", f"the rest is {slope:.2g} kappa*u", evidence)
     if rest > UNFOLDED:
-        return undecided(aspect, f"the rest is {rest:.1f} u and does not follow kappa", **evidence)
+        return undecided(f"the rest is {rest:.1f} u and does not follow kappa", evidence)
     if on_shift > 0.9 and on_mean < 0.6:
         reason = "the added shift, not the subtracted mean, is rounded to the dtype; x*s is not"
-        return Claim(aspect, "folded: fma(x, s, b - m*s)", reason, evidence)
-    return Claim(aspect, "not folded: (x - m)*r", f"the rest is {rest:.2f} u at every kappa", evidence)
+        return KernelClaim("folded: fma(x, s, b - m*s)", reason, evidence)
+    return KernelClaim("not folded: (x - m)*r", f"the rest is {rest:.2f} u at every kappa", evidence)
 
 
-def control_claim(answers: Answers) -> Claim:
+def control_claim(answers: ProbeAnswers) -> KernelClaim:
     """Scaling by a power of two changes nothing, once eps is scaled with it."""
-    aspect = "scaling by 2^3"
     shape = answers.probe("control").tensors["x"].shape
     plain = answers.output("control", "y", shape)
-    same = {
-        "as the variance": bool(np.array_equal(plain, answers.output("control-variance", "y", shape))),
-        "as the deviation": bool(np.array_equal(plain, answers.output("control-deviation", "y", shape))),
-    }
-    evidence: dict[str, Any] = {"bit for bit with eps scaled " + key: value for key, value in same.items()}
-    if any(same.values()):
-        [how, *_] = [key for key, value in same.items() if value]
-        return Claim(aspect, "changes no bit", f"with eps scaled {how}", evidence)
-    largest = min(float(np.abs(plain - answers.output(f"control-{k}", "y", shape)).max()) for k in SCALED)
-    evidence["largest change of y"] = largest
-    return Claim(
-        aspect, "changes y", f"by up to {largest:.1e}: a constant in the kernel has a size of its own", evidence
-    )
+    scaled = {how: answers.output(f"control-{how}", "y", shape) for how in ("variance", "deviation")}
+    same = {how: bool(np.array_equal(plain, y)) for how, y in scaled.items()}
+    evidence = {f"bit for bit with eps scaled as the {how}": value for how, value in same.items()}
+    for how, value in same.items():
+        if value:
+            return KernelClaim("changes no bit", f"with eps scaled as the {how}", evidence)
+    largest = min(float(np.abs(plain - y).max()) for y in scaled.values())
+    reason = f"by up to {largest:.1e}: a constant in the kernel has a size of its own"
+    return KernelClaim("changes y", reason, {**evidence, "largest change of y": largest})
 
 
-SCALED = ("variance", "deviation")
+def mean_claim(answers: ProbeAnswers) -> KernelClaim:
+    """The order of the mean's sum; no sums beside an immense term where a kernel overflows on it."""
+    huge = group_sums(answers, "mean-huge")
+    try:
+        immense = group_sums(answers, "mean-immense")
+    except NotMeasuredError:
+        immense = np.full(len(pairs(TERMS)), np.nan, np.longdouble)
+    return name_sum(TERMS, huge, immense, answers.dtype)
 
 
-Question = Callable[[Answers], Claim]
+def bias_claim(answers: ProbeAnswers) -> KernelClaim:
+    """The order of the sum of dy over rows, which is the bias' gradient."""
+    huge, immense = (answers.wide_output(f"bias-{size}", "grad.bias", like="bias") for size in ("huge", "immense"))
+    n = len(pairs(TERMS))
+    return name_sum(TERMS, huge[:n], immense[:n], answers.dtype)
+
+
+def running_means(answers: ProbeAnswers) -> tuple[np.longdouble, np.longdouble]:
+    """The weights of the new and of the old mean, from channels that have only one of them."""
+    mean = answers.wide_output("running", "running_mean")
+    first = np.arange(GROUPS) < GROUPS // 2
+    return np.median(mean[first]) / np.longdouble(BATCH_MEAN), np.median(mean[~first]) / np.longdouble(OLD_MEAN)
+
+
+def momentum_claim(answers: ProbeAnswers) -> KernelClaim:
+    """The weight of the new statistic, and the precision in which it is kept."""
+    weight, kept = running_means(answers)
+    evidence = {"momentum asked": MOMENTUM, "weight of the new": float(weight), "weight of the old": float(kept)}
+    names = [text for text, value in WEIGHTS.items() if abs(weight / value - 1) < 1.5 * answers.precision.u]
+    if not names:
+        return undecided(f"the new statistic has the weight {float(weight):.9g}", evidence)
+    if len(names) > 1:
+        return KernelClaim(names[0].partition(",")[0], "its precision cannot be told in this dtype", evidence)
+    return KernelClaim(names[0], f"recovered as {float(weight):.17g}", evidence)
+
+
+NARROW_COMPLEMENT = np.longdouble(np.float32(1 - MOMENTUM))
+WEIGHTS: Mapping[str, np.longdouble] = {
+    "weighs the new, kept in float64": np.longdouble(MOMENTUM),
+    "weighs the new, kept in float32": np.longdouble(np.float32(MOMENTUM)),
+    "weighs the new, kept as float32(1 - momentum)": 1 - NARROW_COMPLEMENT,
+    "weighs the old, kept in float64": np.longdouble(1 - MOMENTUM),
+    "weighs the old, kept in float32": NARROW_COMPLEMENT,
+}
+"""What the weight of the new statistic may be: the momentum or its complement, in float64 or in float32."""
+
+
+def running_var_claim(answers: ProbeAnswers) -> KernelClaim:
+    """The divisor of the variance that is written into running_var."""
+    weight, _ = running_means(answers)
+    var: Long = answers.wide_output("running", "running_var")
+    fitted = fit(answers, "running")
+    factor = float(np.median(var / (weight * fitted.var)))
+    unbiased = fitted.n / (fitted.n - 1)
+    evidence = {"recovered factor": factor, "n / (n - 1)": unbiased, "n": fitted.n}
+    for name, value in (("n", 1.0), ("n - 1", unbiased)):
+        if abs(factor - value) < 0.02 / fitted.n:
+            return KernelClaim(name, f"recovered factor {factor:.7f}", evidence)
+    return undecided(f"the batch variance enters with a factor of {factor:.6g}", evidence)
+
+
 QUESTIONS: Mapping[str, Question] = {
     "variance": variance_claim,
     "variance divisor": divisor_claim,
@@ -97,10 +140,9 @@ RUNNING: Mapping[str, Question] = {"momentum": momentum_claim, "running_var divi
 """What is asked of a batch norm beside."""
 
 
-def drift(answers: Answers) -> list[tuple[float, float]]:
+def drift(answers: ProbeAnswers) -> list[tuple[float, float]]:
     """(kappa, relative error of the implied variance) for the plot, where there are numbers."""
-    points: Sequence[Point] = sweep(answers, root_of(answers))
-    return [(p.kappa, p.rms) for p in points if np.isfinite(p.rms) and p.rms > 0]
+    return [(p.kappa, p.rms) for p in sweep(answers, root_of(answers)) if np.isfinite(p.rms) and p.rms > 0]
 
 
 def theory(n: int, u: float, kappa: float) -> Mapping[str, float]:
@@ -110,3 +152,10 @@ def theory(n: int, u: float, kappa: float) -> Mapping[str, float]:
         "Welford": n * kappa * u,
         "two-pass": n * u + (n * kappa * u) ** 2,
     }
+
+
+def norm_experiment(op: str) -> Experiment:
+    """The experiment for one of NORM_LAYOUTS."""
+    questions = {**QUESTIONS, **(RUNNING if op == "batch_norm" else {})}
+    axes = ("kappa = sqrt(1 + mean² / variance)", "relative error of the variance that was used")
+    return Experiment(partial(norm_probes, op), questions, drift, theory, axes, N)

@@ -1,13 +1,13 @@
-"""The dtypes that are probed, and the numbers that the probes of each are made from."""
+"""The dtypes that are probed, the numbers that the probes of each are made from, and how measurements are summed up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Long = NDArray[np.longdouble]
 
@@ -45,6 +45,10 @@ class Precision:
         """The distance between neighbouring numbers of this dtype at `values`."""
         return np.spacing(np.abs(np.asarray(values)).astype(self.name)).astype(np.longdouble)
 
+    def rounded(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values that this dtype holds exactly, as float64."""
+        return values.astype(self.name).astype(np.float64)
+
 
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision("float32", digits=24, last=17, step=1, huge=2.0**40, immense=2.0**62),
@@ -54,3 +58,25 @@ PRECISIONS: Mapping[str, Precision] = {
 
 FLOAT64_U = 2.0**-53
 FLOAT32_U = 2.0**-24
+
+
+def loglog_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of log(y) over log(x); both must be positive."""
+    slope, _ = np.polyfit(np.log(np.asarray(x, np.float64)), np.log(np.asarray(y, np.float64)), 1)
+    return float(slope)
+
+
+def rms(values: ArrayLike) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def narrowing(constant: float) -> float:
+    """By how much float32(constant) is off, relative."""
+    return float(np.longdouble(np.float32(constant)) / np.longdouble(constant) - 1)
+
+
+def kept_in(deviation: float, narrow: float) -> str:
+    """The dtype of a constant that is off by `deviation`, where float32's is off by `narrow`; empty for neither."""
+    wanted = {"float32": narrow, "float64": 0.0}
+    return next((name for name, value in wanted.items() if abs(deviation - value) < 0.05 * abs(narrow)), "")

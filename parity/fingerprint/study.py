@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from parity import __version__
 from parity.config.plan import BackendSpec
 from parity.engine import EngineOptions
 from parity.fingerprint import DEFAULT_BACKENDS, DTYPES
-from parity.fingerprint.claims import Answers, Claim, NotMeasuredError
-from parity.fingerprint.experiment import Gathered, gather
-from parity.fingerprint.experiments import EXPERIMENTS, Experiment
+from parity.fingerprint.claims import Experiment, KernelClaim, NotMeasuredError, ProbeAnswers
+from parity.fingerprint.experiments import EXPERIMENTS
+from parity.fingerprint.gathering import Gathered, gather
 from parity.fingerprint.precision import PRECISIONS
 from parity.gate import INCOMPLETE, INTERRUPTED, PASSED
 from parity.outcome import Outcome
@@ -49,14 +49,19 @@ class Request:
     run_dir: Path
     command: tuple[str, ...]
 
+    @property
+    def experiment(self) -> Experiment:
+        """The probes and questions of the op."""
+        return EXPERIMENTS[self.op]
+
 
 @dataclass(frozen=True)
-class Fingerprint:
+class KernelFingerprint:
     """The claims about one backend in one dtype, and its line in the plot."""
 
     backend: str
     dtype: str
-    claims: tuple[Claim, ...]
+    claims: tuple[KernelClaim, ...]
     drift: tuple[tuple[float, float], ...]
 
 
@@ -65,7 +70,7 @@ class Study:
     """All that a fingerprint found; `document` is what fingerprint.json holds."""
 
     request: Request
-    fingerprints: tuple[Fingerprint, ...]
+    fingerprints: tuple[KernelFingerprint, ...]
     document: Row
 
     @property
@@ -103,7 +108,8 @@ def fingerprint_and_show(request: Request, *, as_json: bool = False) -> int:
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.console.run import stdout_console
 
-    study = conduct(request, reporter_for(Console(stderr=True), n_cells(request), quiet=False))
+    n_probes = sum(len(list(request.experiment.probes(PRECISIONS[dtype]))) for dtype in request.dtypes)
+    study = conduct(request, reporter_for(Console(stderr=True), n_probes, quiet=False))
     if as_json:
         print(json.dumps(study.document, indent=2))  # noqa: T201 - the document is the output
     else:
@@ -113,30 +119,27 @@ def fingerprint_and_show(request: Request, *, as_json: bool = False) -> int:
     return study.exit_code
 
 
-def n_cells(request: Request) -> int:
-    """How many probes there are, in all dtypes."""
-    return sum(len(list(EXPERIMENTS[request.op].probes(PRECISIONS[dtype]))) for dtype in request.dtypes)
-
-
 def conduct(request: Request, reporter: Any) -> Study:
     """Run the probes, judge the answers, write the files. `reporter` is a progress reporter."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    experiment = EXPERIMENTS[request.op]
+    experiment = request.experiment
     probes = {dtype: list(experiment.probes(PRECISIONS[dtype])) for dtype in request.dtypes}
     with reporter:
         watch = reporter.on_event
         gathered = gather(request.backends, probes, request.options, request.run_dir, lambda event: watch(event, ()))
     # The inputs are the same in every run, and large.
     shutil.rmtree(request.run_dir / "tensors", ignore_errors=True)
-    found = tuple(
+    fingerprints = tuple(
         examine(experiment, spec.name, gathered.of(spec.name, dtype))
         for spec in request.backends
         for dtype in request.dtypes
     )
-    row = run_row(request, started, time.monotonic() - clock)
-    expected = theory(experiment, request, found)
-    study = Study(request, found, document(request, gathered, found, row) | plot_row(experiment, expected))
-    write_atomically(request.run_dir / PLOT_NAME, plot(experiment, request, found, expected))
+    run = run_row(request, started, time.monotonic() - clock)
+    measured = [Line(f.backend, f.dtype, f.drift) for f in fingerprints if f.drift]
+    expected = theory(request, measured)
+    study = Study(request, fingerprints, plain(document(request, gathered, fingerprints, run, expected)))
+    plot = svg(f"parity fingerprint {request.op}", experiment.axes, measured, expected)
+    write_atomically(request.run_dir / PLOT_NAME, plot)
     write_atomically(request.run_dir / FILE_NAME, json.dumps(study.document, indent=2))
     return study
 
@@ -157,83 +160,81 @@ def claim(out: Path | None, op: str) -> Path:
     return out
 
 
-def examine(experiment: Experiment, backend: str, answers: Answers) -> Fingerprint:
+def examine(experiment: Experiment, backend: str, answers: ProbeAnswers) -> KernelFingerprint:
     """Ask all questions of one backend in one dtype."""
     with np.errstate(all="ignore"):
         try:
             drift = tuple(experiment.drift(answers))
         except NotMeasuredError:
             drift = ()
-    return Fingerprint(backend, answers.dtype, tuple(experiment.claims(answers)), drift)
+    return KernelFingerprint(backend, answers.dtype, tuple(experiment.claims(answers)), drift)
+
+
+def theory(request: Request, measured: Sequence[Line]) -> list[Line]:
+    """The errors to be expected of each algorithm in each dtype, over all that was measured."""
+    experiment = request.experiment
+    span = [x for line in measured for x, _ in line.points] or [1.0, 1e6]
+    grid = [float(x) for x in np.geomspace(min(span), max(span), 60)]
+    lines = []
+    for dtype in request.dtypes:
+        rows = [experiment.theory(experiment.n, PRECISIONS[dtype].u, x) for x in grid]
+        lines += [
+            Line(name, dtype, tuple((x, row[name]) for x, row in zip(grid, rows, strict=True))) for name in rows[0]
+        ]
+    return lines
 
 
 def run_row(request: Request, started: datetime.datetime, seconds: float) -> Row:
     """When, where and how it was run."""
-    host = {
-        "cpu": cpu_model(),
-        "os": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": request.options.threads,
-        "python": platform.python_version(),
-    }
     return {
         "id": request.run_dir.name,
         "started": started.isoformat(),
         "seconds": round(seconds, 3),
         "parity": __version__,
-        "command": list(request.command),
-        "host": host,
+        "command": request.command,
+        "host": {
+            "cpu": cpu_model(),
+            "os": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": request.options.threads,
+            "python": platform.python_version(),
+        },
     }
 
 
-def document(request: Request, gathered: Gathered, found: Sequence[Fingerprint], run: Row) -> Row:
-    """fingerprint.json."""
+def document(
+    request: Request, gathered: Gathered, fingerprints: Sequence[KernelFingerprint], run: Row, expected: Sequence[Line]
+) -> Row:
+    """fingerprint.json; `expected` are the theory's lines, to draw the plot again."""
     problems = [o for o in gathered.outcomes if o.outcome is not Outcome.OK]
-    unmeasured = sum(not c.measured for f in found for c in f.claims)
-    code = INTERRUPTED if gathered.interrupted else INCOMPLETE if problems or unmeasured else PASSED
-    row: Row = plain(
-        {
-            "format": FORMAT,
-            "op": request.op,
-            "run": run,
-            "backends": [backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends],
-            "dtypes": list(request.dtypes),
-            "fingerprints": [fingerprint_row(f) for f in found],
-            "problems": [
-                {
-                    "probe": o.case,
-                    "dtype": o.dtype,
-                    "backend": o.backend,
-                    "outcome": o.outcome.value,
-                    "message": o.message,
-                }
-                for o in problems
-            ],
-            "summary": {
-                "decided": sum(c.decided for f in found for c in f.claims),
-                "cannot tell": sum(not c.decided and c.measured for f in found for c in f.claims),
-                "not measured": unmeasured,
-                "exit_code": code,
-            },
-        }
-    )
-    return row
+    claims = [claim for fingerprint in fingerprints for claim in fingerprint.claims]
+    unmeasured = sum(not claim.measured for claim in claims)
+    return {
+        "format": FORMAT,
+        "op": request.op,
+        "run": run,
+        "backends": [backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends],
+        "dtypes": request.dtypes,
+        "fingerprints": [fingerprint_row(fingerprint) for fingerprint in fingerprints],
+        "problems": [
+            {"probe": o.case, "dtype": o.dtype, "backend": o.backend, "outcome": o.outcome.value, "message": o.message}
+            for o in problems
+        ],
+        "summary": {
+            "decided": sum(claim.decided for claim in claims),
+            "cannot tell": sum(not claim.decided and claim.measured for claim in claims),
+            "not measured": unmeasured,
+            "exit_code": INTERRUPTED if gathered.interrupted else INCOMPLETE if problems or unmeasured else PASSED,
+        },
+        "plot": {"axes": request.experiment.axes, "theory": [asdict(line) for line in expected]},
+    }
 
 
-def fingerprint_row(found: Fingerprint) -> Row:
+def fingerprint_row(fingerprint: KernelFingerprint) -> Row:
     """One fingerprint with its evidence."""
-    claims = [
-        {
-            "aspect": c.aspect,
-            "answer": c.answer,
-            "decided": c.decided,
-            "measured": c.measured,
-            "reason": c.reason,
-            "evidence": dict(c.evidence),
-        }
-        for c in found.claims
-    ]
-    return {"backend": found.backend, "dtype": found.dtype, "claims": claims, "drift": [list(p) for p in found.drift]}
+    shown = ("aspect", "answer", "decided", "measured", "reason", "evidence")
+    claims = [{name: getattr(claim, name) for name in shown} for claim in fingerprint.claims]
+    return {"backend": fingerprint.backend, "dtype": fingerprint.dtype, "claims": claims, "drift": fingerprint.drift}
 
 
 def plain(value: Any) -> Any:
@@ -246,29 +247,3 @@ def plain(value: Any) -> Any:
         number = float(value)
         return number if math.isfinite(number) else str(number)
     return value.item() if isinstance(value, np.generic) else value
-
-
-def theory(experiment: Experiment, request: Request, found: Sequence[Fingerprint]) -> list[Line]:
-    """The errors to be expected of each algorithm in each dtype, over all that was measured."""
-    span = [x for f in found for x, _ in f.drift] or [1.0, 1e6]
-    grid = np.geomspace(min(span), max(span), 60)
-    lines = []
-    for dtype in request.dtypes:
-        rows = [experiment.theory(experiment.n, PRECISIONS[dtype].u, float(x)) for x in grid]
-        lines += [
-            Line(name, dtype, tuple((float(x), row[name]) for x, row in zip(grid, rows, strict=True)))
-            for name in rows[0]
-        ]
-    return lines
-
-
-def plot_row(experiment: Experiment, expected: Sequence[Line]) -> Row:
-    """What it takes to draw the plot again, beside the measured lines."""
-    lines = [{"name": line.name, "dtype": line.dtype, "points": [list(p) for p in line.points]} for line in expected]
-    return {"plot": plain({"axes": list(experiment.axes), "theory": lines})}
-
-
-def plot(experiment: Experiment, request: Request, found: Sequence[Fingerprint], expected: Sequence[Line]) -> str:
-    """drift.svg: a line for each backend and dtype, and the theory's."""
-    lines = [Line(f.backend, f.dtype, f.drift) for f in found if f.drift]
-    return svg(f"parity fingerprint {request.op}", experiment.axes, lines, expected)

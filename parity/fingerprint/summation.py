@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.fingerprint.claims import Claim, undecided
+from parity.fingerprint.claims import KernelClaim, undecided
 
 Ints = NDArray[np.int64]
 
@@ -45,6 +45,11 @@ class Meetings:
     def n(self) -> int:
         """How many terms the sum has."""
         return len(self.from_first) + 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether no term was swallowed."""
+        return bool((self.from_first == 2).all() and (self.neighbours == 2).all())
 
 
 def meetings(n: int, sums: NDArray[Any]) -> Meetings | None:
@@ -111,8 +116,8 @@ def _lanes(met: Meetings) -> str:
 def _path(first: Ints) -> list[int]:
     """The places that join term 0 one at a time, in the order in which they do."""
     path: list[int] = []
-    while len(found := np.flatnonzero(first == len(path) + 2)) == 1:
-        path.append(int(found[0]) + 1)
+    while len(joining := np.flatnonzero(first == len(path) + 2)) == 1:
+        path.append(int(joining[0]) + 1)
     return path
 
 
@@ -136,31 +141,27 @@ def run_lengths(values: Sequence[int] | Ints, most: int = 12) -> str:
     return " ".join(shown) + (" …" if len(spans) > most else "")
 
 
-def name_sum(aspect: str, n: int, huge: NDArray[Any], immense: NDArray[Any], dtype: str) -> Claim:
+def name_sum(n: int, huge: NDArray[Any], immense: NDArray[Any], dtype: str) -> KernelClaim:
     """Names a sum's order and its accumulator.
 
     `immense` are the sums of patterns whose M swallows ones in every dtype, `huge` of those whose M does so in `dtype`
     only: where the ones survive beside `huge`, the accumulator has more digits.
     """
-    order = meetings(n, immense)
     narrow = meetings(n, huge)
-    if order is None and narrow is None:
+    met = meetings(n, immense) or narrow
+    if met is None:
         shown = [float(value) for value in np.asarray(huge, np.float64)[[0, 1, n // 2, n - 2]]]
         reason = "the result does not count terms, so it is no plain sum of them"
-        return undecided(aspect, reason, **{"terms": n, "some of the sums": shown})
-    met = order or narrow
-    if met is None:
-        raise AssertionError("one of the two is there")
-    wide = narrow is not None and bool((narrow.from_first == 2).all() and (narrow.neighbours == 2).all())
-    exact = bool((met.from_first == 2).all() and (met.neighbours == 2).all())
+        return undecided(reason, {"terms": n, "some of the sums": shown})
+    wide = narrow is not None and narrow.exact
     evidence = {
         "terms": n,
         "l(0,j)": run_lengths(met.from_first),
         "l(i,i+1)": run_lengths(met.neighbours),
         "ones survive beside a huge term": wide,
     }
-    if exact:
-        return Claim(aspect, f"accumulated with more digits than {dtype}", "no term was swallowed", evidence)
+    if met.exact:
+        return KernelClaim(f"accumulated with more digits than {dtype}", "no term was swallowed", evidence)
     name = order_name(met) or "a tree of another shape"
     suffix = f", accumulated with more digits than {dtype}" if wide else ""
-    return Claim(aspect, name + suffix, evidence=evidence)
+    return KernelClaim(name + suffix, evidence=evidence)

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parity import gate
-from parity.fingerprint.claims import Claim
-from parity.fingerprint.study import Fingerprint, Study
+from parity.fingerprint.claims import KernelClaim
+from parity.fingerprint.study import KernelFingerprint, Study
 
 
 def render(study: Study, console: Console) -> None:
@@ -55,44 +55,45 @@ def remarks(study: Study) -> Iterator[Text]:
 
 def table(study: Study) -> Table:
     """Aspects, who answers what, and why."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column("aspect", no_wrap=True)
-    made.add_column("backend", overflow="fold", ratio=3)
-    made.add_column("answer", overflow="fold", ratio=4)
-    made.add_column("because", overflow="fold", ratio=5)
+    answers = Table(box=None, pad_edge=False, header_style="bold")
+    answers.add_column("aspect", no_wrap=True)
+    for name, ratio in (("backend", 3), ("answer", 4), ("because", 5)):
+        answers.add_column(name, overflow="fold", ratio=ratio)
     for aspect in dict.fromkeys(c.aspect for f in study.fingerprints for c in f.claims):
         for i, (who, claim) in enumerate(shared(study, aspect)):
             style = "" if claim.decided else "dim"
-            made.add_row(
+            answers.add_row(
                 Text("" if i else aspect), Text(who), Text(claim.answer, style=style), Text(claim.reason, style="dim")
             )
-    return made
+    return answers
 
 
-def shared(study: Study, aspect: str) -> Iterator[tuple[str, Claim]]:
+def shared(study: Study, aspect: str) -> Iterator[tuple[str, KernelClaim]]:
     """The different answers to one question, each with who gives it."""
-    groups: dict[str, list[tuple[Fingerprint, Claim]]] = {}
-    for found in study.fingerprints:
-        for claim in displayed(found):
+    groups: dict[str, list[tuple[KernelFingerprint, KernelClaim]]] = {}
+    for fingerprint in study.fingerprints:
+        for claim in displayed(fingerprint):
             if claim.aspect == aspect:
                 # Two reasons for not telling are two answers.
-                groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append((found, claim))
+                groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append(
+                    (fingerprint, claim)
+                )
     for members in groups.values():
-        yield named([found for found, _ in members], len(study.request.dtypes)), members[0][1]
+        yield named([fingerprint for fingerprint, _ in members], len(study.request.dtypes)), members[0][1]
 
 
-def displayed(found: Fingerprint) -> Sequence[Claim]:
+def displayed(fingerprint: KernelFingerprint) -> Sequence[KernelClaim]:
     """The claims; without the reason, which stands above the table, where a backend answered nothing at all."""
-    if any(claim.measured for claim in found.claims):
-        return found.claims
-    return [replace(claim, answer="not measured", reason="") for claim in found.claims]
+    if any(claim.measured for claim in fingerprint.claims):
+        return fingerprint.claims
+    return [replace(claim, answer="not measured", reason="") for claim in fingerprint.claims]
 
 
-def named(members: Sequence[Fingerprint], n_dtypes: int) -> str:
+def named(members: Sequence[KernelFingerprint], n_dtypes: int) -> str:
     """`torch, paddle float32`: a backend without a dtype stands for all of them."""
     dtypes: dict[str, list[str]] = {}
-    for found in members:
-        dtypes.setdefault(found.backend, []).append(found.dtype)
+    for fingerprint in members:
+        dtypes.setdefault(fingerprint.backend, []).append(fingerprint.dtype)
     return ", ".join(
         name if len(listed) == n_dtypes else f"{name} {' '.join(listed)}" for name, listed in dtypes.items()
     )

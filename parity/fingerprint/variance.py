@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from parity.fingerprint.claims import Answers, Claim, undecided
+from parity.fingerprint.claims import UNDECIDED, KernelClaim, ProbeAnswers
 from parity.fingerprint.epsilon import root_of
-from parity.fingerprint.moments import Point, on_lattice, sweep
+from parity.fingerprint.moments import SweepPoint, group_sums, on_lattice, sweep
 from parity.fingerprint.norm_probes import TERMS
-from parity.fingerprint.precision import FLOAT32_U, FLOAT64_U, Precision
-from parity.fingerprint.slopes import loglog_slope
-from parity.fingerprint.sums import group_sums
+from parity.fingerprint.precision import FLOAT32_U, FLOAT64_U, Precision, loglog_slope, rms
 
-ASPECT = "variance"
 BROKEN = 0.3
 """Relative errors above this do not follow the theory any more."""
 VISIBLE = 6.0
@@ -46,7 +43,7 @@ class Growth:
 
     precision: Precision
     floor: float
-    visible: tuple[Point, ...]
+    visible: tuple[SweepPoint, ...]
     slope: float
     squared_mean_error: float
     positive: float
@@ -86,7 +83,7 @@ class Growth:
         }
 
 
-def growth(points: Sequence[Point], precision: Precision) -> Growth:
+def growth(points: Sequence[SweepPoint], precision: Precision) -> Growth:
     """Sums up a sweep."""
     floor = max(2 * precision.u, points[0].rms)
     visible = tuple(p for p in points if is_visible(p, floor))
@@ -108,24 +105,24 @@ def growth(points: Sequence[Point], precision: Precision) -> Growth:
     )
 
 
-def is_visible(point: Point, floor: float) -> bool:
+def is_visible(point: SweepPoint, floor: float) -> bool:
     """Whether the error stands out, and the point is not beyond all theory."""
     noise = float(np.median(point.noise)) if len(point.noise) else 0.0
     return point.n_lost == 0 and VISIBLE * max(floor, noise) < point.rms < BROKEN
 
 
-def telling(point: Point, floor: float) -> bool:
+def telling(point: SweepPoint, floor: float) -> bool:
     """Whether the squared error of the mean is large enough to be recognised."""
-    return float(np.sqrt((point.mean_error**4).mean())) > 3 * floor
+    return rms(point.mean_error**2) > 3 * floor
 
 
-def share_explained(point: Point) -> float:
+def share_explained(point: SweepPoint) -> float:
     """The share of the squared error of the variance that the squared error of the mean explains."""
     rest = ((point.error - point.mean_error**2) ** 2).sum()
     return 1 - float(rest / (point.error**2).sum())
 
 
-def lattice_share(points: Sequence[Point], precision: Precision) -> tuple[float, int]:
+def lattice_share(points: Sequence[SweepPoint], precision: Precision) -> tuple[float, int]:
     """The share of variances on multiples of ulp(mean^2), and how many were looked at.
 
     Only where that spacing is coarse beside what the rounding of r hides, and fine beside the variance.
@@ -139,7 +136,7 @@ def lattice_share(points: Sequence[Point], precision: Precision) -> tuple[float,
     return on_lattice(chosen), sum(map(len, chosen))
 
 
-def variance_claim(answers: Answers) -> Claim:
+def variance_claim(answers: ProbeAnswers) -> KernelClaim:
     """The name of the variance's algorithm."""
     points = sweep(answers, root_of(answers))
     precision = answers.precision
@@ -154,7 +151,7 @@ def variance_claim(answers: Answers) -> Claim:
     lost = [p.kappa for p in points if p.n_lost]
     if lost and name:
         reason = f"{reason}; NaN from kappa {lost[0]:.2g} on"
-    return Claim(ASPECT, name, reason, evidence) if name else undecided(ASPECT, reason, **evidence)
+    return KernelClaim(name or UNDECIDED, reason, evidence)
 
 
 def name_variance(grown: Growth, wide: bool) -> tuple[str, str]:
@@ -205,7 +202,7 @@ def describe(grown: Growth, power: int, u: float) -> str:
     return f"error about {grown.constant(power, u):.2g} kappa^{power} {unit}, slope {grown.slope:.2f}"
 
 
-def wide_mean(answers: Answers) -> bool:
+def wide_mean(answers: ProbeAnswers) -> bool:
     """Whether the mean's sum keeps what a sum in this dtype loses."""
     sums = group_sums(answers, "mean-huge")
     return bool(np.abs(sums - (TERMS - 2)).max() < 0.5)

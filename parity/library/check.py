@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec
 
 from parity.library.hints import hints
 from parity.library.limits import Limits
 from parity.library.measure import Judge
-from parity.library.pairs import NOT_GIVEN, Pair, Walk
-from parity.library.report import ParityError, ParityWarning, Report, Row
+from parity.library.pairs import NOT_GIVEN, Pair, Pairs, Unpaired, Walk
+from parity.library.report import ParityError, ParityWarning, Report
 
 MAX_EXPLAINED = 20
+P = ParamSpec("P")
 
 
 def compare(
@@ -53,51 +55,42 @@ def compare(
     return explained(report, judge, list(tensors_of(actual, expected, exact, names)))
 
 
-def tensors_of(actual: Any, expected: Any, exact: Any, names: tuple[str, str]) -> Iterator[Pair]:
+def tensors_of(actual: Any, expected: Any, exact: Any, names: tuple[str, str]) -> Pairs:
     """Every tensor of both sides, in the order of a report's rows; `exact` is None where it is not given."""
     return Walk(names).pairs(actual, expected, NOT_GIVEN if exact is None else exact)
 
 
-def explained(report: Report, judge: Judge, pairs: list[Pair]) -> Report:
+def explained(report: Report, judge: Judge, pairs: list[Pair | Unpaired]) -> Report:
     """The report with what the worst differences look like."""
     worst = {id(row) for row in report.failing[:MAX_EXPLAINED] if row.metrics is None or row.metrics.n_mismatched}
-    rows: list[Row] = []
-    for row, pair in zip(report.rows, pairs, strict=True):
-        rows.append(replace(row, hints=hints(pair, pairs, judge)) if id(row) in worst else row)
+    whole = [pair for pair in pairs if isinstance(pair, Pair)]
+    rows = (
+        replace(row, hints=hints(pair, whole, judge)) if isinstance(pair, Pair) and id(row) in worst else row
+        for row, pair in zip(report.rows, pairs, strict=True)
+    )
     return Report(tuple(rows), report.names)
 
 
-def assert_parity(
-    actual: Any,
-    expected: Any,
-    *,
-    rtol: float | None = None,
-    atol: float | None = None,
-    exact: Any = None,
-    tolerances: Mapping[str, tuple[float, float]] | None = None,
-    equal_nan: bool = True,
-    check_dtype: bool = True,
-    names: tuple[str, str] = ("actual", "expected"),
-) -> None:
-    """Raise ParityError, an AssertionError, with everything that differs; the arguments are those of `compare`.
+def asserting(compare: Callable[P, Report]) -> Callable[P, None]:
+    """A comparison that raises where something differs, with the arguments of `compare`."""
 
-    Warns (ParityWarning) of passes that say little.
+    @functools.wraps(compare)
+    def assert_parity(*args: P.args, **options: P.kwargs) -> None:
+        __tracebackhide__ = True
+        report = compare(*args, **options)
+        if not report.passes:
+            raise ParityError(report)
+        warn_of_suspects(report, stacklevel=3)
+
+    assert_parity.__name__ = assert_parity.__qualname__ = "assert_parity"
+    assert_parity.__doc__ = """Raise ParityError, an AssertionError, with everything that differs.
+
+    The arguments are those of `compare`. Warns (ParityWarning) of passes that say little.
     """
-    __tracebackhide__ = True
-    report = compare(
-        actual,
-        expected,
-        rtol=rtol,
-        atol=atol,
-        exact=exact,
-        tolerances=tolerances,
-        equal_nan=equal_nan,
-        check_dtype=check_dtype,
-        names=names,
-    )
-    if not report.passes:
-        raise ParityError(report)
-    warn_of_suspects(report, stacklevel=3)
+    return assert_parity
+
+
+assert_parity = asserting(compare)
 
 
 def warn_of_suspects(report: Report, stacklevel: int) -> None:

@@ -21,7 +21,7 @@ from parity.judge.diagnose.lab import Predicted
 from parity.judge.diagnose.locality import contents, describe
 from parity.judge.diagnose.places import arrangements
 from parity.library.distance import excess, widened
-from parity.library.measure import MAX_ELEMENTS, Judge, sides_of
+from parity.library.measure import MAX_ELEMENTS, Judge
 from parity.library.pairs import Pair
 from parity.library.report import Hint
 
@@ -73,17 +73,15 @@ class Scene:
 
 def hints(pair: Pair, pairs: Sequence[Pair], judge: Judge) -> tuple[Hint, ...]:
     """What a tensor that differs looks like: the first experiment that explains it, or else where the error is."""
-    if pair.actual is None or pair.expected is None:
-        return ()
-    actual, expected = (side.values for side in sides_of(pair))
+    actual, expected = (side.values for side in pair.both)
     if actual.size != expected.size or not 1 < actual.size <= MAX_ELEMENTS:
         return ()
     scene = Scene(pair.path, actual, expected, judge.tolerance(pair), judge.names, pairs)
     for experiment in EXPERIMENTS:
         with np.errstate(all="ignore"):
-            found = next(experiment(scene), None)
-        if found is not None:
-            return (found,)
+            hint = next(experiment(scene), None)
+        if hint is not None:
+            return (hint,)
     return ()
 
 
@@ -136,13 +134,11 @@ def meaning(factor: float, shape: tuple[int, ...]) -> str:
 def taken(scene: Scene) -> Iterator[Hint]:
     """The values of another tensor of the same comparison; exchanged where that one holds this one's."""
     for peer in scene.peers:
-        if peer.path == scene.path or peer.expected is None or not scene.explains(peer.expected.values):
+        if peer.path == scene.path or not scene.explains(peer.expected.values):
             continue
         mine, other = scene.path, peer.path
         gradients = mine.startswith("grad") and other.startswith("grad")
-        back = peer.actual is not None and Scene(
-            other, peer.actual.values, scene.expected, scene.tolerance, scene.names
-        ).explains(scene.expected)
+        back = replace(scene, actual=peer.actual.values).explains(scene.expected)
         both = f"; `{mine}` and `{other}` are exchanged" if back else ""
         yield Hint(f"{scene.names[0]} holds the values of `{other}`{both}", "swapped-gradients" if gradients else "")
 

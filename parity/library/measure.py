@@ -16,8 +16,8 @@ from parity.judge.compare.metrics import Metrics
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
 from parity.library.distance import excess, measure
 from parity.library.limits import Limits
-from parity.library.pairs import Pair
-from parity.library.report import Agreement, Errors, Place, Row
+from parity.library.pairs import Pair, Unpaired
+from parity.library.report import Agreement, ExactErrors, Place, Row
 
 Array = NDArray[Any]
 
@@ -38,13 +38,13 @@ class Judge:
     check_dtype: bool
     names: tuple[str, str]
 
-    def row(self, pair: Pair) -> Row:
+    def row(self, pair: Pair | Unpaired) -> Row:
         """What there is to say about one tensor, but for hints."""
-        if pair.actual is None or pair.expected is None:
+        if isinstance(pair, Unpaired):
             return Row(pair.path, Agreement.STRUCTURE, message=pair.problem)
         pair = in_one_dtype(pair)
-        actual, expected = sides_of(pair)
-        shape, dtype = self._against(*shapes(pair)), self._against(actual.dtype, expected.dtype)
+        actual, expected = pair.both
+        shape, dtype = self._against(shape_of(actual), shape_of(expected)), self._against(actual.dtype, expected.dtype)
         notes = (self._against(actual.note or "as it is", expected.note or "as it is"),)
         check_exact(pair)
         row = Row(pair.path, Agreement.STRUCTURE, shape, dtype, notes=notes if actual.note or expected.note else ())
@@ -56,7 +56,7 @@ class Judge:
         return left if left == right else f"{self.names[0]} {left}, {self.names[1]} {right}"
 
     def _measured(self, row: Row, pair: Pair) -> Row:
-        actual, expected = sides_of(pair)
+        actual, expected = pair.both
         tolerance = self.tolerance(pair)
         metrics = measure(actual.values, expected.values, tolerance, equal_nan=self.equal_nan)
         metrics = replace(metrics, max_ulp_diff=ulps(metrics.max_ulp_diff, actual.dtype, expected.dtype))
@@ -71,7 +71,7 @@ class Judge:
             verdict=verdict,
             tolerance=tolerance,
             metrics=metrics,
-            excess=worst_excess(pair, metrics, tolerance),
+            excess=self._worst_excess(pair, metrics, tolerance),
             places=() if verdict.passes else self.places(pair, metrics, tolerance),
             errors=errors(pair),
             suspect=suspicion(expected.values, metrics, verdict, tolerance) if verdict.passes else "",
@@ -80,25 +80,31 @@ class Judge:
 
     def tolerance(self, pair: Pair) -> Tolerance:
         """The tolerance for a tensor."""
-        return self.limits.lookup(pair.path, [t for t in (pair.actual, pair.expected) if t is not None])
+        return self.limits.lookup(pair.path, pair.both)
 
     def places(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> tuple[Place, ...]:
         """The worst elements that are outside the tolerance."""
-        actual, expected = sides_of(pair)
+        actual, expected = pair.both
         if metrics.worst_index is None or not metrics.n_mismatched:
             return ()
         indices = [metrics.worst_index]
         if 1 < metrics.n_elements <= MAX_ELEMENTS and metrics.n_mismatched > 1:
             apart = excess(actual.values, expected.values, tolerance, equal_nan=self.equal_nan).ravel()
             worst = np.argsort(-apart, kind="stable")[: min(MAX_PLACES, metrics.n_mismatched)]
-            found = [tuple(map(int, np.unravel_index(place, expected.values.shape))) for place in worst]
-            indices += [index for index in found if index != metrics.worst_index]
+            others = [tuple(map(int, np.unravel_index(place, expected.values.shape))) for place in worst]
+            indices += [index for index in others if index != metrics.worst_index]
         return tuple(self._place(pair, index, tolerance) for index in indices[:MAX_PLACES])
 
     def _place(self, pair: Pair, index: tuple[int, ...], tolerance: Tolerance) -> Place:
-        actual, expected = (side.values[index] for side in sides_of(pair))
+        actual, expected = (side.values[index] for side in pair.both)
         apart = excess(np.asarray(actual), np.asarray(expected), tolerance, equal_nan=self.equal_nan)
         return Place(index, actual, expected, float(apart), None if pair.exact is None else pair.exact.values[index])
+
+    def _worst_excess(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> float:
+        """The worst element's difference in tolerances; 0 where there is no element."""
+        if metrics.worst_index is None:
+            return 0.0
+        return math.inf if metrics.n_nonfinite_mismatched else self._place(pair, metrics.worst_index, tolerance).excess
 
 
 def ulps(counted: int | None, actual: str, expected: str) -> int | None:
@@ -110,7 +116,7 @@ def ulps(counted: int | None, actual: str, expected: str) -> int | None:
 
 def in_one_dtype(pair: Pair) -> Pair:
     """A Python number takes the dtype of the tensor beside it; two of them are compared as they are."""
-    actual, expected = sides_of(pair)
+    actual, expected = pair.both
     if actual.weak and expected.weak:
         both = np.result_type(actual.values, expected.values)
         return replace(pair, actual=replace(actual, dtype=both.name), expected=replace(expected, dtype=both.name))
@@ -119,16 +125,9 @@ def in_one_dtype(pair: Pair) -> Pair:
     return replace(pair, expected=in_dtype_of(expected, actual)) if expected.weak else pair
 
 
-def sides_of(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Both sides of a pair that has both."""
-    assert pair.actual is not None and pair.expected is not None  # noqa: S101 - a pair without one has a problem
-    return pair.actual, pair.expected
-
-
-def shapes(pair: Pair) -> tuple[str, str]:
-    """Both shapes in words."""
-    actual, expected = sides_of(pair)
-    return str(list(actual.values.shape)), str(list(expected.values.shape))
+def shape_of(tensor: Tensor) -> str:
+    """The shape in words."""
+    return str(list(tensor.values.shape))
 
 
 def verdict_of(metrics: Metrics) -> Agreement:
@@ -138,16 +137,6 @@ def verdict_of(metrics: Metrics) -> Agreement:
     if metrics.n_mismatched:
         return Agreement.OUTSIDE
     return Agreement.EQUAL if metrics.equal else Agreement.CLOSE
-
-
-def worst_excess(pair: Pair, metrics: Metrics, tolerance: Tolerance) -> float:
-    """The worst element's difference in tolerances; 0 where there is no element."""
-    if metrics.worst_index is None:
-        return 0.0
-    if metrics.n_nonfinite_mismatched:
-        return math.inf
-    actual, expected = (np.asarray(side.values[metrics.worst_index]) for side in sides_of(pair))
-    return float(excess(actual, expected, tolerance))
 
 
 def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: Tolerance) -> str:
@@ -174,10 +163,9 @@ def check_exact(pair: Pair) -> None:
     """
     if pair.exact is None:
         return
-    sides, exact, where = sides_of(pair), pair.exact, f"exact {pair.path}".strip()
+    sides, exact, where = pair.both, pair.exact, f"exact {pair.path}".strip()
     if exact.values.shape != sides[1].values.shape:
-        shape = list(exact.values.shape)
-        raise ValueError(f"{where} has shape {shape}; it must have that of expected, {shapes(pair)[1]}")
+        raise ValueError(f"{where} has shape {shape_of(exact)}; it must have that of expected, {shape_of(sides[1])}")
     coarser = [side.dtype for side in sides if not exact.weak and is_coarser(exact, side)]
     if coarser:
         remedy = "give the answer in a wider dtype, such as float64"
@@ -190,17 +178,16 @@ def is_coarser(exact: Tensor, side: Tensor) -> bool:
     return ours < its or (ours == its and unit_roundoff(exact) > unit_roundoff(side))
 
 
-def errors(pair: Pair) -> Errors | None:
+def errors(pair: Pair) -> ExactErrors | None:
     """How far both sides are from the exact answer."""
     if pair.exact is None:
         return None
-    (actual, expected), exact = sides_of(pair), pair.exact.values
-    none = Tolerance(0.0, 0.0)
-    left, right = (measure(side.values, exact, none) for side in (actual, expected))
+    exact, none = pair.exact.values, Tolerance(0.0, 0.0)
+    left, right = (measure(side.values, exact, none) for side in pair.both)
     size = measure(np.zeros_like(exact), exact, none).rmse
-    floor = size * max(unit_roundoff(side) for side in (actual, expected))
+    floor = size * max(map(unit_roundoff, pair.both))
     ratio = quotient(max(left.rmse, floor), max(right.rmse, floor))
-    return Errors(left.rmse, right.rmse, left.max_abs_diff, right.max_abs_diff, ratio)
+    return ExactErrors(left.rmse, right.rmse, left.max_abs_diff, right.max_abs_diff, ratio)
 
 
 def quotient(numerator: float, denominator: float) -> float:

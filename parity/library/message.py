@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics
-from parity.library.report import Agreement, Errors, Report, Row
+from parity.library.report import Agreement, ExactErrors, Report, Row
 
 MAX_SHOWN = 20
 MAX_NAMED = 6
@@ -34,7 +34,7 @@ def message(report: Report) -> str:
         lines += [line for row in failing[:MAX_SHOWN] for line in row_lines(row, report.names)]
     hidden = [title(row) for row in failing[MAX_SHOWN:]]
     if hidden:
-        lines += ["", f"and {len(hidden)} more: {some(hidden)}"]
+        lines += ["", f"and {len(hidden)} more: {first_few(hidden)}"]
     lines += [] if report.passes else remaining(report)
     lines += ["", f"suspect: {suspects_text(report)}"] if report.suspects else []
     return "\n".join(lines)
@@ -165,7 +165,7 @@ def spelled(value: Any) -> str:
     return str(value if isinstance(value, np.generic) else np.asarray(value)[()])
 
 
-def who(errors: Errors, names: tuple[str, str]) -> str:
+def who(errors: ExactErrors, names: tuple[str, str]) -> str:
     """Whose error is larger, and by how much."""
     sizes = f"error from exact: {names[0]} {brief(errors.actual_rms)}, {names[1]} {brief(errors.expected_rms)} (rms)"
     actual, expected = names
@@ -185,13 +185,13 @@ def suspects_text(report: Report) -> str:
     """The passes that say little, by what they say little for."""
     if lone(report):
         return report.rows[0].suspect
-    found: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for row in report.suspects:
-        found.setdefault(row.suspect, []).append(title(row))
-    return "; ".join(f"{reason}: {some(titles)}" for reason, titles in found.items())
+        titles.setdefault(row.suspect, []).append(title(row))
+    return "; ".join(f"{reason}: {first_few(names)}" for reason, names in titles.items())
 
 
-def some(names: list[str]) -> str:
+def first_few(names: list[str]) -> str:
     """The first few, and how many there are."""
     hidden = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from parity.config.errors import nearest
 from parity.library.arrays import Tensor, kind_of, tensor_of
@@ -31,13 +31,28 @@ NOT_GIVEN = object()
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of both sides, and of the exact answer where there is one; or how the structures differ there."""
+    """One tensor of both sides, and of the exact answer where there is one."""
 
     path: str
-    actual: Tensor | None = None
-    expected: Tensor | None = None
+    actual: Tensor
+    expected: Tensor
     exact: Tensor | None = None
-    problem: str = ""
+
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """Both sides."""
+        return self.actual, self.expected
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A place where the structures differ, and how."""
+
+    path: str
+    problem: str
+
+
+Pairs = Iterator[Pair | Unpaired]
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Walk:
 
     names: tuple[str, str]
 
-    def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "", depth: int = 0) -> Iterator[Pair]:
+    def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "", depth: int = 0) -> Pairs:
         """Every tensor of either side, in the order of `expected`; nothing where both sides are None.
 
         Raises TypeError for what is neither a tensor, a number, nor a structure of such, and ValueError where
@@ -59,35 +74,35 @@ class Walk:
             raise ValueError(f"{where} is nested more than {MAX_DEPTH} deep, or contains itself; compare a part of it")
         left, right = (part_of(v, f"{n}{path}") for v, n in zip((actual, expected), self.names, strict=True))
         if isinstance(left, Tensor) and isinstance(right, Tensor):
-            yield Pair(shown(path), left, right, exact_tensor(exact, path))
+            yield Pair(shown(path), left, right, exact_part(exact, path, Tensor))
         elif isinstance(left, Branch) and isinstance(right, Branch) and left.keyed == right.keyed:
             yield from self._branches(left, right, exact, path, depth)
         else:
-            yield Pair(shown(path), problem=f"{self.names[0]} is {left or None}, {self.names[1]} is {right or None}")
+            yield Unpaired(shown(path), f"{self.names[0]} is {left or None}, {self.names[1]} is {right or None}")
 
-    def _branches(self, left: Branch, right: Branch, exact: Any, path: str, depth: int) -> Iterator[Pair]:
+    def _branches(self, left: Branch, right: Branch, exact: Any, path: str, depth: int) -> Pairs:
         if not left.keyed and len(left.items) != len(right.items):
             lengths = f"{self.names[0]} has {len(left.items)} items, {self.names[1]} {len(right.items)}"
-            yield Pair(shown(path), problem=f"{lengths}; those that both have are compared")
-        given = exact_branch(exact, path)
+            yield Unpaired(shown(path), f"{lengths}; those that both have are compared")
+        given = exact_part(exact, path, Branch)
         missing = self._missing(left, right)
         for key, (step, _) in {**right.items, **left.items}.items():
             if key in left.items and key in right.items:
                 part = exact_item(given, key, f"exact{path}{step}")
                 yield from self.pairs(left.items[key][1], right.items[key][1], part, path + step, depth + 1)
             elif left.keyed:
-                yield Pair(shown(path + step), problem=missing[key])
+                yield Unpaired(shown(path + step), missing[key])
 
     def _missing(self, left: Branch, right: Branch) -> dict[Hashable, str]:
         """What to say of each key that only one side has."""
-        said = {}
+        problems = {}
         for name, lacks, has in zip(self.names, (left, right), (right, left), strict=True):
             extra = list(islice((step for k, (step, _) in lacks.items.items() if k not in has.items), MAX_CANDIDATES))
             absent = [(k, step) for k, (step, _) in has.items.items() if k not in lacks.items]
             for i, (key, step) in enumerate(absent):
                 meant = nearest(step, extra) if i < MAX_NAMED else None
-                said[key] = f"{name} does not have it" + (f"; it has {shown(meant)}" if meant else "")
-        return said
+                problems[key] = f"{name} does not have it" + (f"; it has {shown(meant)}" if meant else "")
+        return problems
 
 
 @dataclass(frozen=True)
@@ -155,24 +170,18 @@ def shown(path: str) -> str:
     return path.removeprefix(".")
 
 
-def exact_tensor(exact: Any, path: str) -> Tensor | None:
-    """The exact answer for one tensor."""
-    if exact is NOT_GIVEN or exact is None:
-        return None
-    found = part_of(exact, f"exact{path}")
-    if not isinstance(found, Tensor):
-        raise ValueError(f"exact{path} is {found}, where a tensor is compared; give it the structure of expected")
-    return found
+Part = TypeVar("Part", Tensor, Branch)
 
 
-def exact_branch(exact: Any, path: str) -> Branch | None:
-    """The exact answers for the items of a structure."""
+def exact_part(exact: Any, path: str, kind: type[Part]) -> Part | None:
+    """The exact answer for a tensor or for a structure; raises ValueError where it is the other."""
     if exact is NOT_GIVEN or exact is None:
         return None
-    found = part_of(exact, f"exact{path}")
-    if not isinstance(found, Branch):
-        raise ValueError(f"exact{path} is {found}, where a structure is compared; give it the structure of expected")
-    return found
+    part = part_of(exact, f"exact{path}")
+    if not isinstance(part, kind):
+        noun = "tensor" if kind is Tensor else "structure"
+        raise ValueError(f"exact{path} is {part}, where a {noun} is compared; give it the structure of expected")
+    return part
 
 
 def exact_item(branch: Branch | None, key: Hashable, where: str) -> Any:

@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Errors:
+class ExactErrors:
     """How far each side is from the exact answer: root mean squares over the finite elements, and maxima.
 
     `ratio` is the error of `actual` over that of `expected`, neither taken for less than a unit roundoff of the
@@ -91,7 +91,7 @@ class Row:
     metrics: Metrics | None = None
     excess: float = math.inf
     places: tuple[Place, ...] = ()
-    errors: Errors | None = None
+    errors: ExactErrors | None = None
     suspect: str = ""
     message: str = ""
     notes: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ def save_failing(directory: Path, test: str, report: Report, actual: Any, expect
     ]
     for i, pair in failing[:MAX_SAVED]:
         for side in ("actual", "expected", "exact"):
-            tensor: Tensor | None = getattr(pair, side)
+            tensor: Tensor | None = getattr(pair, side, None)
             if tensor is not None:
                 np.save(folder / f"{i:03}-{slug(pair.path or 'tensor')}.{side}.npy", tensor.values, allow_pickle=False)
     return folder

@@ -85,7 +85,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ScriptRecipe:
     """All that a script is made of.
 
     `params` are those that are passed, `droppable` what a user's op need not take. `data` has arrays as `inputs/x`,
@@ -158,7 +158,7 @@ def shown(cell: Cell) -> bool:
     return cell.finding or cell.outcome in SHOWN_OUTCOMES
 
 
-def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Recipe:
+def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
     """What the script for a cell is made of, with what the run says about its case; raises ReproError."""
     if cell.op == TRAIN:
         raise ReproError(f"{name_of(cell)}: {NO_SCRIPT}")
@@ -180,7 +180,7 @@ def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Recip
         raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to have its tensors") from error
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
         raise ReproError(f"{name_of(cell)}: nothing of it can be compared again")
-    return Recipe(
+    return ScriptRecipe(
         cell=cell,
         rows=rows,
         backend=backend,

@@ -4,99 +4,82 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
 
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.bound.envelope import WORK
 from parity.judge.compare.verdict import Verdict
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
-from parity.repro.recipe import Check, Recipe
+from parity.repro.recipe import Check, ScriptRecipe
 from parity.repro.source import Calls, adapter_class, calls, has_method, has_mode
-
-if TYPE_CHECKING:
-    import jinja2
+from parity.repro.templates import template
 
 INLINE = 600
 """Up to this many numbers stand in the script itself."""
 
-TEMPLATE = "script.py.jinja"
 
-
-def is_small(recipe: Recipe) -> bool:
+def is_small(recipe: ScriptRecipe) -> bool:
     """Whether the numbers stand in the script itself."""
     return sum(values.size for values in recipe.data.values()) <= INLINE
 
 
-def render(recipe: Recipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
+def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
     constructed = {"device": recipe.backend["device"], "threads": recipe.threads, "mode": recipe.mode, "ranks": 1}
-    found = calls(recipe.adapter, methods(recipe), constructed, ["named_outputs"] if is_checked(recipe) else [])
-    checks = recipe.checks
-    return template().render(
+    # What the user's op returns may be no tensor at all.
+    checked = recipe.ops is not None and not recipe.checks
+    taken = calls(recipe.adapter, methods(recipe), constructed, ["named_outputs"] if checked else [])
+    return template("script.py.jinja", Code, literal, joined).render(
         doc=block(header),
-        imports=imports(recipe, found),
-        thread_variables=literal(" ".join(THREAD_VARIABLES)),
-        threads=literal(str(recipe.threads)),
-        setup=set_apart(found.setup),
-        definitions=spaced(found.definitions.values()),
-        archive=bool(archive),
-        data=[(literal(key), array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
-        user_ops=bool(user_ops),
-        general=is_general(recipe),
-        dtype=literal(recipe.cell.dtype),
-        gradients=bool(recipe.upstream),
-        compute=list(compute(recipe, user_ops)),
-        run=block(run_lines(recipe)),
-        checks=list(decisions(checks)),
-        patience=literal(recipe.patience_s if recipe.cell.outcome == "timeout" else None),
-        structural=any(check.structural for check in checks),
-        swapped=any(check.live == "expected" for check in checks),
-        accuracy=any(check.accuracy for check in checks),
-        wide=literal(WORK[recipe.cell.dtype].__name__),
-        # A slug, which can stand inside of a string.
+        imports=imports(recipe, taken),
+        thread_variables=" ".join(THREAD_VARIABLES),
+        setup=set_apart(taken.setup),
+        definitions=spaced(taken.definitions.values()),
+        archive=archive,
+        data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
+        user_ops=user_ops,
+        recipe=recipe,
+        # Slugs and the names of ops and of their tensors may stand in the script as they are.
+        op=Code(recipe.op.name),
         backend=Code(recipe.label),
+        leaves=list(leaves(recipe)),
+        differentiable=Code(", ".join(recipe.differentiable)),
+        gradient_names=[f"grad.{name}" for name in recipe.differentiable],
+        upstream_keys=[f"inputs/grad.{name}" for name in recipe.upstream],
+        call=functools.partial(call, recipe),
+        moded=has_mode(recipe.adapter),
+        checked=checked,
+        general=is_general(recipe),
+        backward=needs_backward(recipe),
+        checks=list(decisions(recipe.checks)),
+        structural=any(check.structural for check in recipe.checks),
+        swapped=any(check.live == "expected" for check in recipe.checks),
+        accuracy=any(check.accuracy for check in recipe.checks),
+        wide=Code(literal(WORK[recipe.cell.dtype].__name__)),
     )
 
 
-@functools.cache
-def template() -> jinja2.Template:
-    """The script's fixed parts; what is put into it must be source text already."""
-    import jinja2
-
-    def checked(value: Any) -> Code:
-        if not isinstance(value, Code):
-            raise TypeError(f"{value!r} is not source text")
-        return value
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("parity.repro"),
-        finalize=checked,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Python and not HTML; `checked` is the guard
-    )
-    return environment.get_template(TEMPLATE)
+def joined(names: Sequence[str], pattern: str) -> Code:
+    """The names as literals, each in the place of the question mark, with commas between."""
+    return Code(", ".join(pattern.replace("?", literal(name)) for name in names))
 
 
-def methods(recipe: Recipe) -> list[str]:
+def methods(recipe: ScriptRecipe) -> list[str]:
     """The adapter's methods that the script calls."""
     names = ["leaf", "to_numpy", *(["in_mode"] if has_mode(recipe.adapter) else [])]
     names += ["gradients"] if recipe.upstream and not needs_backward(recipe) else []
     return names + ([recipe.op.name] if not recipe.own and has_method(recipe.framework, recipe.op.name) else [])
 
 
-def needs_backward(recipe: Recipe) -> bool:
+def needs_backward(recipe: ScriptRecipe) -> bool:
     """Whether gradients come from the user's `<op>_backward`."""
     return bool(adapter_class(recipe.framework).needs_backward)
 
 
-def imports(recipe: Recipe, found: Calls) -> list[Code]:
+def imports(recipe: ScriptRecipe, taken: Calls) -> list[Code]:
     """The imports from the standard library, but for those that every script begins with."""
     names = set() if recipe.checks else {"faulthandler"}
     names |= {"importlib.util", "inspect"} if recipe.ops else set()
-    lines = {*found.imports, *(f"import {name}" for name in names)} - {"import os", "import sys"}
+    lines = {*taken.imports, *(f"import {name}" for name in names)} - {"import os", "import sys"}
     lines |= {"from collections.abc import Mapping"} if recipe.ops else set()
     return [Code(line) for line in sorted(lines, key=lambda line: (line.startswith("from "), line))]
 
@@ -119,12 +102,7 @@ def spaced(definitions: Iterable[Code]) -> Iterator[Code]:
         after_constant = constant
 
 
-def is_checked(recipe: Recipe) -> bool:
-    """Whether what the user's op returns may be no tensor at all."""
-    return recipe.ops is not None and not recipe.checks
-
-
-def is_general(recipe: Recipe) -> bool:
+def is_general(recipe: ScriptRecipe) -> bool:
     """Whether outputs may be lists, plain numbers, or of any dtype."""
     return (
         recipe.ops is not None
@@ -133,101 +111,24 @@ def is_general(recipe: Recipe) -> bool:
     )
 
 
-def compute(recipe: Recipe, user_ops: str) -> Iterator[Code]:
-    """The lines that compute outputs and gradients."""
-    yield from leaf_lines(recipe)
-    yield from user_call(recipe, user_ops) if recipe.ops else own_call(recipe)
-    if recipe.upstream:
-        yield from backward_lines(recipe) if needs_backward(recipe) else gradient_lines(recipe)
-    simple = "{name: to_numpy(value) for name, value in outputs.items() if value is not None}"
-    yield Code(f"return {'to_arrays(outputs)' if is_general(recipe) else simple}")
-
-
-def leaf_lines(recipe: Recipe) -> Iterator[Code]:
-    """The inputs as the framework's tensors."""
+def leaves(recipe: ScriptRecipe) -> Iterator[tuple[Code, int, bool]]:
+    """Each input by name, with the length of its list (0: none) and whether it has a gradient."""
     for item in recipe.op.inputs:
-        n = sum(name.startswith(f"{item.name}.") for name in recipe.inputs)
-        if item.listed and n:
-            yield Code(f'{item.name} = [leaf(DATA[f"inputs/{item.name}.{{i}}"], False) for i in range({n})]')
-        elif item.name in recipe.inputs:
-            yield Code(f'{item.name} = leaf(DATA["inputs/{item.name}"], {item.name in recipe.differentiable})')
+        n = sum(name.startswith(f"{item.name}.") for name in recipe.inputs) if item.listed else 0
+        if n or item.name in recipe.inputs:
+            yield Code(item.name), n, item.name in recipe.differentiable
 
 
-def call(function: str, recipe: Recipe, *, absent: bool = False) -> Iterator[Code]:
-    """A call with the op's tensors and params by keyword, in one line or in four."""
+def call(recipe: ScriptRecipe, function: str, *, absent: bool = False) -> Code:
+    """A call with the op's tensors and params by keyword, in one line or in four, inside of a function."""
     tensors = [f"{name}={name}" for name in recipe.passed]
     tensors += [f"{name}=None" for name in recipe.absent] if absent else []
     params = [f"{name}={literal(value)}" for name, value in recipe.params.items()]
     line = f"{function}({', '.join([*tensors, *params])})"
     if len(line) <= WIDTH:
-        yield Code(line)
-        return
+        return Code(line)
     groups = (f"    {', '.join(group)}," for group in (tensors, params) if group)
-    yield from map(Code, (f"{function}(", *groups, ")"))
-
-
-def in_mode(recipe: Recipe, function: str) -> str:
-    """A function as the backend's mode runs it."""
-    return f"in_mode({function})" if has_mode(recipe.adapter) else function
-
-
-def own_call(recipe: Recipe) -> Iterator[Code]:
-    """The framework's own op."""
-    yield from call(f"result = {in_mode(recipe, recipe.op.name)}", recipe)
-    yield Code('outputs = result if isinstance(result, dict) else {"y": result}')
-
-
-def user_call(recipe: Recipe, user_ops: str) -> Iterator[Code]:
-    """The user's op, with what it takes; the framework's own where the user's file turns out to have none."""
-    name = recipe.op.name
-    droppable = literal([*recipe.absent, *recipe.droppable])
-    yield Code(f"ops = load(os.path.join(os.path.dirname(os.path.abspath(__file__)), {literal(user_ops)}))")
-    yield Code(f"function = ops.{name}" if recipe.own else f'function = getattr(ops, "{name}", {name})')
-    yield from call("offered = dict", recipe, absent=True)
-    yield Code(f"result = {in_mode(recipe, 'function')}(**taken(function, offered, {droppable}))")
-    plain = 'dict(result) if isinstance(result, Mapping) else {"y": result}'
-    yield Code(f"outputs = {'named_outputs(result)' if is_checked(recipe) else plain}")
-
-
-def run_lines(recipe: Recipe) -> Iterator[Code]:
-    """The call of `compute`; a user's op that ends the process gives no result, whatever exit code it asks for."""
-    call = f"{'RESULT = ' if recipe.checks else ''}compute()"
-    if recipe.ops is None:
-        yield Code(call)
-        return
-    lines = "try:", f"    {call}", "except SystemExit as error:", '    sys.exit(f"SystemExit: {error}")'
-    yield from map(Code, lines)
-
-
-def gradient_lines(recipe: Recipe) -> Iterator[Code]:
-    """The gradients through the framework's autograd."""
-    leaves, names = ", ".join(recipe.differentiable), literal([f"grad.{name}" for name in recipe.differentiable])
-    outputs = ", ".join(f"outputs[{literal(name)}]" for name in recipe.upstream)
-    upstream = ", ".join(f"leaf(DATA[{literal(f'inputs/grad.{name}')}], False)" for name in recipe.upstream)
-    indent = ""
-    if is_general(recipe):
-        fits = 'tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape'
-        yield Code(f"wanted = [name for name in {literal(recipe.upstream)} if {fits}]")
-        yield Code("if wanted:")
-        indent = "    "
-        outputs = "outputs[name] for name in wanted"
-        upstream = 'leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted'
-    yield Code(f"{indent}found = gradients([{outputs}], [{upstream}], [{leaves}])")
-    yield Code(f"{indent}outputs.update(zip({names}, found))")
-
-
-def backward_lines(recipe: Recipe) -> Iterator[Code]:
-    """The gradients through the user's `<op>_backward`."""
-    upstream = ", ".join(f"DATA[{literal(f'inputs/grad.{name}')}]" for name in recipe.upstream)
-    yield Code(f'backward = getattr(ops, "{recipe.op.name}_backward", None)')
-    yield Code("if backward is not None:")
-    yield Code(f"    upstream = iter([{upstream}])")
-    yield Code("    names = inspect.signature(backward).parameters")
-    yield Code("    found = backward(**{name: offered[name] if name in offered else next(upstream) for name in names})")
-    yield Code("    if not isinstance(found, Mapping):")
-    yield Code("        found = found if isinstance(found, (tuple, list)) else [found]")
-    yield Code(f"        found = dict(zip({literal(recipe.differentiable)}, found))")
-    yield Code('    outputs.update((n if n.startswith("grad.") else f"grad.{n}", value) for n, value in found.items())')
+    return Code(f"\n{INDENT}".join((f"{function}(", *groups, ")")))
 
 
 def decisions(checks: Sequence[Check]) -> Iterator[Code]:
@@ -238,17 +139,17 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
     for tensor in dict.fromkeys(check.row["tensor"] for check in checks):
         mine = [check for check in checks if check.row["tensor"] == tensor]
         calls = [check_call(check) for check in mine]
-        found = mine[-1].accuracy
-        if found is None:
+        bound = mine[-1].accuracy
+        if bound is None:
             yield from calls
             continue
-        sizes = f"rms={literal(found.rms)}, largest={literal(found.max)}, limit={literal(found.limit)}"
+        sizes = f"rms={literal(bound.rms)}, largest={literal(bound.max)}, limit={literal(bound.limit)}"
         inaccurate = f"inaccurate({literal(tensor)}, {sizes})"
         if Verdict(mine[-1].row["verdict"]).passes:
             yield from (*calls, Code(inaccurate))
         else:
-            each = "\n        | ".join(calls)
-            either = f"(\n        {each}\n    )" if len(calls) > 1 else each
+            joined = "\n        | ".join(calls)
+            either = f"(\n        {joined}\n    )" if len(calls) > 1 else joined
             yield Code(f"{either}\n    and {inaccurate}")
 
 

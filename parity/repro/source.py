@@ -46,7 +46,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleSource:
     """A module's name, its text and its tree."""
 
     name: str
@@ -81,10 +81,10 @@ class Source:
 
 
 @cache
-def source_of(module: str) -> Source:
+def source_of(module: str) -> ModuleSource:
     """The source of a module of parity."""
     text = Path(inspect.getfile(importlib.import_module(module))).read_bytes()
-    return Source(module, tuple(text.splitlines(keepends=True)), ast.parse(text))
+    return ModuleSource(module, tuple(text.splitlines(keepends=True)), ast.parse(text))
 
 
 def methods_of(cls: type[Any]) -> Mapping[str, ast.FunctionDef]:
@@ -98,8 +98,8 @@ def adapter_class(adapter: str) -> type[Any]:
     """The class of an adapter, or of a mode of it (`torch:compile`), whose framework stays out of this process."""
     framework, _, mode = adapter.partition(":")
     module, _, name = place_of(framework, mode or "eager").partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), name)
-    return found
+    cls: type[Any] = getattr(importlib.import_module(module), name)
+    return cls
 
 
 def has_method(adapter: str, name: str) -> bool:
@@ -120,13 +120,13 @@ def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any], fu
     Raises SourceError where the adapter's source cannot be turned into functions.
     """
     bases = adapter_class(adapter).__mro__[:-1]
-    found = Extraction(bases, arguments)
-    found.construct(bases)
+    extraction = Extraction(bases, arguments)
+    extraction.construct(bases)
     for name in methods:
-        found.need_method(name, adapter)
+        extraction.need_method(name, adapter)
     for name in functions:
-        found.need_global(name, source_of(BASE))
-    return Calls(tuple(map(Code, sorted(found.imports))), tuple(found.setup), found.definitions)
+        extraction.need_global(name, source_of(BASE))
+    return Calls(tuple(map(Code, sorted(extraction.imports))), tuple(extraction.setup), extraction.definitions)
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Extraction:
                     self.take(statement, source_of(cls.__module__), bases[i + 1 :])
                 return
 
-    def take(self, node: ast.stmt, source: Source, bases: Sequence[type[Any]]) -> None:
+    def take(self, node: ast.stmt, source: ModuleSource, bases: Sequence[type[Any]]) -> None:
         """One statement of a constructor, with the comment above it: something kept on `self`, or something to do."""
         if ast.unparse(node).startswith(f"super().{CONSTRUCTOR}("):
             self.construct(bases)
@@ -169,7 +169,7 @@ class Extraction:
         edits = self.edits([node], source, self.arguments)
         self.setup.append(source.text(source.with_comment(node), node.end_lineno or node.lineno, edits))
 
-    def simple_text(self, node: ast.expr, source: Source) -> str:
+    def simple_text(self, node: ast.expr, source: ModuleSource) -> str:
         """A name, an attribute or a constant without `self`."""
         return self.edits([node], source, self.arguments).get(node) or ast.unparse(node)
 
@@ -182,7 +182,7 @@ class Extraction:
                 return name in self.arguments and self.arguments[name] != value
         return False
 
-    def edits(self, nodes: Sequence[ast.AST], source: Source, arguments: Mapping[str, Any]) -> Edits:
+    def edits(self, nodes: Sequence[ast.AST], source: ModuleSource, arguments: Mapping[str, Any]) -> Edits:
         """What of the text changes: `self.x`, and the names of arguments; takes in all that the nodes need."""
         parts = [part for node in nodes for part in ast.walk(node)]
         local = set[str]().union(*map(bound_names, nodes), *map(inner_names, parts))
@@ -192,20 +192,20 @@ class Extraction:
             raise SourceError(f"{source.name}: {min(clash)} is a method and an argument of one that calls it")
         if any(isinstance(part, ast.ImportFrom) and of_parity(part) for part in parts):
             raise SourceError(f"{source.name}: a function imports from {PACKAGE}, which a script has not")
-        found: Edits = {}
+        edits: Edits = {}
         for part in parts:
             if isinstance(part, ast.Attribute) and (name := own_attribute(part)):
-                found[part] = self.attribute(name, part, source)
+                edits[part] = self.attribute(name, part, source)
             elif isinstance(part, ast.Name) and part.id in twice:
-                found[part] = f"{part.id}_"
+                edits[part] = f"{part.id}_"
             elif isinstance(part, ast.Name) and part.id not in local | self.known | {"self"}:
                 if part.id in arguments:
-                    found[part] = literal(arguments[part.id])
+                    edits[part] = literal(arguments[part.id])
                 else:
                     self.need_global(part.id, source)
-        return found
+        return edits
 
-    def attribute(self, name: str, node: ast.Attribute, source: Source) -> str:
+    def attribute(self, name: str, node: ast.Attribute, source: ModuleSource) -> str:
         """What stands for `self.name`."""
         if name not in self.stored:
             self.need_method(name, source.place(node))
@@ -219,7 +219,7 @@ class Extraction:
                 return
         raise SourceError(f"{place}: there is no method {name}, and the constructor keeps nothing of that name")
 
-    def need_global(self, name: str, source: Source) -> None:
+    def need_global(self, name: str, source: ModuleSource) -> None:
         """See to it that a name of a module is there."""
         node = source.definitions.get(name)
         if name in self.definitions or (node is None and hasattr(builtins, name)):
@@ -238,7 +238,7 @@ class Extraction:
         else:
             raise SourceError(f"{source.name}: {name} is not defined at the top of the module")
 
-    def define(self, node: ast.FunctionDef | ast.ClassDef, source: Source) -> None:
+    def define(self, node: ast.FunctionDef | ast.ClassDef, source: ModuleSource) -> None:
         """A function or a class, after all that it needs."""
         if node.name in self.definitions:
             return

@@ -17,7 +17,7 @@ from parity.reporting.text.answer import plural
 from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.reasons import listed, reason
 from parity.repro.literals import Code, paragraph
-from parity.repro.recipe import Check, Recipe, host_of, lacks
+from parity.repro.recipe import Check, ScriptRecipe, host_of, lacks
 
 MAX_TENSORS = 6
 """How many tensors are told of with their reasons; the script compares all."""
@@ -48,7 +48,7 @@ CONVENTIONS = frozenset(
 """Diagnoses of what a framework may have chosen; the exact answer follows PyTorch's choice."""
 
 
-def title(recipe: Recipe) -> str:
+def title(recipe: ScriptRecipe) -> str:
     """`layer_norm of paddle 3.3.1 carries float32 accuracy in float64: y, grad.x`."""
     cell, entry = recipe.cell, convention(recipe)
     if entry is not None:
@@ -57,32 +57,32 @@ def title(recipe: Recipe) -> str:
     return printable(f"{subject(recipe)} {TITLES[kind(recipe)]} in {cell.dtype}{tensors}")
 
 
-def subject(recipe: Recipe) -> str:
+def subject(recipe: ScriptRecipe) -> str:
     """`layer_norm of paddle 3.3.1`, or `layer_norm in ops.py (paddle 3.3.1)`."""
     release = f"{recipe.framework} {recipe.backend['version']}".rstrip()
     return f"{recipe.op.name} in {user_file(recipe)} ({release})" if recipe.ops else f"{recipe.op.name} of {release}"
 
 
-def kind(recipe: Recipe) -> str:
+def kind(recipe: ScriptRecipe) -> str:
     """What is shown, as TITLES has it."""
     cell = recipe.cell
     return cell.outcome if not recipe.checks else cell.verdict if cell.failing else SUSPECT
 
 
-def convention(recipe: Recipe) -> Entry | None:
+def convention(recipe: ScriptRecipe) -> Entry | None:
     """The convention that the first explained diagnosis names, where that is what the finding is about."""
-    told = (row["id"] for row in recipe.cell.diagnoses if row["explained"] and row["id"] not in HARMLESS)
-    first = next(told, None)
+    named = (row["id"] for row in recipe.cell.diagnoses if row["explained"] and row["id"] not in HARMLESS)
+    first = next(named, None)
     meant = recipe.checks and kind(recipe) in ("semantic", SUSPECT)
     return CATALOGUE[first] if meant and first in CONVENTIONS else None
 
 
-def nobody_off(recipe: Recipe) -> bool:
+def nobody_off(recipe: ScriptRecipe) -> bool:
     """Whether all that differs is rounding, that of every side within what careful code has."""
     return bool(recipe.checks) and all(check.row["verdict"] == Verdict.ROUNDING.value for check in recipe.checks)
 
 
-def user_file(recipe: Recipe) -> str:
+def user_file(recipe: ScriptRecipe) -> str:
     """The name of the user's file as the config has it."""
     flags = recipe.backend.get("flags")
     return str((flags if isinstance(flags, dict) else {}).get("ops") or "the user's ops")
@@ -94,7 +94,7 @@ def few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:MAX_TENSORS]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def versions(recipe: Recipe, results: Results) -> str:
+def versions(recipe: ScriptRecipe, results: Results) -> str:
     """What the run was made with."""
     row, host = recipe.backend, host_of(results)
     parts = [f"{recipe.framework} {row['version'] or '(version unknown)'}", f"Python {row.get('python') or '?'}"]
@@ -108,7 +108,7 @@ def place(source: Mapping[str, Any]) -> str:
     return f"{path.name if path.is_absolute() else path}:{source['line']}"
 
 
-def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
+def sides(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
     """What the names of the recorded sides mean."""
     versions = {row["name"]: f"{row['framework']} {row['version']}" for row in results.backends}
     named = {check.side: check.row[check.other] for check in recipe.checks if check.side != "exact"}
@@ -118,14 +118,14 @@ def sides(recipe: Recipe, results: Results) -> Iterator[tuple[str, str]]:
         yield side, f"what {versions.get(backend, backend)} gave in the same run"
 
 
-def reasons(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
     """Each tensor with its verdict and the reason for it."""
     if not recipe.checks:
         yield recipe.cell.outcome, recipe.cell.message
-    told = {check.row["tensor"]: check.row for check in reversed(recipe.checks)}
+    rows = {check.row["tensor"]: check.row for check in reversed(recipe.checks)}
     for tensor in recipe.cell.tensors[:MAX_TENSORS]:
-        if tensor in told:
-            yield tensor, f"{told[tensor]['verdict']}: {reason(told[tensor], recipe.rows)}"
+        if tensor in rows:
+            yield tensor, f"{rows[tensor]['verdict']}: {reason(rows[tensor], recipe.rows)}"
 
 
 def causes(cell: Cell) -> Iterator[str]:
@@ -134,7 +134,7 @@ def causes(cell: Cell) -> Iterator[str]:
         yield f"{row['id']}: {row['title']} ({listed(map(str, row['tensors']))})"
 
 
-def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> list[Code]:
+def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) -> list[Code]:
     """The docstring of the script `name`, which needs `files` beside it."""
     source = recipe.cell.case["source"]
     beside = f"; {listed(files)} must lie beside it" if files else ""
@@ -154,7 +154,7 @@ def header(recipe: Recipe, results: Results, name: str, files: list[str]) -> lis
     return [*paragraph("", title(recipe), 0), Code(""), *lines]
 
 
-def recorded(recipe: Recipe) -> list[str]:
+def recorded(recipe: ScriptRecipe) -> list[str]:
     """What the script prints where its backend gives what it gave in the run."""
     if not recipe.checks:
         return [f"{recipe.cell.outcome}: {printable(recipe.cell.message)}"]
@@ -165,14 +165,14 @@ def recorded(recipe: Recipe) -> list[str]:
 def recorded_check(check: Check, label: str) -> Iterator[str]:
     """One comparison."""
     row = check.row
-    tensor, found = row["tensor"], check.shown or unheld(check)
-    if check.structural and found is None and not lacks(row, row[check.live]):
+    tensor, live = row["tensor"], check.shown or unheld(check)
+    if check.structural and live is None and not lacks(row, row[check.live]):
         yield printable(f"{tensor}: {row['message']}")
         return
     if check.structural:
-        yield f"{tensor}: {label} has {described(found)}, {check.side} has {described(check.expected)}"
+        yield f"{tensor}: {label} has {described(live)}, {check.side} has {described(check.expected)}"
         return
-    shape, n = (list(found[0]), math.prod(found[0])) if found else ("?", "?")
+    shape, n = (list(live[0]), math.prod(live[0])) if live else ("?", "?")
     yield (
         f"{tensor} {shape} against {check.side}: {row.get('n_mismatched', '?')} of {n} elements outside "
         f"rtol={row['rtol']} atol={row['atol']}; largest difference {row['max_abs_diff']}"
@@ -191,6 +191,6 @@ def unheld(check: Check) -> tuple[tuple[int, ...], str] | None:
     return (check.expected[0], dtypes[check.live]) if dtypes and check.expected else None
 
 
-def described(found: tuple[tuple[int, ...], str] | None) -> str:
+def described(tensor: tuple[tuple[int, ...], str] | None) -> str:
     """Shape and dtype, as the script words them."""
-    return "no such tensor" if found is None else f"shape {list(found[0])} {found[1]}"
+    return "no such tensor" if tensor is None else f"shape {list(tensor[0])} {tensor[1]}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shlex
-import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from parity.reporting.results.results import Results, read_results, write_atomic
 from parity.reporting.text.cell_text import case_rows
 from parity.repro import ReproError
 from parity.repro.issue import issue
-from parity.repro.recipe import Recipe, recipe, shown
+from parity.repro.recipe import ScriptRecipe, recipe, shown
 from parity.repro.script import is_small, render
 from parity.repro.words import header, nobody_off, title
 
@@ -63,10 +61,10 @@ def write_scripts(
     Raises ExplainError and ResultsError, and ReproError where there is no such finding.
     """
     results = read_results(run_dir)
-    wanted = None if every else str(case_called(case, results)["id"])
-    found = chosen(cells(results), results, wanted, backend, dtype)
+    asked = None if every else str(case_called(case, results)["id"])
+    chosen = cells_to_show(cells(results), results, asked, backend, dtype)
     folder, rows = folder_for(run_dir, out), case_rows(results)
-    for cell in found:
+    for cell in chosen:
         try:
             item = recipe(cell, rows[cell.id], results, run_dir)
             yield write(item, results, folder, interpreter(item, run_dir), issues=issues)
@@ -74,17 +72,17 @@ def write_scripts(
             yield error
 
 
-def chosen(
-    found: Sequence[Cell], results: Results, case: str | None, backend: str | None, dtype: str | None
+def cells_to_show(
+    recorded: Sequence[Cell], results: Results, case: str | None, backend: str | None, dtype: str | None
 ) -> list[Cell]:
     """The cells that have something to show; raises ReproError where there is none, and says why."""
     for what, name, known in (
         ("backend", backend, [row["name"] for row in results.backends]),
-        ("dtype", dtype, dict.fromkeys(cell.dtype for cell in found if case in (None, cell.id))),
+        ("dtype", dtype, dict.fromkeys(cell.dtype for cell in recorded if case in (None, cell.id))),
     ):
         if name is not None and name not in known:
             raise ReproError(f'there is no {what} "{printable(name)}"{hint(name, known)}: {choices(known)}')
-    asked = [c for c in found if case in (None, c.id) and backend in (None, c.backend) and dtype in (None, c.dtype)]
+    asked = [c for c in recorded if case in (None, c.id) and backend in (None, c.backend) and dtype in (None, c.dtype)]
     able = [cell for cell in asked if shown(cell)]
     if not able:
         raise ReproError(f"there is nothing to show: {'; '.join(map(nothing, asked)) or 'no cell was asked for'}")
@@ -115,16 +113,16 @@ class Texts:
     user_ops: str
 
 
-def write(item: Recipe, results: Results, folder: Path, python: str, *, issues: bool) -> Written:
+def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, issues: bool) -> Written:
     """One script with all that it needs."""
     script = folder / f"{item.cell.anchor}.py"
     note = f"{title(item)}: nobody is off, so there is nothing to report upstream" if nobody_off(item) else ""
     texts = composed(item, results, script.name, issues=issues and not note, inline=is_small(item))
     folder.mkdir(parents=True, exist_ok=True)
     if texts.archive:
-        write_bytes(folder / texts.archive, packed(item))
+        write_atomically(folder / texts.archive, packed(item))
     if item.ops:
-        write_bytes(folder / texts.user_ops, item.ops.read_bytes())
+        write_atomically(folder / texts.user_ops, item.ops.read_bytes())
     write_atomically(script, texts.script)
     if len(texts.issue) >= MAX_ISSUE:
         note = f"{title(item)}: the text of its issue would be longer than GitHub takes"
@@ -134,7 +132,7 @@ def write(item: Recipe, results: Results, folder: Path, python: str, *, issues: 
     return Written(title(item), script, markdown, python, printable(note) if issues else "")
 
 
-def composed(item: Recipe, results: Results, name: str, *, issues: bool, inline: bool) -> Texts:
+def composed(item: ScriptRecipe, results: Results, name: str, *, issues: bool, inline: bool) -> Texts:
     """The script `name` and its issue, with the numbers in them if `inline` and the issue is not too long for that."""
     archive = "" if inline else f"{item.cell.anchor}.npz"
     # With a dot in its name a file cannot shadow a module.
@@ -146,30 +144,14 @@ def composed(item: Recipe, results: Results, name: str, *, issues: bool, inline:
     return Texts(text, said, archive, user_ops)
 
 
-def packed(item: Recipe) -> bytes:
+def packed(item: ScriptRecipe) -> bytes:
     """The arrays as an `.npz`, which holds no pickle."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, values in item.data.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, values, allow_pickle=False)
+    np.savez_compressed(file, allow_pickle=False, **item.data)
     return file.getvalue()
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; what lies there is replaced and not followed."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def interpreter(item: Recipe, run_dir: Path) -> str:
+def interpreter(item: ScriptRecipe, run_dir: Path) -> str:
     """The interpreter that ran the backend, where it is still there; never a file of the run directory."""
     recorded = Path(str(item.backend.get("executable") or ""))
     if not (recorded.is_absolute() and recorded.name.startswith("python") and recorded.is_file()):

@@ -5,7 +5,7 @@ import pytest
 
 import parity.environments
 from parity.environments import EnvironmentUnavailable
-from parity.environments.pins import PINS, check_version, is_release, pin_of, release_of
+from parity.environments.pins import PINS, is_release, pin_of, release_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,19 +27,19 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_what_a_release_needs(adapter, version, requirements, best_python):
-    pin = pin_of(adapter)
-    assert pin.requirements(version) == requirements
-    assert pin.pythons_for(version)[0] == best_python
+    pin = pin_of(adapter, version)
+    assert pin.requirements == requirements
+    assert pin.pythons[0] == best_python
 
 
 def test_oneflow_gets_the_libraries_that_its_wheel_links():
-    assert pin_of("oneflow").requirements(None) == (
+    assert pin_of("oneflow").requirements == (
         "oneflow==0.9.0",
         "numpy<2",
         "nvidia-cudnn-cu11==8.6.0.163",
         "nvidia-cublas-cu11==11.11.3.6",
     )
-    assert pin_of("oneflow").pythons_for(None)[0] == "3.10"
+    assert pin_of("oneflow").pythons[0] == "3.10"
 
 
 def test_eras_go_from_the_oldest_to_the_newest_and_end_before_the_default():
@@ -53,7 +53,7 @@ def test_eras_go_from_the_oldest_to_the_newest_and_end_before_the_default():
 def test_the_default_releases_are_those_of_the_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = {line.partition(";")[0].strip() for name in ("frameworks", "oneflow") for line in extras[name]}
-    pinned = {PINS[adapter].requirements(None)[0] for adapter in ("torch", "paddle", "oneflow")}
+    pinned = {pin_of(adapter).requirements[0] for adapter in ("torch", "paddle", "oneflow")}
     assert pinned <= asked
 
 
@@ -71,12 +71,12 @@ def test_an_adapter_without_a_pin():
 @pytest.mark.parametrize("version", ["", ">=2", "2.*/../x", "latest", "../2.4", "2.4 ", "2.4\n"])
 def test_what_is_not_a_release(version):
     with pytest.raises(EnvironmentUnavailable, match="is not a release"):
-        check_version(version)
+        pin_of("torch", version)
 
 
 @pytest.mark.parametrize("version", [None, "2", "2.4.1", "2.13.0+cpu", "1.0rc1", "1!2.0", "2.6.0.dev20240901"])
 def test_what_is_a_release(version):
-    check_version(version)
+    assert pin_of("torch", version).version == (version or "2.13.0")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -198,9 +197,17 @@ def test_the_releases_are_tried_in_order(places):
 
 
 def test_a_candidate_that_hangs_costs_its_timeout_only(places, monkeypatch):
-    monkeypatch.setattr(identify, "__defaults__", (0.3,))
-    script(places / "first" / f"python{UNKNOWN}", "exec sleep 60")
+    errors = []
+
+    def recorded(python):
+        try:
+            return identify(python, timeout_s=0.3 if python.parent.name == "first" else 60.0)
+        except ProbeError as error:
+            errors.append(str(error))
+            raise
+
+    monkeypatch.setattr(discover, "identify", recorded)
+    script(places / "first" / f"python{UNKNOWN}", "exec /bin/sleep 60")
     wanted = python_that_says(places / "second" / "python3", f"{UNKNOWN}.4")
-    started = time.monotonic()
     assert discover.find_python([UNKNOWN]) == (UNKNOWN, wanted)
-    assert time.monotonic() - started < 30
+    assert "it gave no answer in 0.3 s" in errors

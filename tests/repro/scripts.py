@@ -1,21 +1,19 @@
-"""Makes runs with findings, runs generated scripts where parity cannot be imported, and reads what they print."""
+"""Runs generated scripts where parity cannot be imported, and reads what they print."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
+from click.testing import CliRunner
 
-from tests.conftest import parity_command, user_config
+from parity.cli import main
 
 DRIVER = """
 import contextlib, io, json, runpy, sys
@@ -122,34 +120,11 @@ LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [
 PLAIN = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}, gradients: false}"
 
 
-@pytest.fixture(scope="module")
-def stored_run(tmp_path_factory):
-    """Gives the run directory of a user's file beside other backends; made once for all tests."""
-
-    @cache
-    def run(text: str, case: str, adapter: str, backends: tuple[str, ...], arguments: tuple[str, ...]) -> Path:
-        folder = tmp_path_factory.mktemp("stored")
-        (folder / "ops.py").write_text(text)
-        (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
-        command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
-        subprocess.run(command, capture_output=True, check=False)
-        return folder / "run"
-
-    return run
-
-
-@pytest.fixture
-def finding(stored_run, tmp_path):
-    """Gives a copy of the run directory of a user's file."""
-
-    def copy(text: str, case: str = LINEAR, *, adapter="numpy", backends=("numpy",), arguments=()) -> Path:
-        return Path(shutil.copytree(stored_run(text, case, adapter, backends, arguments), tmp_path / "run"))
-
-    return copy
-
-
 def repro(run_dir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(parity_command("repro", run_dir, *arguments), capture_output=True, text=True)
+    """`parity repro`, in this process."""
+    command = ["repro", str(run_dir), *map(str, arguments)]
+    done = CliRunner().invoke(main, command, prog_name="parity")
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
 def scripts(run_dir: Path, *arguments: str | Path) -> list[Path]:

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import parity_command
-from tests.repro.scripts import LINEAR, PLAIN, WRONG, finding, repro, rewrite, run_alone, scripts, stored_run
-
-__all__ = ["finding", "stored_run"]
+from tests.repro.scripts import LINEAR, PLAIN, WRONG, repro, rewrite, run_alone, scripts
 
 RIGHT = WRONG.replace("2 * ", "")
 

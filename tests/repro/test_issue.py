@@ -15,9 +15,7 @@ from parity.repro import write
 from parity.repro.issue import evidence, ours
 from parity.repro.words import CONVENTIONS
 from parity.repro.write import write_scripts
-from tests.repro.scripts import PLAIN, WRONG, finding, repro, rewrite, run_alone, stored_run
-
-__all__ = ["finding", "stored_run"]
+from tests.repro.scripts import PLAIN, WRONG, repro, rewrite, run_alone
 
 EPS_OUTSIDE = """
 import numpy as np

@@ -18,23 +18,21 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from parity.adapters import ADAPTERS
 from parity.cases import OPS
-from parity.repro.literals import array, literal, paragraph, prose
+from parity.repro.literals import Code, array, literal, paragraph, prose
+from parity.repro.script import joined
 from parity.repro.source import SourceError, adapter_class, calls, has_method
+from parity.repro.templates import template
 from tests.conftest import ROOT, parity_command
 from tests.repro.scripts import (
     PLAIN,
     WRONG,
     comparisons,
-    finding,
     repro,
     rewrite,
     run_alone,
     run_together,
     scripts,
-    stored_run,
 )
-
-__all__ = ["finding", "stored_run"]
 
 
 def test_a_wrong_op_is_shown_and_a_mended_one_is_not(finding):
@@ -417,10 +415,8 @@ def test_prose_stays_in_its_docstring(text):
 def test_what_is_not_data_gets_no_literal():
     with pytest.raises(TypeError, match="no literal for a dict"):
         literal({})
-    with pytest.raises(TypeError, match="is not source text"):
-        from parity.repro.script import template
-
-        template().environment.from_string("{{ x }}").render(x="import os")
+    with pytest.raises(TypeError, match="is no Code"):
+        template("script.py.jinja", Code, literal, joined).environment.from_string("{{ x }}").render(x="import os")
 
 
 def test_a_script_that_imports_parity_fails(tmp_path):

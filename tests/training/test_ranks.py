@@ -193,7 +193,7 @@ def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None
     with desk(tmp_path, "paddle", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())
         process = two.worker.process
-        two.worker.process._send({"do": "steps", "count": 1, "slot": str(two.worker.slot), "timeout_s": 60.0})
+        two.worker.process._send({"do": "steps", "count": 1, "slot": str(two.worker.buffer), "timeout_s": 60.0})
         assert len([p for p in psutil.process_iter() if cookie_of(p) == process.cookie]) == 3
         process.kill()
         assert alive_with(process.cookie) == []

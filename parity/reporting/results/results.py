@@ -249,13 +249,14 @@ def new_directory(path: Path) -> Path:
     raise AssertionError("count() does not end")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all; what lies there is replaced and not followed."""
+    # A lone surrogate in a user's text becomes the JSON escape that it is written as.
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        # A lone surrogate in a user's text becomes the JSON escape that it is written as.
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from parity import environments
 from parity.config.plan import BackendSpec
 from parity.engine.backend import Announced, BackendStarted, EngineOptions
+from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess, kill_children, kill_strays
-from parity.engine.slots import Scratch, Slots
 from parity.engine.starting import BackendError, greet, load_ops, resolve, spawn
 from parity.outcome import Outcome
 
@@ -27,19 +27,19 @@ Reply = tuple[Message, dict[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that serves `spec`, with the slot through which its tensors come."""
+    """A process that serves `spec`, with the shared buffer through which its tensors come."""
 
     spec: BackendSpec
     process: WorkerProcess
-    slots: Slots
-    slot: Path
+    buffers: SharedBuffers
+    buffer: Path
 
     def ask(self, request: Message, timeout_s: float) -> Reply:
         """The reply, and its tensors as arrays of their own. Raises WorkerError, with the process ended."""
-        reply = self.process.request({**request, "slot": str(self.slot)}, timeout_s)
+        reply = self.process.request({**request, "slot": str(self.buffer)}, timeout_s)
         try:
             Outcome(reply["outcome"])
-            found = self.slots.outputs(self.slot, reply.get("tensors", []))
+            found = self.buffers.outputs(self.buffer, reply.get("tensors", []))
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise self.nonsense(error) from error
         return reply, {name: np.array(output.values) for name, output in found.items() if output.values is not None}
@@ -134,7 +134,7 @@ class Workers:
             if self._stopped.is_set():
                 raise BackendError("stopped")
             process = spawn(interpreter, self.options.threads, self._log)
-            slots = Slots(self.scratch.folder, f"training-{len(self._processes)}", 1)
+            buffers = SharedBuffers(self.scratch.folder, f"training-{len(self._processes)}", 1)
             self._processes.append(process)
         info = greet(process, spec, interpreter, self.options.threads)
         try:
@@ -143,7 +143,7 @@ class Workers:
             if spec not in self._told:
                 self._told.add(spec)
                 self._post(BackendStarted(info))
-        slot = slots.take(self._stopped)
-        if slot is None:
+        buffer = buffers.take(self._stopped)
+        if buffer is None:
             raise BackendError("stopped")
-        return Worker(spec, process, slots, slot)
+        return Worker(spec, process, buffers, buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.config.plan import BackendSpec, Plan
 from parity.engine import BackendInfo, BackendStarted, CellFinished, EngineOptions, Event, execute
-from parity.fingerprint.claims import Answer, Answers, Probe
+from parity.fingerprint.claims import KernelProbe, ProbeAnswer, ProbeAnswers
 from parity.outcome import CellOutcome, Outcome
 
 
@@ -20,30 +20,31 @@ class Gathered:
     """What has been answered so far: backends as they were found, answers by backend, dtype and probe."""
 
     infos: dict[str, BackendInfo] = field(default_factory=dict)
-    answers: dict[tuple[str, str], dict[str, Answer]] = field(default_factory=dict)
+    answers: dict[tuple[str, str], dict[str, ProbeAnswer]] = field(default_factory=dict)
     outcomes: list[CellOutcome] = field(default_factory=list)
     interrupted: bool = False
 
-    def of(self, backend: str, dtype: str) -> Answers:
+    def of(self, backend: str, dtype: str) -> ProbeAnswers:
         """All answers of one backend in one dtype."""
-        return Answers(dtype, self.answers.get((backend, dtype), {}))
+        return ProbeAnswers(dtype, self.answers.get((backend, dtype), {}))
 
 
 def gather(
     backends: Sequence[BackendSpec],
-    probes: Mapping[str, Iterable[Probe]],
+    probes: Mapping[str, Iterable[KernelProbe]],
     options: EngineOptions,
     run_dir: Path,
     watch: Callable[[Event], None],
 ) -> Gathered:
     """Run the probes, by dtype, on all backends; an interrupt (Ctrl-C) keeps what was answered."""
-    by_case = {probe.case(dtype).id: probe for dtype, listed in probes.items() for probe in listed}
-    cases = tuple(probe.case(dtype) for dtype, listed in probes.items() for probe in listed)
-    plan = Plan("fingerprint", (), tuple(backends), backends[0].name, 0, cases)
+    planned = [(probe.case(dtype), probe) for dtype, listed in probes.items() for probe in listed]
+    by_case = {case.id: probe for case, probe in planned}
+    plan = Plan("fingerprint", (), tuple(backends), backends[0].name, 0, tuple(case for case, _ in planned))
     gathered = Gathered()
     try:
-        with contextlib.closing(events(plan, options, run_dir)) as happened:  # type: ignore[type-var]
-            for event in happened:
+        # Workers read the inputs by their paths, wherever an op has changed directory to.
+        with contextlib.closing(execute(plan, options, run_dir.absolute())) as events:  # type: ignore[type-var]
+            for event in events:
                 take_in(gathered, event, by_case)
                 watch(event)
     except KeyboardInterrupt:
@@ -51,26 +52,21 @@ def gather(
     return gathered
 
 
-def events(plan: Plan, options: EngineOptions, run_dir: Path) -> Iterator[Event]:
-    """The engine's events. Workers read the inputs by their paths, wherever an op has changed directory to."""
-    return execute(plan, options, run_dir.absolute())
-
-
-def take_in(gathered: Gathered, event: Event, probes: Mapping[str, Probe]) -> None:
+def take_in(gathered: Gathered, event: Event, probes: Mapping[str, KernelProbe]) -> None:
     """What one event teaches."""
     if isinstance(event, BackendStarted):
         gathered.infos[event.info.spec.name] = event.info
     elif isinstance(event, CellFinished):
         probe = probes[event.prepared.case.id]
         for outcome in event.outcomes:
-            answered = gathered.answers.setdefault((outcome.backend, event.dtype), {})
-            answered[probe.id] = answer(probe, outcome)
+            answers = gathered.answers.setdefault((outcome.backend, event.dtype), {})
+            answers[probe.id] = answer(probe, outcome)
         gathered.outcomes += event.outcomes
 
 
-def answer(probe: Probe, outcome: CellOutcome) -> Answer:
+def answer(probe: KernelProbe, outcome: CellOutcome) -> ProbeAnswer:
     """The outcome of a probe, with its outputs in memory of their own."""
     if outcome.outcome is not Outcome.OK:
-        return Answer(probe, {}, f"{outcome.outcome.value}: {outcome.message}")
-    found = {name: output.values for name, output in outcome.outputs.items()}
-    return Answer(probe, {name: np.array(values) for name, values in found.items() if values is not None})
+        return ProbeAnswer(probe, {}, f"{outcome.outcome.value}: {outcome.message}")
+    outputs = {name: output.values for name, output in outcome.outputs.items()}
+    return ProbeAnswer(probe, {name: np.array(values) for name, values in outputs.items() if values is not None})

@@ -23,8 +23,8 @@ LOCK = "lock"
 POLL_S = 0.2
 
 
-class Slots:
-    """A worker's slots: files that are handed out, and used again once their cell has been judged.
+class SharedBuffers:
+    """A worker's shared buffers: files that are handed out, and used again once their cell has been judged.
 
     There are `most` of them: each costs a descriptor on both sides, and a backend that is far ahead of the others has
     to wait. It waits for cells that came before, so the earliest one is never held up.
@@ -39,7 +39,7 @@ class Slots:
         self._mapped: dict[Path, mmap.mmap] = {}
 
     def take(self, stopped: threading.Event) -> Path | None:
-        """A free slot, the one used last first, since its pages are warm; None once `stopped` is set."""
+        """A free buffer, the one used last first, since its pages are warm; None once `stopped` is set."""
         while not self._left.acquire(timeout=POLL_S):
             if stopped.is_set():
                 return None
@@ -51,12 +51,12 @@ class Slots:
         return path
 
     def give_back(self, path: Path) -> None:
-        """The slot's tensors are not needed any more."""
+        """The buffer's tensors are not needed any more."""
         self._free.append(path)
         self._left.release()
 
     def outputs(self, path: Path, tensors: list[dict[str, Any]]) -> dict[str, Output]:
-        """The outputs that a reply describes; their values are views of the slot. Raises ValueError for nonsense."""
+        """The outputs that a reply describes; their values are views of the buffer. Raises ValueError for nonsense."""
         return {str(t["name"]): self._output(path, t) for t in tensors}
 
     def _output(self, path: Path, tensor: dict[str, Any]) -> Output:
@@ -81,7 +81,7 @@ class Slots:
 
 
 class Scratch:
-    """A folder for slots: in shared memory where there is room, else among the temporary files.
+    """A folder for shared buffers: in shared memory where there is room, else among the temporary files.
 
     Its lock is held as long as it is in use. Folders whose lock is free belong to runs that were killed.
     """

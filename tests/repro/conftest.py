@@ -1,0 +1,39 @@
+"""Runs with findings, each made once for all tests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import parity_command, user_config
+from tests.repro.scripts import LINEAR
+
+
+@pytest.fixture(scope="session")
+def stored_run(tmp_path_factory):
+    """Gives the run directory of a user's file beside other backends; made once for all tests."""
+
+    @cache
+    def run(text: str, case: str, adapter: str, backends: tuple[str, ...], arguments: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("stored")
+        (folder / "ops.py").write_text(text)
+        (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
+        command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
+        subprocess.run(command, capture_output=True, check=False)
+        return folder / "run"
+
+    return run
+
+
+@pytest.fixture
+def finding(stored_run, tmp_path):
+    """Gives a copy of the run directory of a user's file."""
+
+    def copy(text: str, case: str = LINEAR, *, adapter="numpy", backends=("numpy",), arguments=()) -> Path:
+        return Path(shutil.copytree(stored_run(text, case, adapter, backends, arguments), tmp_path / "run"))
+
+    return copy
