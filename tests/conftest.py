@@ -13,9 +13,28 @@ from typing import Any
 
 import pytest
 
+from tests import markers
+
 ROOT = Path(__file__).parent.parent
 FAKES = Path(__file__).parent / "fakes"
 CONFIGS = ROOT / "configs"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(markers.Guard())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not even import the files that import a framework, so that it works where there is none."""
+    quick = config.getoption("markexpr") == "quick"
+    is_test = collection_path.match("test_*.py")
+    return True if quick and is_test and markers.imports_framework(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        markers.mark(item)
 
 
 @dataclass(frozen=True)
