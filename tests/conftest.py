@@ -33,8 +33,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what a test needs, and puts the files that take longest first, so that no worker starts one at the end."""
     for item in items:
         markers.mark(item)
+    effort: dict[Path, int] = {}
+    for item in items:
+        effort[item.path] = effort.get(item.path, 0) + markers.effort(item)
+    items.sort(key=lambda item: -effort[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker per core that this process may use; more than eight would mostly wait for memory and for each other."""
+    return min(len(os.sched_getaffinity(0)), 8)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,15 @@ def mark(item: pytest.Item) -> None:
         item.add_marker("quick")
 
 
+EFFORT = {"frameworks": 20, "slow": 20, "process": 10}
+"""How much a test of a marker costs beside a quick one, roughly."""
+
+
+def effort(item: pytest.Item) -> int:
+    """What a test costs, as far as its markers tell."""
+    return max(EFFORT.get(marker.name, 1) for marker in [*item.iter_markers(), pytest.mark.quick])
+
+
 def _reached(item: pytest.Item) -> set[str]:
     """All names in the code of a test, of its fixtures, and of what they use of the tests' own code."""
     if not isinstance(item, pytest.Function):
