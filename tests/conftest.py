@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +80,30 @@ def parity_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "parity", *map(str, arguments)]
 
 
+def run_in(
+    folder: Path, config: str | Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300
+) -> Finished:
+    """`parity run` in a folder, on YAML text or on a config file."""
+    if isinstance(config, str):
+        path = folder / "config.yaml"
+        path.write_text(config)
+        config = path
+    run_dir = folder / "run"
+    done = subprocess.run(
+        parity_command("run", config, "--out", run_dir, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+    )
+    return Finished(done.returncode, done.stdout, done.stderr, run_dir)
+
+
 @pytest.fixture
 def parity_run(tmp_path: Path) -> Callable[..., Finished]:
     """Runs `parity run` on YAML text or on a config file."""
-
-    def run(config: str | Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300) -> Finished:
-        if isinstance(config, str):
-            path = tmp_path / "config.yaml"
-            path.write_text(config)
-            config = path
-        run_dir = tmp_path / "run"
-        done = subprocess.run(
-            parity_command("run", config, "--out", run_dir, *arguments),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=tmp_path,
-            env={**os.environ, **(env or {})},
-        )
-        return Finished(done.returncode, done.stdout, done.stderr, run_dir)
-
-    return run
+    return partial(run_in, tmp_path)
 
 
 def user_config(
