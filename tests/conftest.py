@@ -14,9 +14,39 @@ from typing import Any
 
 import pytest
 
+from tests import markers
+
 ROOT = Path(__file__).parent.parent
 FAKES = Path(__file__).parent / "fakes"
 CONFIGS = ROOT / "configs"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(markers.Guard())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not even import the files that import a framework, so that it works where there is none."""
+    quick = config.getoption("markexpr") == "quick"
+    is_test = collection_path.match("test_*.py")
+    return True if quick and is_test and markers.imports_framework(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what a test needs, and puts the files that take longest first, so that no worker starts one at the end."""
+    for item in items:
+        markers.mark(item)
+    effort: dict[Path, int] = {}
+    for item in items:
+        effort[item.path] = effort.get(item.path, 0) + markers.effort(item)
+    items.sort(key=lambda item: -effort[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker per core that this process may use; more than eight would mostly wait for memory and for each other."""
+    return min(len(os.sched_getaffinity(0)), 8)
 
 
 @dataclass(frozen=True)

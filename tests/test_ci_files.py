@@ -46,6 +46,11 @@ chmod +x "$3/bin/pip"
 """
 
 
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
+SCHEMAS |= {path: ["vendor.github-issue-forms"] for path in sorted(FORMS.glob("*.yml")) if path.stem != "config"}
+SCHEMAS |= {FORMS / "config.yml": ["vendor.github-issue-config"]}
+
+
 def lint(*command):
     return subprocess.run([str(BIN / command[0]), *map(str, command[1:])], capture_output=True, text=True)
 
@@ -78,6 +83,8 @@ def test_zizmor_finds_nothing(path):
         (ACTION, "      shell: bash\n", "      shel: bash\n"),
         (WORKFLOW, "runs-on:", "run-on:"),
         (GITLAB, "when: always", "when: sometimes"),
+        (FORMS / "bug.yml", "type: textarea", "type: text area"),
+        (FORMS / "config.yml", "url:", "link:"),
     ],
 )
 def test_the_schemas_refuse_a_broken_file(like, old, new, tmp_path):
@@ -110,6 +117,16 @@ def step(name):
 
 def scripts():
     return [step["run"] for step in yaml.safe_load(ACTION.read_text())["runs"]["steps"] if "run" in step]
+
+
+def test_a_commit_is_checked_as_ci_does():
+    """Every command that CI runs in seconds is a hook, and each hook is one of them."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    commands = [line.removeprefix(".venv/bin/") for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    checks = [line for line in commands if line.startswith(("ruff", "mypy", "parity"))]
+    assert checks == ["ruff format --check .", "ruff check .", "mypy", "parity validate configs/*.yaml"]
+    asked = [hook["entry"].removeprefix("sh -c '").removesuffix("'") for hook in hooks]
+    assert asked == ["ruff format", "ruff check", "mypy", "parity validate configs/*.yaml"]
 
 
 @pytest.mark.parametrize("script", scripts())

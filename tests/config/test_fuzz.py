@@ -20,6 +20,8 @@ from parity.config.plan import CasePlan
 from parity.config.yaml_lines import read_yaml
 from tests.configs.loading import CONFIGS
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [path.read_bytes() for path in sorted(CONFIGS.glob("*/*.yaml")) if path.stat().st_size < 5000]
 
 

@@ -77,6 +77,7 @@ def test_backend_paths_are_relative_to_the_config_and_keep_symlinks(tmp_path: Pa
     assert spec.python == tmp_path / "python"
 
 
+@pytest.mark.process
 def test_a_python_may_be_a_command_on_path(tmp_path: Path) -> None:
     (spec,) = backends(tmp_path, "[{name: mine, adapter: numpy, python: sh}]")
     assert spec.python is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.conftest import FAKES, parity_command, three_cases, user_config
+from parity.engine.slots import PREFIX, SHARED_MEMORY
+from tests.conftest import FAKES, Finished, parity_command, three_cases, user_config
 
 
 def fake(name: str) -> str:
@@ -91,52 +93,74 @@ def test_endless_output_does_not_fill_the_disk(parity_run):
     assert (finished.run_dir / "log.txt").stat().st_size < 4 << 20
 
 
-def test_nothing_outlives_the_run(parity_run):
-    before = {p.pid for p in psutil.process_iter()}
-    parity_run(fake("orphan"), "--dtype", "float32")
-    left = [
-        p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and "bootstrap.py" in str(p.info["cmdline"])
-    ]
-    assert not left
+def running_with(name: str, value: str) -> list[psutil.Process]:
+    """The processes that have an environment variable."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(name) == value:
+                found.append(process)
+    return found
 
 
-def test_scratch_files_are_gone(parity_run):
-    before = set(Path("/dev/shm").glob("parity-scratch-*"))
-    parity_run(fake("segfault"))
-    assert set(Path("/dev/shm").glob("parity-scratch-*")) <= before
+def test_nothing_outlives_the_run(parity_run, tmp_path):
+    child = subprocess.Popen(["sleep", "600"], env={**os.environ, "RUN_OF_TEST": str(tmp_path)})
+    assert running_with("RUN_OF_TEST", str(tmp_path)) == [psutil.Process(child.pid)]
+    child.kill()
+    child.wait()
+    parity_run(fake("orphan"), "--dtype", "float32", env={"RUN_OF_TEST": str(tmp_path)})
+    assert running_with("RUN_OF_TEST", str(tmp_path)) == []
 
 
-def wait_for(path: Path, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.05)
+def scratch_of(pid: int) -> list[Path]:
+    return list(SHARED_MEMORY.glob(f"{PREFIX}{pid}-*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
-def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
-    config = tmp_path / "config.yaml"
-    config.write_text(fake("hang"))
-    run_dir = tmp_path / "run"
+def test_scratch_files_are_gone(tmp_path):
+    process, _ = hanging(tmp_path)
+    assert scratch_of(process.pid)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert not scratch_of(process.pid)
+
+
+def hanging(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A run whose first case is finished and whose second one hangs, and its directory."""
+    (tmp_path / "config.yaml").write_text(fake("hang"))
+    run_dir, hangs = tmp_path / "run", tmp_path / "hangs"
     process = subprocess.Popen(
-        parity_command("run", config, "--out", run_dir),
+        parity_command("run", tmp_path / "config.yaml", "--out", run_dir),
         cwd=tmp_path,
+        env={**os.environ, "HANGS": str(hangs)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(run_dir / "tensors" / "0002-after" / "grad.y.npy")
-    time.sleep(2)
+    while not (hangs.exists() and stored(run_dir, "mine") == BEFORE):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process, run_dir
+
+
+BEFORE = {("before", "float32"): "ok", ("before", "float64"): "ok"}
+
+
+def stored(run_dir: Path, backend: str) -> dict[tuple[str, str], str]:
+    """The outcomes of a backend that a run has stored by now."""
+    return Finished(0, "", "", run_dir).outcomes(backend) if (run_dir / "results.json").exists() else {}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
+    process, run_dir = hanging(tmp_path)
     workers = psutil.Process(process.pid).children()
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert "INTERRUPTED" in out
-    from tests.conftest import Finished
-
     finished = Finished(code, out, err, run_dir)
-    assert finished.outcomes("mine") == {("before", "float32"): "ok", ("before", "float64"): "ok"}
+    assert finished.outcomes("mine") == BEFORE
     assert finished.results["summary"]["exit_code"] == 130
     assert workers
     assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
@@ -144,27 +168,25 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
 
 @pytest.mark.parametrize("gap_s", [0.02, 0.2])
 def test_a_second_interrupt_changes_nothing(tmp_path, gap_s):
-    config = tmp_path / "config.yaml"
-    config.write_text(fake("hang"))
-    command = parity_command("run", config, "--out", tmp_path / "run")
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_for(tmp_path / "run" / "tensors" / "0002-after" / "grad.y.npy")
-    time.sleep(1)
+    process, run_dir = hanging(tmp_path)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         process.send_signal(number)
         time.sleep(gap_s)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["summary"]["exit_code"] == 130
+    assert json.loads((run_dir / "results.json").read_text())["summary"]["exit_code"] == 130
 
 
 def test_scratch_of_a_killed_run_is_swept_by_the_next(parity_run):
-    left, used = (Path("/dev/shm") / f"parity-scratch-{name}" for name in ("left", "used"))
+    # Other tests' runs sweep too, so that a folder is locked before it has its lock's name.
+    left, used = (SHARED_MEMORY / f"{PREFIX}{os.getpid()}-{name}" for name in ("left", "used"))
     for folder in (left, used):
         folder.mkdir()
-        (folder / "lock").touch()
-    with (used / "lock").open() as lock:
+        (folder / "new-lock").touch()
+    (left / "new-lock").rename(left / "lock")
+    with (used / "new-lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        (used / "new-lock").rename(used / "lock")
         parity_run(user_config(FAKES / "honest.py"))
         assert not left.exists()
         assert used.exists()
@@ -177,17 +199,11 @@ def test_finished_cells_survive_a_kill(tmp_path):
     (tmp_path / "config.yaml").write_text(user_config(FAKES / "hang.py", cases=[before, bad]))
     run_dir = tmp_path / "run"
     process = subprocess.Popen(parity_command("run", "config.yaml", "--out", run_dir, "-q"), cwd=tmp_path)
-    wait_for(run_dir / "tensors" / "0001-bad" / "grad.y.npy")
-    deadline = time.monotonic() + 30
-    while not (outcomes := json.loads((run_dir / "results.json").read_text())["outcomes"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    while not stored(run_dir, "mine") == stored(run_dir, "numpy") == BEFORE:
+        assert process.poll() is None
+        time.sleep(0.05)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    assert {(o["case"], o["backend"], o["outcome"]) for o in outcomes} == {
-        ("before", "numpy", "ok"),
-        ("before", "mine", "ok"),
-    }
     shown = subprocess.run(parity_command("report", run_dir), capture_output=True, text=True).stdout
     assert shown.startswith("INTERRUPTED")
     assert json.loads((run_dir / "results.json").read_text())["summary"]["exit_code"] == 130
@@ -195,17 +211,11 @@ def test_finished_cells_survive_a_kill(tmp_path):
 
 
 def test_workers_die_with_a_killed_host(tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(fake("hang"))
-    process = subprocess.Popen(
-        parity_command("run", config, "--out", tmp_path / "run"), cwd=tmp_path, stderr=subprocess.DEVNULL
-    )
-    wait_for(tmp_path / "run" / "tensors" / "0002-after" / "grad.y.npy")
-    time.sleep(2)
+    process, _ = hanging(tmp_path)
     workers = psutil.Process(process.pid).children()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=5)
+    process.kill()
+    process.communicate()
+    gone, alive = psutil.wait_procs(workers, timeout=60)
     assert gone
     assert not alive
 

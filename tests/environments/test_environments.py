@@ -95,12 +95,14 @@ def test_resolving_on_the_host_imports_no_framework_and_starts_no_process():
 # --- a named interpreter
 
 
+@pytest.mark.process
 def test_a_named_interpreter():
     found = resolve(named(PYTHON))
     assert (found.python, found.kind, found.python_version) == (PYTHON, "named", VERSION)
     assert found.numpy_version == found.framework_version
 
 
+@pytest.mark.process
 def test_a_named_link_is_kept_because_it_says_which_environment(tmp_path):
     """The interpreter behind the link of a virtual environment knows nothing of its packages."""
     assert resolve(named(PYTHON)).python == PYTHON
@@ -124,6 +126,7 @@ def test_the_remedy_can_be_pasted_into_a_shell(bare):
     assert "install oneflow==0.9.0 'numpy<2' nvidia-cudnn" in refusal(named(bare, "oneflow"))
 
 
+@pytest.mark.process
 def test_a_named_interpreter_with_another_release():
     message = refusal(named(PYTHON, version="1.22.0"))
     assert f"{PYTHON} has numpy 2" in message
@@ -131,6 +134,7 @@ def test_a_named_interpreter_with_another_release():
     assert "or leave out `python:`" in message
 
 
+@pytest.mark.process
 def test_a_named_interpreter_whose_release_is_unknown(tmp_path, monkeypatch):
     (tmp_path / "sourcebuild.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -152,6 +156,7 @@ def test_a_named_file_that_is_not_executable(tmp_path):
     assert "is not executable" in refusal(named(tmp_path / "python"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

@@ -28,6 +28,8 @@ from parity.environments import (
 )
 from parity.environments.pins import PINS, Pin
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 MINOR = "{}.{}".format(*sys.version_info)
 NAME = f"tiny-1.0-py{MINOR}"

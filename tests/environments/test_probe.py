@@ -12,6 +12,8 @@ from parity.environments import discover, look
 from parity.environments.pins import Pin
 from parity.environments.probe import ProbeError, contents_of, host_contents, identify
 
+pytestmark = pytest.mark.process
+
 PYTHON = Path(sys.executable)
 UNKNOWN = "3.97"  # a minor release that no machine has
 

@@ -155,6 +155,7 @@ def test_a_large_case_is_left_out_and_named(tmp_path):
 OTHER_QUESTIONS = {"modes", "training"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - OTHER_QUESTIONS))
 def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name):
     plan = load_plan([CONFIGS / f"{name}.yaml"], Overrides())

@@ -114,6 +114,7 @@ def tensors(draw: Any, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
 tolerances = st.sampled_from([0.0, 1e-7, 1e-5, 1e-3, 0.5, 2.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [16, 32, 64])
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), rtol=tolerances, atol=tolerances)
@@ -123,6 +124,7 @@ def test_agrees_with_the_reference(width: int, data: Any, rtol: float, atol: flo
     check(actual, expected, rtol, atol, *wides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [16, 32, 64])
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), rtol=tolerances, atol=tolerances)

@@ -301,6 +301,7 @@ def test_a_directory_that_is_no_run(tmp_path):
         compare(path, tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_five_thousand_cells_take_less_than_two_seconds(tmp_path):
     names = [f"case-{i}" for i in range(2500)]
     tensors = ("y", "grad.x", "grad.weight")

@@ -262,6 +262,7 @@ def large(tmp_path):
     return compare(a, run(tmp_path / "b", [], gone, cases=cases, comparisons=later))
 
 
+@pytest.mark.slow
 def test_markdown_is_bounded_and_counts_what_it_leaves_out(large):
     text = diff_markdown.markdown(large)
     assert 50_000 < len(text.encode()) < 60_000
@@ -271,12 +272,14 @@ def test_markdown_is_bounded_and_counts_what_it_leaves_out(large):
     assert text.count("<b>") == text.count("</b>") == 2
 
 
+@pytest.mark.slow
 def test_the_console_is_bounded_unless_asked(large):
     text = console_text(large)
     assert len(text.splitlines()) < 200
     assert "2984 lines more (-v shows them)" in text
 
 
+@pytest.mark.slow
 def test_a_page_of_thousands_says_what_it_leaves_out(large):
     assert "... and 1000 more: parity diff --json has them all" in diff_html.html(large)
 

@@ -169,6 +169,7 @@ def test_no_token_can_be_guessed():
     assert len(tokens) == 3
 
 
+@pytest.mark.slow
 def test_the_summary_is_bounded_and_safe():
     text = step_summary(ci_runs.many(4_000))
     assert 100_000 < len(text.encode()) <= 1024 * 1024

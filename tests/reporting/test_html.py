@@ -370,6 +370,7 @@ def test_one_file_that_asks_for_nothing(tmp_path):
     assert not [value for value in root.xpath("//@*") if "//" in value]
 
 
+@pytest.mark.slow
 def test_a_thousand_cells_take_less_than_a_megabyte(tmp_path):
     for i, fails in enumerate((lambda i: False, lambda i: i % 10 == 0, lambda i: True)):
         results = read_results(run_of(tmp_path / str(i), 250, fails))

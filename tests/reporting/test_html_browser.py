@@ -22,6 +22,8 @@ from parity.reporting.text.answer import causes_found
 from tests.reporting.stored_runs import CASE, backend_row, parted, trained, training
 from tests.reporting.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
 
+pytestmark = pytest.mark.browser
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     "--no-sandbox",

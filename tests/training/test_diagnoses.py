@@ -16,6 +16,8 @@ from parity.training.spec import Clip
 from parity.training.steps import Clipping, StepChanges, Update
 from tests.training.runs import HONEST, Lie, judged, lies, planned
 
+pytestmark = pytest.mark.slow
+
 MASKED = """
   - id: transformer
     kind: train

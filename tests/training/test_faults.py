@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import Finished
 
+pytestmark = pytest.mark.frameworks
+
 FAULTS = Path(__file__).parents[1] / "training_faults"
 
 

@@ -140,6 +140,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, adapter: str) -> None:
     assert "rank 1 exited with status 7 in the middle of its work" in reply["message"]
 
 
+@pytest.mark.frameworks
 def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
     ops = f"import threading\n{IN_RANK_1}threading.Timer(0.3, os._exit, [7]).start()\n"
     with desk(tmp_path, "torch", ops, ranks=2) as two:
@@ -161,6 +162,7 @@ def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str)
     )
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_error_of_one_rank_is_that_of_all(tmp_path: Path, rank: int) -> None:
     ops = IN_RANK_1.replace("'1'", f"'{rank}'")
@@ -170,6 +172,7 @@ def test_an_error_of_one_rank_is_that_of_all(tmp_path: Path, rank: int) -> None:
     assert "my_ops.py:6: ValueError: no" in reply["message"]
 
 
+@pytest.mark.frameworks
 def test_ranks_that_do_not_hold_the_same_say_so(tmp_path: Path) -> None:
     ops = "import os\n\ndef clip_grad_norm(grads, **options):\n"
     ops += "    return {'grads': [g * (1 + int(os.environ['RANK'])) for g in grads]}\n"
@@ -180,6 +183,7 @@ def test_ranks_that_do_not_hold_the_same_say_so(tmp_path: Path) -> None:
     assert reply["message"] == "rank 1 and rank 0 do not hold the same param.linear0.weight after step 1"
 
 
+@pytest.mark.frameworks
 def test_a_shard_of_the_user_s_is_seen_in_the_rows(tmp_path: Path) -> None:
     ops = "def shard(rows, rank, ranks):\n    return rows[: len(rows) // ranks]\n"
     with desk(tmp_path, "paddle", ops, ranks=2) as two:
@@ -189,6 +193,7 @@ def test_a_shard_of_the_user_s_is_seen_in_the_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, [*order[:4], *order[:4]])
 
 
+@pytest.mark.frameworks
 def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None:
     with desk(tmp_path, "paddle", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())

@@ -47,7 +47,9 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield found
 
 
-@pytest.fixture(params=["framework", "oracle"])
+@pytest.fixture(
+    params=[pytest.param("framework", marks=pytest.mark.frameworks), pytest.param("oracle", marks=pytest.mark.process)]
+)
 def clean(request: pytest.FixtureRequest) -> Desk:
     """A worker without user ops."""
     found: Desk = request.getfixturevalue(request.param)
