@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity import gate
+from parity.clients import CLIENTS, JudgedCase, client_of
 from parity.config.plan import ORACLE, BackendSpec, Plan
 from parity.engine import (
     BackendInfo,
@@ -51,7 +52,6 @@ from parity.reporting.results.results import (
     write_atomically,
 )
 from parity.reporting.results.resume import Finished, ResumeError, comparison, diagnosis, finished, key
-from parity.training.spec import TRAIN
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
@@ -66,8 +66,8 @@ class Observer(Protocol):
 
 
 @dataclass
-class Ledger:
-    """What has been learnt so far in a run."""
+class RunState:
+    """All that is known so far in a run."""
 
     plan: Plan
     run_dir: Path
@@ -100,6 +100,14 @@ class Ledger:
         self.comparisons += map(comparison, finished.comparisons)
         self.diagnoses += map(diagnosis, finished.diagnoses)
         self.stored = {key(row): row for row in finished.comparisons}
+
+    def take(self, judged: JudgedCase) -> None:
+        """A case that a client has run and judged."""
+        self.outcomes += map(record.outcome_row, judged.outcomes)
+        self.comparisons += judged.comparisons
+        self.diagnoses += judged.diagnoses
+        self.trainings += judged.rows
+        self.judging_s += judged.judge_seconds
 
     def row(self, found: Comparison) -> Row:
         """A comparison's row; that of a resumed run as it stands."""
@@ -155,7 +163,7 @@ def run_and_show(
 
     from parity.reporting.console.progress import reporter_for
 
-    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op != TRAIN)
+    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
     with outputs.silenced():
         with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
             results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
@@ -214,96 +222,90 @@ def run(
     """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    ledger = Ledger(plan, run_dir, command, options, fail_on)
+    state = RunState(plan, run_dir, command, options, fail_on)
     if resume:
-        ledger.resume(finished(plan, options, run_dir))
-    ledger.write(interrupted=True)
+        state.resume(finished(plan, options, run_dir))
+    state.write(interrupted=True)
     judges: dict[str, CaseJudge] = {}
-    done = {case.id for case in plan.cases if ledger.finished.holds(case)}
+    done = {case.id for case in plan.cases if state.finished.holds(case)}
     try:
-        for _ in follow(ledger, execute(plan, options, run_dir, done), observer, judges):
-            # Whoever is killed writes no more: until the end, what is written is that of an interrupted run.
-            ledger.write(interrupted=True)
-        for _ in train(ledger, observer):
-            ledger.write(interrupted=True)
-        return ledger.write()
+        for _ in follow(state, execute(plan, options, run_dir, done), observer, judges):
+            # Checkpoints are marked interrupted, so a killed run never reads as passed.
+            state.write(interrupted=True)
+        for _ in run_clients(state, observer):
+            state.write(interrupted=True)
+        return state.write()
     except KeyboardInterrupt:
-        judge_rest(ledger, judges)
-        return ledger.write(interrupted=True)
+        judge_rest(state, judges)
+        return state.write(interrupted=True)
     except BaseException:
-        ledger.write(interrupted=True)
+        state.write(interrupted=True)
         raise
 
 
-def train(ledger: Ledger, observer: Observer) -> Iterator[None]:
-    """Run the trainings and take them in; yields after each."""
-    if all(case.op != TRAIN for case in ledger.plan.cases):
-        return
-    from parity.training.run import trainings
+def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
+    """Run the cases that are no ops and take them in; yields after each."""
 
     def observe(event: Event) -> None:
-        observer.on_event(event, take_in(ledger, event, {}))
+        observer.on_event(event, take_in(state, event, {}))
 
-    done = ledger.finished.cells
-    found = trainings(ledger.plan, ledger.options, ledger.run_dir, observe, ledger.trainings, done)
-    with contextlib.closing(found):  # type: ignore[type-var]
-        for trained in found:
-            ledger.outcomes += map(record.outcome_row, trained.outcomes)
-            ledger.comparisons += trained.comparisons
-            ledger.diagnoses += trained.diagnoses
-            ledger.trainings += trained.rows
-            ledger.judging_s += trained.judge_seconds
-            observer.on_event(TrainingFinished(trained.case.id, trained.dtype), trained.comparisons)
-            yield
+    for kind in [kind for kind in CLIENTS if any(case.op == kind for case in state.plan.cases)]:
+        run_cases = client_of(kind).run
+        cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
+        with contextlib.closing(cases):  # type: ignore[type-var]
+            for judged in cases:
+                state.take(judged)
+                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), judged.comparisons)
+                yield
 
 
-def follow(ledger: Ledger, events: Iterator[Event], observer: Observer, judges: dict[str, CaseJudge]) -> Iterator[None]:
+def follow(
+    state: RunState, events: Iterator[Event], observer: Observer, judges: dict[str, CaseJudge]
+) -> Iterator[None]:
     """Take in all events; yields whenever it is time to write down what is known."""
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
-            observer.on_event(event, take_in(ledger, event, judges))
-            if time.monotonic() > due and len(ledger.outcomes) > n_written:
-                began, n_written = time.monotonic(), len(ledger.outcomes)
+            observer.on_event(event, take_in(state, event, judges))
+            if time.monotonic() > due and len(state.outcomes) > n_written:
+                began, n_written = time.monotonic(), len(state.outcomes)
                 yield
                 due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 
 
-def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
+def take_in(state: RunState, event: Event, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
     """What one event teaches; the comparisons of a case, once its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
-        check_version(ledger, info)
-        ledger.backends[info.spec.name] = record.backend_row(info.spec, info)
-        keep_ops(ledger.run_dir, info.spec)
+        check_version(state, info)
+        state.backends[info.spec.name] = record.backend_row(info.spec, info)
+        keep_ops(state.run_dir, info.spec)
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
-        with timed(ledger):
+        with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
-        judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, ledger.plan.baseline, ledger.memory
-        )
-        ledger.folders[prepared.case.id] = prepared.folder.relative_to(ledger.run_dir)
+        judges[prepared.case.id] = CaseJudge(prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory)
+        state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
     elif isinstance(event, CellFinished):
-        return take_cell(ledger, event, judges)
+        return take_cell(state, event, judges)
     return ()
 
 
-def check_version(ledger: Ledger, info: BackendInfo) -> None:
+def check_version(state: RunState, info: BackendInfo) -> None:
     """Raise ResumeError where a run that goes on would mix two releases of a framework."""
-    earlier = ledger.finished.backends.get(info.spec.name, {}).get("version", info.version)
+    earlier = state.finished.backends.get(info.spec.name, {}).get("version", info.version)
     if earlier != info.version:
         raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier} and is {info.version} now")
 
 
-def take_cell(ledger: Ledger, event: CellFinished, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
+def take_cell(state: RunState, event: CellFinished, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
     """A finished cell; its outputs are kept until the last cell of the case is in."""
     case_id = event.prepared.case.id
-    ledger.outcomes += map(record.outcome_row, event.outcomes)
-    with timed(ledger):
+    state.outcomes += map(record.outcome_row, event.outcomes)
+    with timed(state):
         kept = event.outcomes if event.last_of_case else [copied(outcome) for outcome in event.outcomes]
         judges[case_id].take(event.dtype, kept)
-    return judge(ledger, judges.pop(case_id)) if event.last_of_case else ()
+    return judge(state, judges.pop(case_id)) if event.last_of_case else ()
 
 
 def copied(outcome: CellOutcome) -> CellOutcome:
@@ -312,36 +314,36 @@ def copied(outcome: CellOutcome) -> CellOutcome:
     return replace(outcome, outputs=outputs)
 
 
-def judge(ledger: Ledger, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
+def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
     """The comparisons of a case, with its tensors kept where it fails."""
-    with timed(ledger):
+    with timed(state):
         judged = case.judged(diagnose=diagnose)
-    ledger.comparisons += judged.comparisons
-    ledger.diagnoses += judged.diagnoses
-    folder = ledger.run_dir / ledger.folders[case.case.id]
+    state.comparisons += judged.comparisons
+    state.diagnoses += judged.diagnoses
+    folder = state.run_dir / state.folders[case.case.id]
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         if wanted:
-            sides = side_folders(spec.name for spec in ledger.plan.backends)
+            sides = side_folders(spec.name for spec in state.plan.backends)
             keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, sides)
     return judged.comparisons
 
 
-def judge_rest(ledger: Ledger, judges: Mapping[str, CaseJudge]) -> None:
+def judge_rest(state: RunState, judges: Mapping[str, CaseJudge]) -> None:
     """Judge the cases of which some cells are in, after an interrupt: without diagnoses, which may take long."""
     for case in judges.values():
         if case.cells:
-            judge(ledger, case, diagnose=False)
+            judge(state, case, diagnose=False)
 
 
 @contextlib.contextmanager
-def timed(ledger: Ledger) -> Iterator[None]:
+def timed(state: RunState) -> Iterator[None]:
     """Adds to the judge's share of the run's time."""
     began = time.monotonic()
     try:
         yield
     finally:
-        ledger.judging_s += time.monotonic() - began
+        state.judging_s += time.monotonic() - began
 
 
 def keep_ops(run_dir: Path, spec: BackendSpec) -> None:

@@ -12,9 +12,10 @@ from parity.cases.draw import TensorPlan, generator
 from parity.cases.exact.summation import in_sequence
 from parity.config import load_plan
 from parity.config.plan import BackendSpec, CasePlan
-from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
+from parity.outcome import CellOutcome, Outcome
 from parity.training import data
 from parity.training.judge.judge import JudgedTraining, TrainingJudge
+from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, stepped
 

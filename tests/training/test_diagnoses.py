@@ -170,7 +170,7 @@ SILENT = Lie(hidden=("output", "loss", "grad.", "clipped.", "norm", "param.", "s
 
 
 def parting(found: JudgedTraining, side: str) -> tuple[str, int, str | None] | None:
-    told = found.partings[side]
+    told = found.divergences[side]
     return None if told is None else (told.diagnosis, told.step, told.stage)
 
 
@@ -196,7 +196,7 @@ def test_who_sums_in_another_order_raises_no_alarm(
     case: str, dtype: str, seed: int, cases: dict[str, CasePlan]
 ) -> None:
     found = judged(cases[case], {"pairs": HONEST, "sequence": Lie(other=True)}, dtype, seed)
-    assert found.partings == {"pairs": None, "sequence": None}
+    assert found.divergences == {"pairs": None, "sequence": None}
     assert not found.diagnoses
     assert all(c.verdict.passes for c in found.comparisons)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from parity.engine import bundles
 from parity.engine.bundles import BundleError
-from parity.outcome import Arrays, Curves, StepRecord
+from parity.outcome import Arrays
 from parity.training.lockstep import curves
+from parity.training.records import Curves, StepRecord
 
 BEFORE = "before."
 CURVE = "curve."

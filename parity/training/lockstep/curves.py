@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.outcome import Arrays, Curves
+from parity.outcome import Arrays
+from parity.training.records import Curves
 
 PARTS = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketches": 2}
 """What is known of every step, and the number of axes: the first counts the steps."""

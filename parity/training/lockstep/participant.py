@@ -12,10 +12,11 @@ from parity.config.memory import RING
 from parity.config.plan import BackendSpec
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
-from parity.outcome import Arrays, CellOutcome, Curves, Outcome, StepRecord
+from parity.outcome import Arrays, CellOutcome, Outcome
 from parity.training.lockstep import curves as reading
 from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, RecordError, split
 from parity.training.lockstep.workers import Worker, Workers
+from parity.training.records import Curves, StepRecord
 
 START_S = 60.0
 """What the first step may take beyond the time that is allowed for a step: compilers are at work."""

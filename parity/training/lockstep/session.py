@@ -16,11 +16,12 @@ from parity.cases.draw import TensorPlan, coarsest, generator
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.inputs import slug
 from parity.engine.process import Message
-from parity.outcome import CellOutcome, Curves, Ensemble, Setting, StepRecord
+from parity.outcome import CellOutcome
 from parity.training import data
 from parity.training.lockstep.checkpoints import Checkpoints, RecordError
 from parity.training.lockstep.participant import Participant, Role
 from parity.training.lockstep.workers import Workers
+from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training, as_member, message
 
 MAX_CHUNK = 50
@@ -35,29 +36,6 @@ CHECKPOINT = "checkpoint"
 """The folder in that of a training that says, as long as it is there, that the training is not finished."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class TrainingAdvanced:
-    """All participants have taken `step` steps of `steps`; `loss` is the baseline's last one.
-
-    `parted` are the steps at which curves left what rounding explains, by backend.
-    """
-
-    case: str
-    dtype: str
-    step: int
-    steps: int
-    loss: float
-    parted: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class TrainingFinished:
-    """A training was run and judged in one dtype."""
-
-    case: str
-    dtype: str
 
 
 @dataclass(frozen=True)
