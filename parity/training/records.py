@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from parity.outcome import Arrays
+
+CURVES_AXES = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketches": 2}
+"""The arrays of `Curves` and the number of their axes; the first counts the steps."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,46 @@ class Curves:
     def n_steps(self) -> int:
         """How many steps these are."""
         return len(self.loss)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name."""
+        return {name: getattr(self, name) for name in CURVES_AXES}
+
+    def between(self, after: int, last: int) -> Curves:
+        """The steps from `after` + 1 to `last`."""
+        steps = slice(after + 1 - self.first, last + 1 - self.first)
+        return Curves(after + 1, **{name: array[steps] for name, array in self.arrays.items()}, tracked=self.tracked)
+
+    def check_like(self, earlier: Curves) -> None:
+        """Raise ValueError where the earlier ones have other rows, groups or tensors, so that they cannot be joined."""
+        for name, array in self.arrays.items():
+            own, before = array.shape[1:], getattr(earlier, name).shape[1:]
+            if own != before:
+                raise ValueError(f"{name} of step {self.first} has {list(own)} numbers and had {list(before)} before")
+
+
+def read_curves(first: int, n_steps: int, arrays: Arrays, tracked: Sequence[str]) -> Curves:
+    """The curves of `n_steps` from their arrays; raises ValueError where these are none."""
+    checked = {}
+    for name, n_axes in CURVES_AXES.items():
+        if name not in arrays:
+            raise ValueError(f"{name} is missing")
+        if arrays[name].ndim != n_axes or len(arrays[name]) != n_steps:
+            raise ValueError(f"{name} has shape {arrays[name].shape} after {n_steps} steps")
+        checked[name] = arrays[name].astype(np.int64 if name == "rows" else np.float64)
+    for name in ("norms", "sketches"):
+        if checked[name].shape[1] != len(tracked):
+            raise ValueError(f"{name} are of {checked[name].shape[1]} tensors and not of {len(tracked)}")
+    return Curves(first, **checked, tracked=tuple(tracked))
+
+
+def joined(parts: Sequence[Curves]) -> Curves | None:
+    """Curves that follow each other as one; None of none."""
+    if not parts:
+        return None
+    arrays = {name: np.concatenate([curves.arrays[name] for curves in parts]) for name in CURVES_AXES}
+    return Curves(parts[0].first, **arrays, tracked=parts[0].tracked)
 
 
 @dataclass(frozen=True)
@@ -65,7 +110,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Whose runs say what rounding does to a curve: `base` is the unmoved run's name, `members` are the moved ones'.
+    """Whose runs say what rounding does to a curve: `base` is the unperturbed run's name, `members` are the perturbed
+    ones'.
 
     `of` is `oracle` or a backend's name.
     """

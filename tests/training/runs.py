@@ -153,13 +153,6 @@ def ensemble(training: Training, dtype: str, setting: Setting) -> dict[str, Curv
 WIDE = {"float32": "float64", "float64": "longdouble"}
 
 
-def cut(curves: Curves, done: int, count: int) -> Curves:
-    """Some steps of a run."""
-    part = slice(done, done + count)
-    shown = {name: getattr(curves, name)[part] for name in ("loss", "grad_norm", "lr", "rows", "norms", "sketches")}
-    return replace(curves, first=done + 1, **shown)
-
-
 def judge_of(
     case: CasePlan, backends: Mapping[str, Lie], dtype: str = "float32", seed: int = 0, without: str = ""
 ) -> TrainingJudge:
@@ -171,7 +164,7 @@ def judge_of(
     done = 0
     while done < training.steps:
         count = min(CHUNK, training.steps - done)
-        others = {name: cut(curves, done, count) for name, curves in told(case, dtype, seed).items()}
+        others = {name: curves.between(done, done + count) for name, curves in told(case, dtype, seed).items()}
         wanted = judge.observe({**others, **{name: run.advance(count) for name, run in runs.items()}})
         for name, steps in wanted.items():
             for step in steps:

@@ -18,9 +18,9 @@ from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, 
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
 from parity.outcome import Outcome
-from parity.training.lockstep.curves import PARTS
 from parity.training.lockstep.session import TrainingSession, chunk_ends, draw, roles
 from parity.training.lockstep.workers import Workers
+from parity.training.records import CURVES_AXES
 from parity.training.spec import Data, Group, Layer, Parameter, Training
 from tests.conftest import FAKES
 
@@ -139,7 +139,7 @@ def test_a_session_goes_on_from_its_checkpoint(mode, tmp_path, monkeypatch):
     resumed, records = run(ends)
     shutil.rmtree(tmp_path / "checkpoint")
     whole, expected = run(ends)
-    for part in PARTS:
+    for part in CURVES_AXES:
         np.testing.assert_array_equal(getattr(resumed, part), getattr(whole, part))
     assert list(records) == list(expected) == ends
     for last in ends:
