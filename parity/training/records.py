@@ -85,13 +85,15 @@ class StepRecord:
 
     `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` as they were before the step. `tensors` has
     them after it, and `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
-    clipping, `clipped.<name>` after it and `norm`. What a mode does not show is missing.
+    clipping, `clipped.<name>` after it and `norm`. What a mode does not show is missing. `previous` is the step before,
+    where it is known, with its gradients alone.
     """
 
     step: int
     rows: NDArray[Any]
     before: Arrays
     tensors: Arrays
+    previous: StepRecord | None = None
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class TrainingRun:
 
     def _tick(self) -> None:
         """Pass on what threads have posted, and the progress of the training."""
-        step, loss = self.session.position, self.session.loss(self.plan.baseline)
+        step, loss = self.session.position, self.session.participants[self.plan.baseline].loss
         steps, parted = self.case.params.steps, dict(self.judge.parted)
         self._pass_on(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, parted))
 
@@ -237,13 +237,13 @@ class TrainingRun:
     def _folders(self) -> dict[str, str]:
         """The name of a folder for each backend that takes part, and for the oracle."""
         names = side_folders(spec.name for spec in self.plan.backends)
-        return {name: folder for name, folder in names.items() if name in self.session.outcomes}
+        return {name: folder for name, folder in names.items() if name in self.session.participants}
 
     def _keep_norms(self) -> dict[str, str]:
         """Store the norms of every backend, [steps, tracked]; their files, relative to the run directory."""
         files, tracked = {}, {}
         for name, folder in self._folders.items():
-            curves = self.session.shown(name)
+            curves = self.session.participants[name].shown
             if curves is not None:
                 path = self.folder / f"{folder}.npy"
                 np.save(path, curves.norms, allow_pickle=False)
@@ -254,7 +254,7 @@ class TrainingRun:
     def _keep_step(self, step: int) -> None:
         """Keep the records of a step after the training has ended."""
         for name, folder in self._folders.items():
-            self.session.keep(name, step, self.folder / f"step-{step}" / folder)
+            self.session.participants[name].checkpoints.copy(step, self.folder / f"step-{step}" / folder)
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from parity.reporting.results.record import training_row
 from parity.training.judge.curves import CurveJudge, CurveRatios
 from parity.training.judge.findings import FirstDivergence, kind_of, listed
 from parity.training.judge.measured import measure
-from parity.training.judge.oracle import NOTHING, Probe, StepOracle, UnknownError
+from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.records import Curves, Ensemble
@@ -250,12 +250,12 @@ def test_a_record_whose_tensors_do_not_fit_is_outside(case: CasePlan) -> None:
     record = run.one()
     wrong = {n: v[:2] if n == "param.linear0.weight" else v for n, v in record.before.items()}
     oracle = StepOracle(case.id, case.params, "float32", setting, np.float64)
-    found = measure(oracle, "gradient", Probe(replace(record, before=wrong)))
+    found = measure(oracle, "gradient", replace(record, before=wrong))
     assert found is not None
     assert found.outside
     lacking = {n: v for n, v in record.before.items() if n != "param.linear0.weight"}
     with pytest.raises(UnknownError):
-        oracle.answer("gradient", Probe(replace(record, before=lacking)), NOTHING)
+        oracle.answer("gradient", replace(record, before=lacking), NOTHING)
 
 
 def test_a_tensor_that_is_missing_among_its_kind_is_outside(case: CasePlan) -> None:
@@ -265,7 +265,7 @@ def test_a_tensor_that_is_missing_among_its_kind_is_outside(case: CasePlan) -> N
     found = measure(
         StepOracle(case.id, case.params, "float32", setting, np.float64),
         "gradient",
-        Probe(replace(record, tensors=tensors)),
+        replace(record, tensors=tensors),
     )
     assert found is not None
     assert found.tensor == "grad.linear0.weight"

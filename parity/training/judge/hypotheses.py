@@ -11,7 +11,8 @@ from parity.cases import OPS
 from parity.cases.clip_grad import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import Knob
 from parity.judge.diagnose.causes import DEGRADED, NARROW, SEMANTIC
-from parity.training.judge.oracle import NOTHING, Array, Changes, Probe, Rework, group
+from parity.training.judge.oracle import NOTHING, Array, Changes, Rework, group
+from parity.training.records import StepRecord
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training, walk
 from parity.training.steps import Clipping, Update, rates
@@ -172,7 +173,7 @@ def earlier_gradients(_training: Training, _ranks: int) -> Hypotheses:
         yield reworked("stale", {"of": "the step before"}, stale, 1.0)
 
 
-def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: Probe) -> dict[str, Array] | None:
+def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: StepRecord) -> dict[str, Array] | None:
     """The gradients of the step before, `grad` or `clipped`, `added` to these or in place of them; None where they are
     not known. Nothing is left in step 1."""
     if added and probe.step == 1:

@@ -11,7 +11,8 @@ import numpy as np
 from parity.cases import OPS
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
 from parity.judge.diagnose.lab import REFUSALS
-from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle, UnknownError
+from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, StepOracle, UnknownError
+from parity.training.records import StepRecord
 from parity.training.spec import walk
 from parity.training.steps import Update, params_of
 from parity.training.variants import TERMS
@@ -51,7 +52,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 class Measured:
     """A stage of a probe: the tensors as observed and as they should be, the error bounds, and the ratio by tensor."""
 
-    probe: Probe
+    probe: StepRecord
     observed: Arrays = field(default_factory=dict)
     exact: Arrays = field(default_factory=dict)
     envelopes: Mapping[str, Envelope] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Measured:
         )
 
 
-def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOTHING) -> Measured | None:
+def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes = NOTHING) -> Measured | None:
     """A stage under a hypothesis, by default none, with the envelope of careful implementations that do the same.
 
     None where the backend does not show the stage; inf where its tensors do not fit each other.
@@ -147,16 +148,16 @@ def ratios(observed: Arrays, exact: Arrays, envelopes: Mapping[str, Envelope]) -
     return {name: ratio(observed[name], exact[name], envelopes[name]) for name in exact}
 
 
-def narrow_updates(oracle: StepOracle, probe: Probe) -> list[Changes]:
+def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Changes]:
     """The updates whose attributes are kept in float32."""
     params = params_of(oracle.training, 0, probe.step, 1.0, Update())
     knobs = OPS[oracle.training.optimizer].knobs(params, {})
     return [Changes(update=Update(knob.arguments)) for knob in knobs if knob.id == "attribute-precision"]
 
 
-def shown(stage: str, probe: Probe) -> bool:
+def shown(stage: str, probe: StepRecord) -> bool:
     """Whether the record has a tensor of the stage."""
-    return any(name.startswith(KINDS[stage]) for name in probe.record.tensors)
+    return any(name.startswith(KINDS[stage]) for name in probe.tensors)
 
 
 def kinked(oracle: StepOracle) -> bool:
@@ -164,12 +165,12 @@ def kinked(oracle: StepOracle) -> bool:
     return any(layer.options.get("function") == "relu" for layer in walk(oracle.training.layers))
 
 
-def observed_of(probe: Probe, exact: Arrays, dtype: str) -> dict[str, Array]:
+def observed_of(probe: StepRecord, exact: Arrays, dtype: str) -> dict[str, Array]:
     """The backend's tensors of the stage in the dtype, a scalar in the exact one's shape.
 
     A whole kind of tensors that the mode does not show is left out; a single one that is missing is NaN.
     """
-    tensors = probe.record.tensors
+    tensors = probe.tensors
     kinds = {kind_of(name) for name in tensors}
     observed = {}
     for name, values in exact.items():
@@ -202,7 +203,7 @@ def ratio(observed: Array, exact: Array, envelope: Envelope) -> float:
 
 
 def widened(
-    oracle: StepOracle, stage: str, probe: Probe, exact: Arrays, envelopes: Mapping[str, Envelope]
+    oracle: StepOracle, stage: str, probe: StepRecord, exact: Arrays, envelopes: Mapping[str, Envelope]
 ) -> dict[str, Envelope]:
     """The envelopes with a floor for gradients, so that one whose terms cancel has a scale: a part of the others', and
     where it is zero but for rounding, that of its terms."""

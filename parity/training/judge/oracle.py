@@ -28,23 +28,6 @@ Arrays = Mapping[str, Array]
 MAX_CACHED_ELEMENTS = 1 << 23
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One step of one backend that is asked about; `previous` is the step before it, where it is known."""
-
-    record: StepRecord
-    previous: StepRecord | None = None
-
-    @property
-    def step(self) -> int:
-        """The step, from 1."""
-        return self.record.step
-
-    def group(self, kind: str, *, before: bool = False) -> dict[str, Array]:
-        """The tensors called `<kind>.<name>`, by that name."""
-        return group(self.record.before if before else self.record.tensors, kind)
-
-
 def group(tensors: Arrays, kind: str) -> dict[str, Array]:
     """The tensors called `<kind>.<name>`, by that name."""
     return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
@@ -54,7 +37,7 @@ class UnknownError(LookupError):
     """The records do not have what an answer starts from."""
 
 
-Rework = Callable[[dict[str, Array], Probe], dict[str, Array] | None]
+Rework = Callable[[dict[str, Array], StepRecord], dict[str, Array] | None]
 """A change of the gradients of a step; None where it cannot be told what they would be."""
 
 
@@ -94,7 +77,9 @@ class StepOracle:
         self._passes: dict[str, StepGradients] = {}
         self._cached = 0
 
-    def answer(self, stage: str, probe: Probe, changes: Changes = NOTHING, run: int | None = None) -> dict[str, Array]:
+    def answer(
+        self, stage: str, probe: StepRecord, changes: Changes = NOTHING, run: int | None = None
+    ) -> dict[str, Array]:
         """What the tensors of a stage should be: in the wide dtype, or as `run` of the ensemble in the case's dtype.
 
         Raises UnknownError where the records lack what the stage starts from.
@@ -116,22 +101,22 @@ class StepOracle:
         """Several of them."""
         return {name: self.cast(v, f"{kind}.{name}", run) for name, v in tensors.items()}
 
-    def forward(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def forward(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`output`, and the buffers after the step."""
         step = self.passed(probe, changes, run, backward=changes is NOTHING)
         return {"output": step.output, **{f"buffer.{n}": v for n, v in step.buffers.items()}}
 
-    def loss(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def loss(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`loss`, from the backend's own output."""
-        output = probe.record.tensors.get("output")
+        output = probe.tensors.get("output")
         if output is None:
             loss = self.passed(probe, changes, run, backward=changes is NOTHING).loss
         else:
-            target = self.setting.target[probe.record.rows]
+            target = self.setting.target[probe.rows]
             loss = loss_of_output(self.training, self.cast(output, "output", run), target, knobs=changes.model)
         return {"loss": changes.loss(loss) if changes.loss else loss}
 
-    def gradient(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def gradient(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`grad.<parameter>`; raises UnknownError where a change of them cannot be computed."""
         grads: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
         for rework in changes.rework:
@@ -140,9 +125,9 @@ class StepOracle:
             raise UnknownError("the gradient of the step before")
         return {f"grad.{n}": v for n, v in grads.items()}
 
-    def clip(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def clip(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
-        own = probe.group("grad")
+        own = group(probe.tensors, "grad")
         grads = self.cast_all(own, "grad", run) if own else group(self.gradient(probe, changes, run), "grad")
         if run is not None and run % 6 == 4:
             # What a sum in sequence loses depends on whether the large numbers come first.
@@ -150,19 +135,17 @@ class StepOracle:
         after, norm = clipped(self.training, grads, changes.clipping)
         return {**{f"clipped.{n}": v for n, v in after.items()}, "norm": norm}
 
-    def update(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def update(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's own clipped gradients."""
-        own = probe.group("clipped") or (probe.group("grad") if self.training.clip is None else {})
+        own = group(probe.tensors, "clipped") or (group(probe.tensors, "grad") if self.training.clip is None else {})
         grads = self.cast_all(own, "clipped", run) if own else group(self.clip(probe, changes, run), "clipped")
-        before = {
-            kind: self.cast_all(probe.group(kind, before=True), f"before.{kind}", run) for kind in ("param", "state")
-        }
-        lr = np.ravel(probe.record.tensors["lr"]).astype(np.float64)
+        before = {kind: self.cast_all(group(probe.before, kind), f"before.{kind}", run) for kind in ("param", "state")}
+        lr = np.ravel(probe.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
         change = replace(changes.update, narrow=changes.update.narrow or narrow)
         return updated(self.training, probe.step, before, grads, lr, change)
 
-    def terms(self, probe: Probe) -> dict[str, Array]:
+    def terms(self, probe: StepRecord) -> dict[str, Array]:
         """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
         where a softmax is almost its target. Nothing of other losses."""
         if self.training.loss.name != "cross_entropy":
@@ -171,11 +154,11 @@ class StepOracle:
         return {f"grad.{name}": other[name] - values for name, values in grads.items()}
 
     def passed(
-        self, probe: Probe, changes: Changes, run: int | None, *, backward: bool = True, next_class: bool = False
+        self, probe: StepRecord, changes: Changes, run: int | None, *, backward: bool = True, next_class: bool = False
     ) -> StepGradients:
         """A pass through the model from the backend's own parameters, buffers and rows, remembered by their bits."""
-        own = {**probe.group("param", before=True), **probe.group("buffer", before=True)}
-        key = digest(own, probe.record.rows, repr((sorted(changes.model.items()), next_class)), run)
+        own = {**group(probe.before, "param"), **group(probe.before, "buffer")}
+        key = digest(own, probe.rows, repr((sorted(changes.model.items()), next_class)), run)
         if key not in self._passes or (backward and not self._passes[key].grads):
             dtype = self.wide if run is None else self.dtype
             tensors, batches = self.cast_all(own, "", run), self._batches(probe, run, next_class)
@@ -187,17 +170,17 @@ class StepOracle:
             self._passes[key] = step
         return self._passes[key]
 
-    def _batches(self, probe: Probe, run: int | None, next_class: bool) -> list[tuple[Array, Array]]:
+    def _batches(self, probe: StepRecord, run: int | None, next_class: bool) -> list[tuple[Array, Array]]:
         """The micro-batches of a step."""
-        x = self.cast(self.setting.x[probe.record.rows], "x", run)
-        target = self.setting.target[probe.record.rows]
+        x = self.cast(self.setting.x[probe.rows], "x", run)
+        target = self.setting.target[probe.rows]
         if next_class:
             target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
         n = self.training.accumulation
         return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
 
 
-STAGES: Mapping[str, Callable[[StepOracle, Probe, Changes, int | None], dict[str, Array]]] = {
+STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Changes, int | None], dict[str, Array]]] = {
     "forward": StepOracle.forward,
     "loss": StepOracle.loss,
     "gradient": StepOracle.gradient,

@@ -11,7 +11,8 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.factors import EXTREME, FEW, NEAR, UNNAMED
 from parity.training.judge.hypotheses import FITTED, Hypothesis, reworked, times
 from parity.training.judge.measured import Measured, owner, ratio
-from parity.training.judge.oracle import Array, Arrays, Changes, Probe, group
+from parity.training.judge.oracle import Array, Arrays, Changes, group
+from parity.training.records import StepRecord
 from parity.training.steps import Update
 
 GradientOf = Callable[[Arrays], Array]
@@ -61,7 +62,7 @@ def scaled(name: str, factor: float) -> GradientOf:
     return lambda grads: times(factor)(grads[name])
 
 
-def replaced(instead: Mapping[str, GradientOf], grads: dict[str, Array], _: Probe) -> dict[str, Array]:
+def replaced(instead: Mapping[str, GradientOf], grads: dict[str, Array], _: StepRecord) -> dict[str, Array]:
     """The gradients with others in the places of some."""
     return {name: instead[name](grads) if name in instead else g for name, g in grads.items()}
 
@@ -89,7 +90,7 @@ def of_loss(measured: Measured) -> Iterator[Hypothesis]:
 
 def of_update(measured: Measured) -> Iterator[Hypothesis]:
     """Parameters that stayed as they were, and steps that are longer by one factor."""
-    outside, before = measured.tensors_outside, measured.probe.record.before
+    outside, before = measured.tensors_outside, measured.probe.before
     still = frozenset(own for own in map(owner, outside) if left_alone(own, measured))
     if still:
         unmoved = {"parameters": sorted(still), "update": "not applied"}
@@ -106,7 +107,7 @@ def of_update(measured: Measured) -> Iterator[Hypothesis]:
 
 def left_alone(own: str, measured: Measured) -> bool:
     """Whether a parameter and its states are what they were before, bit for bit."""
-    before = measured.probe.record.before
+    before = measured.probe.before
     mine = [name for name in measured.observed if owner(name) == own]
     return all(bool(np.all(measured.observed[name] == before.get(name, 0.0))) for name in mine)
 

@@ -18,8 +18,9 @@ from parity.judge.diagnose.search import CLEAR, CLEARER
 from parity.training.cost import cost
 from parity.training.judge.hypotheses import STARTS, Hypothesis, OptimizerNumber, numbers, standing
 from parity.training.judge.measured import Measured, measure, ratio, shown
-from parity.training.judge.oracle import NOTHING, Array, Changes, Probe, StepOracle, UnknownError
+from parity.training.judge.oracle import NOTHING, Array, Changes, StepOracle, UnknownError
 from parity.training.judge.proposals import proposals
+from parity.training.records import StepRecord
 
 REFINED = 1e3
 """Up to here a hypothesis that leaves too much is measured again with its own envelope."""
@@ -254,7 +255,7 @@ class StageSearch:
         return better if distance(better) < distance(value) else value
 
 
-def hidden_before(stage: str, probe: Probe) -> tuple[str, ...]:
+def hidden_before(stage: str, probe: StepRecord) -> tuple[str, ...]:
     """The stages right before that the backend does not show, so that their causes appear in this one."""
     stages = HIDING.get(stage, ())
     n_hidden = next((i for i, other in enumerate(stages) if shown(other, probe)), len(stages))

@@ -11,7 +11,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.training.judge.hypotheses import Hypothesis
 from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure
-from parity.training.judge.oracle import NOTHING, Changes, Probe, StepOracle
+from parity.training.judge.oracle import NOTHING, Changes, StepOracle
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.judge.search import StageFault, StageSearch
 from parity.training.records import Curves, StepRecord
@@ -72,7 +72,8 @@ class StepJudge:
 
     def take(self, record: StepRecord) -> None:
         """The record of a step, later than those before."""
-        probe = Probe(record, self._last if self._last is not None and self._last.step == record.step - 1 else None)
+        follows = self._last is not None and self._last.step == record.step - 1
+        probe = replace(record, previous=self._last if follows else None)
         grads = {n: v for n, v in record.tensors.items() if n.startswith(("grad.", "clipped."))}
         self._last = replace(record, before={}, tensors=grads)
         ratios = self.probes.setdefault(record.step, {})

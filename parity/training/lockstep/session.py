@@ -118,7 +118,7 @@ class TrainingSession:
         self._running: list[Future[Any]] = []
         self._tick = tick
         self._stopped = threading.Event()
-        self._participants = {
+        self.participants = {
             role.name: Participant(role, workers, Checkpoints(folder / f"{i:02d}-{slug(role.name)}"), self._stopped)
             for i, role in enumerate(participants)
         }
@@ -126,40 +126,31 @@ class TrainingSession:
     @property
     def outcomes(self) -> dict[str, CellOutcome]:
         """The outcome of every participant so far."""
-        return {name: participant.result(self.case.id) for name, participant in self._participants.items()}
+        return {name: participant.result(self.case.id) for name, participant in self.participants.items()}
 
     @property
-    def _going(self) -> list[Participant]:
+    def going(self) -> list[Participant]:
         """Those who go on."""
-        return [participant for participant in self._participants.values() if participant.going]
-
-    @property
-    def going(self) -> bool:
-        """Whether anybody goes on."""
-        return bool(self._going)
+        return [participant for participant in self.participants.values() if participant.going]
 
     @property
     def position(self) -> int:
         """The step that everybody who goes on has taken."""
-        return min((participant.position for participant in self._going), default=0)
+        return min((participant.position for participant in self.going), default=0)
 
     @property
     def keeps(self) -> int:
         """Number of latest steps that every recorded participant who goes on still holds."""
-        return min((participant.keeps for participant in self._going if participant.role.recorded), default=1)
-
-    def loss(self, name: str) -> float:
-        """A participant's last loss; NaN where there is none yet."""
-        return self._participants[name].loss
+        return min((participant.keeps for participant in self.going if participant.role.recorded), default=1)
 
     def begin(self) -> None:
         """Start the workers, let them build the model, and put them behind what an interrupted run did."""
-        self._for_each(lambda participant: participant.begin(self._drawn.message), self._participants)
+        self._for_each(lambda participant: participant.begin(self._drawn.message), self.participants)
 
     def advance(self, last: int) -> dict[str, Curves]:
         """Let everybody go on to step `last`; the steps since the last call of those who took any."""
-        self._for_each(lambda participant: participant.advance(last), self._participants)
-        reports = {name: participant.report() for name, participant in self._participants.items()}
+        self._for_each(lambda participant: participant.advance(last), self.participants)
+        reports = {name: participant.report() for name, participant in self.participants.items()}
         return {name: curves for name, curves in reports.items() if curves is not None}
 
     def records(self, wanted: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StepRecord]]:
@@ -169,21 +160,13 @@ class TrainingSession:
             records = self._for_each(partial(Participant.record, step=step), names)
             yield from ((name, record) for name, record in records.items() if record is not None)
 
-    def shown(self, name: str) -> Curves | None:
-        """All steps of a participant, None where it took none."""
-        return self._participants[name].shown
-
-    def keep(self, name: str, step: int, folder: Path) -> None:
-        """Copy the record that was taken of a participant's step, if one was, to `folder`."""
-        self._participants[name].checkpoints.copy(step, folder)
-
     def save(self) -> None:
         """Write everybody's checkpoint; to be called at the end of a chunk, once its records are taken."""
-        self._for_each(Participant.save, self._participants)
+        self._for_each(Participant.save, self.participants)
 
     def comes_to_rest(self, last: int) -> bool:
         """Whether everybody gets to step `last` within a few seconds, after an interrupt."""
-        if max(participant.needs(last) for participant in self._participants.values()) > REST_S:
+        if max(participant.needs(last) for participant in self.participants.values()) > REST_S:
             return False
         return not wait(self._running, REST_S).not_done
 
@@ -195,12 +178,12 @@ class TrainingSession:
         if any(not future.done() for future in self._running):
             self._workers.stop()
             wait(self._running)
-        for participant in self._participants.values():
+        for participant in self.participants.values():
             participant.leave()
 
     def _for_each(self, work: Callable[[Participant], Result], names: Iterable[str]) -> dict[str, Result]:
         """What `work` gives for each of these participants, in threads; raises what it raises, but for outcomes."""
-        futures = {name: self._workers.threads.submit(work, self._participants[name]) for name in names}
+        futures = {name: self._workers.threads.submit(work, self.participants[name]) for name in names}
         self._running = list(futures.values())
         left: set[Future[Result]] = set(futures.values())
         while left:
