@@ -28,7 +28,7 @@ from parity.training.judge.judge import Divergences, TrainingJudge
 from parity.training.lockstep.session import (
     CHECKPOINT,
     WIDE,
-    Drawn,
+    DrawnTraining,
     TrainingSession,
     chunk_ends,
     draw,
@@ -77,7 +77,7 @@ def trainings(
             folder = training_folder(run_dir, index, case)
             drawn = draw(case, plan.seed, run_dir / "tensors" / folder.name)
             for dtype in dtypes:
-                run = TrainingRun(plan, case, dtype, drawn, workers, folder / dtype, pass_on, rows)
+                run = LockstepRun(plan, case, dtype, drawn, workers, folder / dtype, pass_on, rows)
                 with contextlib.closing(run.session):
                     yield from run.judged()
                 shutil.rmtree(folder / dtype / CHECKPOINT, ignore_errors=True)
@@ -107,7 +107,7 @@ def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str
     return ORACLE if training.ensemble == "auto" and seconds <= QUICK_S else plan.baseline
 
 
-class TrainingRun:
+class LockstepRun:
     """One training in one dtype, from its first step to its verdicts; `folder` is what is kept of it."""
 
     def __init__(
@@ -115,7 +115,7 @@ class TrainingRun:
         plan: Plan,
         case: CasePlan,
         dtype: str,
-        drawn: Drawn,
+        drawn: DrawnTraining,
         workers: Workers,
         folder: Path,
         pass_on: Callable[..., None],

@@ -23,7 +23,19 @@ from parity.training.records import Curves, Ensemble
 from parity.training.report.rows import training as read_row
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, rates
-from tests.training.runs import HONEST, MEMBERS, WIDE, Lie, Run, judge_of, judged, lies, planned, setting_of, told
+from tests.training.runs import (
+    HONEST,
+    MEMBERS,
+    WIDE,
+    Lie,
+    Run,
+    judge_of,
+    judged,
+    lies,
+    planned,
+    reference_runs,
+    setting_of,
+)
 
 TEXT = """
   - id: small
@@ -55,16 +67,16 @@ NOTHING_SHOWN = ("output", "loss", "grad.", "clipped.", "norm", "param.", "state
 def test_a_fault_between_the_planned_probes_is_found_where_the_curve_parts(case: CasePlan) -> None:
     assert 7 not in planned_steps(case.params)
     found = judged(case, {"honest": HONEST, "liar": late(7, SKIPPED)})
-    parting = found.divergences["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage, parting.diagnosis) == (7, "update", "nesterov-form")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, "update", "nesterov-form")
 
 
 def test_a_curve_that_no_probe_explains_has_no_stage(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": replace(late(7, SKIPPED), hidden=NOTHING_SHOWN)})
-    parting = found.divergences["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage, parting.diagnosis) == (7, None, "unexplained")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, None, "unexplained")
     [diagnosis] = found.diagnoses
     assert diagnosis.evidence["stage"] is None
     assert "no stage of the 0 steps probed" in diagnosis.evidence["where"]
@@ -119,9 +131,9 @@ def test_a_tolerance_that_is_configured_counts_for_the_curves(tmp_path: Path) ->
 
 def test_nan_on_one_side_is_not_finite_from_its_step_on(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": late(5, StepChanges(update=Update(factor=float("nan"))))})
-    parting = found.divergences["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (5, "update")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (5, "update")
     verdicts = {c.tensor: c.verdict for c in found.comparisons if c.expected == "honest"}
     assert verdicts["loss"] is Verdict.NONFINITE
     assert verdicts["param"] is Verdict.NONFINITE
@@ -143,11 +155,11 @@ def test_who_did_not_come_to_the_end_is_not_compared_and_still_diagnosed(case: C
 def test_without_time_for_causes_the_stage_is_known_and_the_cause_is_not(case: CasePlan) -> None:
     judge = judge_of(case, {"honest": HONEST, "liar": WRONG})
     found = judge.judged({}, diagnose=False)
-    parting = found.divergences["liar"]
-    assert parting is not None
-    assert parting.stage == "update"
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert divergence.stage == "update"
     assert not found.diagnoses
-    assert {row.backend: row.parting and row.parting["diagnosis"] for row in found.findings}["liar"] is None
+    assert {row.backend: row.divergence and row.divergence["diagnosis"] for row in found.findings}["liar"] is None
 
 
 def test_rows_of_results_json_are_read_back(case: CasePlan) -> None:
@@ -193,9 +205,9 @@ def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case:
 
 def test_a_fault_in_a_drift_is_found(case: CasePlan) -> None:
     lie = Lie(jump=(4, 1e-4), changes=lambda step: SKIPPED if step == 7 else StepChanges())
-    parting = judged(case, {"honest": HONEST, "drifting": lie}).divergences["drifting"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (7, "update")
+    divergence = judged(case, {"honest": HONEST, "drifting": lie}).divergences["drifting"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (7, "update")
 
 
 def test_what_grows_by_and_by_is_no_drift() -> None:
@@ -238,9 +250,9 @@ def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePl
 
 def test_more_noise_than_that_is_a_parting(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "noisy": Lie(noise=1e-4)})
-    parting = found.divergences["noisy"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (1, "forward")
+    divergence = found.divergences["noisy"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (1, "forward")
     assert any(c.verdict.fails for c in found.comparisons if c.actual == "noisy")
 
 
@@ -380,7 +392,7 @@ def test_steps_are_listed_as_people_do() -> None:
 
 
 def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:
-    runs = told(case, "float32", 0)
+    runs = reference_runs(case, "float32", 0)
     assert set(runs) == {"~0", ORACLE, *MEMBERS}
     assert WIDE["float32"] == "float64"
     assert {run.n_steps for run in runs.values()} == {10}

@@ -360,7 +360,7 @@ FLOAT64_ONLY: Mapping[str, Sequence[Source]] = {"update": (precisions,)}
 
 
 def standing(stage: str, training: Training, ranks: int, dtype: str) -> list[Hypothesis]:
-    """Those of a stage, without two that are told as the same thing; in float64 those about float32 as well."""
+    """Those of a stage, without two of the same diagnosis and parameters; in float64 those about float32 as well."""
     sources = (*HYPOTHESES[stage], *(FLOAT64_ONLY.get(stage, ()) if dtype == "float64" else ()))
     stated = [hypothesis for source in sources for hypothesis in source(training, ranks)]
     return list({repr((h.id, sorted(h.parameters.items()))): h for h in stated}.values())

@@ -34,8 +34,8 @@ ZERO = 4.0
 CANCELLED = 8.0
 """Unit roundoffs of its terms that such a gradient may hold: each of many terms brings its own."""
 TOLERATED = 160.0
-"""Unit roundoffs, beside the size of its tensor, of an error in the forward pass, the loss or a gradient that is told
-but fails nothing where no cause explains it: the functions of a library are approximations of this order."""
+"""Unit roundoffs, beside the size of its tensor, of an error in the forward pass, the loss or a gradient that is
+shown but fails nothing where no cause explains it: the functions of a library are approximations of this order."""
 APPROXIMATED = ("forward", "loss", "gradient")
 """The stages in which such functions are at work."""
 KINDS: Mapping[str, tuple[str, ...]] = {

@@ -38,7 +38,7 @@ class UnknownError(LookupError):
 
 
 Rework = Callable[[dict[str, Array], StepRecord], dict[str, Array] | None]
-"""A change of the gradients of a step; None where it cannot be told what they would be."""
+"""A change of the gradients of a step; None where they are not known."""
 
 
 @dataclass(frozen=True)

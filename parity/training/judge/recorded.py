@@ -37,30 +37,30 @@ class Rows:
     def take(self, first: int, rows: Array) -> None:
         """The rows [n, batch] of the steps from `first` on."""
         wanted = self.order[first - 1 : first - 1 + len(rows)]
-        for step, (mine, right) in enumerate(zip(rows, wanted, strict=False), first):
-            if not np.array_equal(mine, right):
-                self.off[step] = self._cause(step, mine, right)
+        for step, (used, right) in enumerate(zip(rows, wanted, strict=False), first):
+            if not np.array_equal(used, right):
+                self.off[step] = self._cause(step, used, right)
             if self.metrics is None or len(self.off) == 1:
-                self.metrics = compare(mine.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
-            self._last = mine
+                self.metrics = compare(used.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
+            self._last = used
 
-    def _cause(self, step: int, mine: Array, right: Array) -> Hypothesis:
+    def _cause(self, step: int, used: Array, right: Array) -> Hypothesis:
         """Why a step has other rows."""
-        if len(np.unique(mine)) < min(len(mine), len(np.unique(right))):
-            return Hypothesis("repeated-data", {"rows": self._repeated(mine)})
-        if np.array_equal(np.sort(mine), np.sort(right)):
+        if len(np.unique(used)) < min(len(used), len(np.unique(right))):
+            return Hypothesis("repeated-data", {"rows": self._repeated(used)})
+        if np.array_equal(np.sort(used), np.sort(right)):
             return Hypothesis("batch-order", {"rows": "those of the step in another order"})
-        if self._last is not None and np.array_equal(np.sort(mine), np.sort(self._last)):
+        if self._last is not None and np.array_equal(np.sort(used), np.sort(self._last)):
             return Hypothesis("repeated-data", {"rows": "those of the step before"})
-        others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(mine)).all(axis=1)) + 1
+        others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(used)).all(axis=1)) + 1
         if others.size:
             nearest = int(others[np.argmin(np.abs(others - step))])
             return Hypothesis("batch-order", {"rows": f"those of another step, {nearest - step:+d}"})
         return OF_NO_STEP
 
-    def _repeated(self, mine: Array) -> str:
+    def _repeated(self, used: Array) -> str:
         """Where the same rows are twice in a step."""
-        batches = np.split(mine, self.accumulation)
+        batches = np.split(used, self.accumulation)
         shards = [np.array_split(batch, self.ranks) for batch in batches]
         same = all(np.array_equal(np.sort(part), np.sort(parts[0])) for parts in shards for part in parts)
         return "every rank has the same rows" if same and self.ranks > 1 else "rows come more than once in a step"

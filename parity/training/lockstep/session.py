@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTraining:
     """What the participants share, and the files that hold it, as the message that a worker gets."""
 
     setting: Setting
@@ -51,7 +51,7 @@ def training_folder(run_dir: Path, index: int, case: CasePlan) -> Path:
     return run_dir / "training" / f"{index:04d}-{slug(case.id)}"
 
 
-def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
+def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
     """Draw the data set, its order and the first weights in the case's coarsest dtype, and store them in `folder`."""
     training: Training = case.params
     dtype = coarsest(case.dtypes)
@@ -63,7 +63,7 @@ def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
     weights = {p.name: str(folder / f"{i:03d}-{slug(p.name)}.npy") for i, p in enumerate(training.tensors)}
     for path, array in zip((*paths.values(), *weights.values()), (x, target, order, *tensors.values()), strict=True):
         np.save(path, array, allow_pickle=False)
-    return Drawn(Setting(x, target, order, tensors), {**paths, "tensors": weights})
+    return DrawnTraining(Setting(x, target, order, tensors), {**paths, "tensors": weights})
 
 
 def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
@@ -106,7 +106,7 @@ class TrainingSession:
     def __init__(
         self,
         case: CasePlan,
-        drawn: Drawn,
+        drawn: DrawnTraining,
         participants: Sequence[Role],
         workers: Workers,
         folder: Path,
