@@ -159,7 +159,7 @@ def test_without_time_for_causes_the_stage_is_known_and_the_cause_is_not(case: C
     assert divergence is not None
     assert divergence.stage == "update"
     assert not found.diagnoses
-    assert {row.backend: row.divergence and row.divergence["diagnosis"] for row in found.findings}["liar"] is None
+    assert {row.backend: row.parting and row.parting["diagnosis"] for row in found.findings}["liar"] is None
 
 
 def test_rows_of_results_json_are_read_back(case: CasePlan) -> None:
