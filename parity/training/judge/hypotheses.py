@@ -186,20 +186,8 @@ def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: StepRec
     return {n: earlier[n].astype(g.dtype) + (g if added else 0) if n in earlier else g for n, g in grads.items()}
 
 
-def clip_scopes(training: Training, _ranks: int) -> Hypotheses:
-    """Clipping over other tensors, or none at all."""
-    recipe = training.clip
-    if recipe is None:
-        return
-    for scope in ("tensor", "group", "global") if recipe.name == "norm" else ():
-        if scope != recipe.scope and not (scope == "group" and len(training.groups) == 1):
-            changes = Changes(clipping=Clipping(replace(recipe, scope=scope)))
-            yield Hypothesis("clip-per-tensor", {"scope": scope}, changes, told_by=CLIPS)
-    yield Hypothesis("clip-ignored", {}, Changes(clipping=Clipping(None)), told_by=CLIPS)
-
-
 def clip_variants(training: Training, _ranks: int) -> Hypotheses:
-    """The knobs of the op that clips."""
+    """Clipping over other tensors, or none at all, and the knobs of the op that clips."""
     recipe = training.clip
     if recipe is None:
         return
@@ -208,6 +196,12 @@ def clip_variants(training: Training, _ranks: int) -> Hypotheses:
     else:
         shapes = {p.name: p.shape for p in training.parameters}
         knobs = OPS["clip_grad_norm"].knobs(ClipGradNormParams(recipe.max_norm, recipe.norm_type), shapes)
+        # The only group is all parameters.
+        for scope in ("tensor", "group", "global") if len(training.groups) > 1 else ("tensor", "global"):
+            if scope != recipe.scope:
+                changes = Changes(clipping=Clipping(replace(recipe, scope=scope)))
+                yield Hypothesis("clip-per-tensor", {"scope": scope}, changes, told_by=CLIPS)
+    yield Hypothesis("clip-ignored", {}, Changes(clipping=Clipping(None)), told_by=CLIPS)
     for knob in knobs:
         if "scope" not in knob.arguments:
             yield variant(knob, Changes(clipping=Clipping(recipe, knob.arguments)))
@@ -352,7 +346,7 @@ HYPOTHESES: Mapping[str, Sequence[Source]] = {
     "forward": (layer_variants, rank_statistics),
     "loss": (loss_variants, loss_factors),
     "gradient": (first_rank, gradient_factors, earlier_gradients, loss_variants, layer_variants),
-    "clip": (clip_scopes, clip_variants),
+    "clip": (clip_variants,),
     "update": (update_variants, group_options, other_rates, update_factors, usual_numbers),
 }
 """Where the hypotheses of every stage that the oracle computes come from."""
