@@ -69,7 +69,7 @@ def measured(folder: Path, seeds: int) -> dict[str, Any]:
 def liar(cases: Mapping[str, CasePlan], row: tuple[Any, ...], seed: int) -> dict[str, Any]:
     """What was said of a planted fault."""
     case, lie, diagnosis, step, stage = row
-    parting = judged(cases[case], {"honest": SILENT, "liar": lie}, seed=seed).partings["liar"]
+    parting = judged(cases[case], {"honest": SILENT, "liar": lie}, seed=seed).divergences["liar"]
     said = None if parting is None else [parting.diagnosis, parting.step, parting.stage]
     return {"case": case, "seed": seed, "planted": [diagnosis, step, stage], "said": said}
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity import gate
+from parity.clients import CLIENTS, JudgedCase, client_of
 from parity.config.plan import ORACLE, BackendSpec, Plan
 from parity.engine import (
     BackendInfo,
@@ -51,11 +52,10 @@ from parity.reporting.results.results import (
     write_atomically,
 )
 from parity.reporting.results.resume import Finished, ResumeError, comparison, diagnosis, finished, key
-from parity.training.spec import TRAIN
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
-"""What is known is written down every four seconds, but for large results no more than a twentieth of the time."""
+"""Results are written every four seconds, but large ones in no more than a twentieth of the time."""
 
 
 class Observer(Protocol):
@@ -66,8 +66,8 @@ class Observer(Protocol):
 
 
 @dataclass
-class Ledger:
-    """What has been learnt so far in a run."""
+class RunState:
+    """All that is known so far in a run."""
 
     plan: Plan
     run_dir: Path
@@ -84,6 +84,7 @@ class Ledger:
     trainings: list[Row] = field(default_factory=list)
     judging_s: float = 0.0
     memory: Memory = field(default_factory=Memory)
+    judges: dict[str, CaseJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
     stored: dict[tuple[str, ...], Row] = field(default_factory=dict)
 
@@ -101,11 +102,19 @@ class Ledger:
         self.diagnoses += map(diagnosis, finished.diagnoses)
         self.stored = {key(row): row for row in finished.comparisons}
 
-    def row(self, found: Comparison) -> Row:
+    def take(self, judged: JudgedCase) -> None:
+        """A case that a client has run and judged."""
+        self.outcomes += map(record.outcome_row, judged.outcomes)
+        self.comparisons += judged.comparisons
+        self.diagnoses += judged.diagnoses
+        self.trainings += judged.rows
+        self.judging_s += judged.judge_seconds
+
+    def row(self, comparison: Comparison) -> Row:
         """A comparison's row; that of a resumed run as it stands."""
-        row = record.comparison_row(found)
+        row = record.comparison_row(comparison)
         stored = self.stored.get(key(row))
-        return row if stored is None else {**stored, "known": found.known}
+        return row if stored is None else {**stored, "known": comparison.known}
 
     def results(self, *, interrupted: bool = False) -> Results:
         """The results as they stand."""
@@ -116,7 +125,7 @@ class Ledger:
         code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
-        found = Results(
+        results = Results(
             run={**run, "fail_on": self.fail_on, **{name: round(value, 3) for name, value in seconds.items()}},
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
@@ -126,8 +135,8 @@ class Ledger:
             known=list(map(ledger_row, held.entries)),
             trainings=self.trainings,
         )
-        numbers = {**summarize(self.outcomes, rows), "cells": counts(cells(found))}
-        return replace(found, summary={**numbers, "exit_code": gate.INTERRUPTED if interrupted else code})
+        numbers = {**summarize(self.outcomes, rows), "cells": counts(cells(results))}
+        return replace(results, summary={**numbers, "exit_code": gate.INTERRUPTED if interrupted else code})
 
     def write(self, *, interrupted: bool = False) -> Results:
         """Write results.json and return what it holds."""
@@ -155,7 +164,7 @@ def run_and_show(
 
     from parity.reporting.console.progress import reporter_for
 
-    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op != TRAIN)
+    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
     with outputs.silenced():
         with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
             results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
@@ -166,8 +175,8 @@ def run_and_show(
                 print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
     written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
     if verbosity >= 0:
-        told = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
-        Console(stderr=True).print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
+        message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
+        Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
 
 
@@ -214,96 +223,89 @@ def run(
     """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    ledger = Ledger(plan, run_dir, command, options, fail_on)
+    state = RunState(plan, run_dir, command, options, fail_on)
     if resume:
-        ledger.resume(finished(plan, options, run_dir))
-    ledger.write(interrupted=True)
-    judges: dict[str, CaseJudge] = {}
-    done = {case.id for case in plan.cases if ledger.finished.holds(case)}
+        state.resume(finished(plan, options, run_dir))
+    state.write(interrupted=True)
+    done = {case.id for case in plan.cases if state.finished.holds(case)}
     try:
-        for _ in follow(ledger, execute(plan, options, run_dir, done), observer, judges):
-            # Whoever is killed writes no more: until the end, what is written is that of an interrupted run.
-            ledger.write(interrupted=True)
-        for _ in train(ledger, observer):
-            ledger.write(interrupted=True)
-        return ledger.write()
+        for _ in follow(state, execute(plan, options, run_dir, done), observer):
+            # Checkpoints are marked interrupted, so a killed run never reads as passed.
+            state.write(interrupted=True)
+        for _ in run_clients(state, observer):
+            state.write(interrupted=True)
+        return state.write()
     except KeyboardInterrupt:
-        judge_rest(ledger, judges)
-        return ledger.write(interrupted=True)
+        judge_rest(state)
+        return state.write(interrupted=True)
     except BaseException:
-        ledger.write(interrupted=True)
+        state.write(interrupted=True)
         raise
 
 
-def train(ledger: Ledger, observer: Observer) -> Iterator[None]:
-    """Run the trainings and take them in; yields after each."""
-    if all(case.op != TRAIN for case in ledger.plan.cases):
-        return
-    from parity.training.run import trainings
+def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
+    """Run the cases that are no ops and take them in; yields after each."""
 
     def observe(event: Event) -> None:
-        observer.on_event(event, take_in(ledger, event, {}))
+        observer.on_event(event, take_in(state, event))
 
-    done = ledger.finished.cells
-    found = trainings(ledger.plan, ledger.options, ledger.run_dir, observe, ledger.trainings, done)
-    with contextlib.closing(found):  # type: ignore[type-var]
-        for trained in found:
-            ledger.outcomes += map(record.outcome_row, trained.outcomes)
-            ledger.comparisons += trained.comparisons
-            ledger.diagnoses += trained.diagnoses
-            ledger.trainings += trained.rows
-            ledger.judging_s += trained.judge_seconds
-            observer.on_event(TrainingFinished(trained.case.id, trained.dtype), trained.comparisons)
-            yield
+    for kind in [kind for kind in CLIENTS if any(case.op == kind for case in state.plan.cases)]:
+        run_cases = client_of(kind).run
+        cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
+        with contextlib.closing(cases):  # type: ignore[type-var]
+            for judged in cases:
+                state.take(judged)
+                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), judged.comparisons)
+                yield
 
 
-def follow(ledger: Ledger, events: Iterator[Event], observer: Observer, judges: dict[str, CaseJudge]) -> Iterator[None]:
+def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iterator[None]:
     """Take in all events; yields whenever it is time to write down what is known."""
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
-            observer.on_event(event, take_in(ledger, event, judges))
-            if time.monotonic() > due and len(ledger.outcomes) > n_written:
-                began, n_written = time.monotonic(), len(ledger.outcomes)
+            observer.on_event(event, take_in(state, event))
+            if time.monotonic() > due and len(state.outcomes) > n_written:
+                began, n_written = time.monotonic(), len(state.outcomes)
                 yield
                 due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 
 
-def take_in(ledger: Ledger, event: Event, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
-    """What one event teaches; the comparisons of a case, once its last cell is finished."""
+def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
+    """Take in one event; the comparisons of a case, once its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
-        check_version(ledger, info)
-        ledger.backends[info.spec.name] = record.backend_row(info.spec, info)
-        keep_ops(ledger.run_dir, info.spec)
+        check_version(state, info)
+        state.backends[info.spec.name] = record.backend_row(info.spec, info)
+        keep_ops(state.run_dir, info.spec)
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
-        with timed(ledger):
+        with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
-        judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, ledger.plan.baseline, ledger.memory
+        state.judges[prepared.case.id] = CaseJudge(
+            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory
         )
-        ledger.folders[prepared.case.id] = prepared.folder.relative_to(ledger.run_dir)
+        state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
     elif isinstance(event, CellFinished):
-        return take_cell(ledger, event, judges)
+        return take_cell(state, event)
     return ()
 
 
-def check_version(ledger: Ledger, info: BackendInfo) -> None:
+def check_version(state: RunState, info: BackendInfo) -> None:
     """Raise ResumeError where a run that goes on would mix two releases of a framework."""
-    earlier = ledger.finished.backends.get(info.spec.name, {}).get("version", info.version)
+    earlier = state.finished.backends.get(info.spec.name, {}).get("version", info.version)
     if earlier != info.version:
         raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier} and is {info.version} now")
 
 
-def take_cell(ledger: Ledger, event: CellFinished, judges: dict[str, CaseJudge]) -> Sequence[Comparison]:
+def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
     """A finished cell; its outputs are kept until the last cell of the case is in."""
     case_id = event.prepared.case.id
-    ledger.outcomes += map(record.outcome_row, event.outcomes)
-    with timed(ledger):
+    state.outcomes += map(record.outcome_row, event.outcomes)
+    with timed(state):
         kept = event.outcomes if event.last_of_case else [copied(outcome) for outcome in event.outcomes]
-        judges[case_id].take(event.dtype, kept)
-    return judge(ledger, judges.pop(case_id)) if event.last_of_case else ()
+        state.judges[case_id].take(event.dtype, kept)
+    return judge(state, state.judges.pop(case_id)) if event.last_of_case else ()
 
 
 def copied(outcome: CellOutcome) -> CellOutcome:
@@ -312,36 +314,36 @@ def copied(outcome: CellOutcome) -> CellOutcome:
     return replace(outcome, outputs=outputs)
 
 
-def judge(ledger: Ledger, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
+def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
     """The comparisons of a case, with its tensors kept where it fails."""
-    with timed(ledger):
+    with timed(state):
         judged = case.judged(diagnose=diagnose)
-    ledger.comparisons += judged.comparisons
-    ledger.diagnoses += judged.diagnoses
-    folder = ledger.run_dir / ledger.folders[case.case.id]
+    state.comparisons += judged.comparisons
+    state.diagnoses += judged.diagnoses
+    folder = state.run_dir / state.folders[case.case.id]
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         if wanted:
-            sides = side_folders(spec.name for spec in ledger.plan.backends)
-            keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, sides)
+            folders = side_folders(spec.name for spec in state.plan.backends)
+            keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, folders)
     return judged.comparisons
 
 
-def judge_rest(ledger: Ledger, judges: Mapping[str, CaseJudge]) -> None:
+def judge_rest(state: RunState) -> None:
     """Judge the cases of which some cells are in, after an interrupt: without diagnoses, which may take long."""
-    for case in judges.values():
+    for case in state.judges.values():
         if case.cells:
-            judge(ledger, case, diagnose=False)
+            judge(state, case, diagnose=False)
 
 
 @contextlib.contextmanager
-def timed(ledger: Ledger) -> Iterator[None]:
+def timed(state: RunState) -> Iterator[None]:
     """Adds to the judge's share of the run's time."""
     began = time.monotonic()
     try:
         yield
     finally:
-        ledger.judging_s += time.monotonic() - began
+        state.judging_s += time.monotonic() - began
 
 
 def keep_ops(run_dir: Path, spec: BackendSpec) -> None:
@@ -357,14 +359,14 @@ def keep_tensors(
     oracle: Mapping[str, Any],
     outcomes: Mapping[str, CellOutcome],
     tensors: Collection[str],
-    sides: Mapping[str, str],
+    folders: Mapping[str, str],
 ) -> None:
-    """Store what every backend and the oracle gave for `tensors` of a cell; `sides` has a folder's name for each."""
+    """Store what every backend and the oracle gave for `tensors` of a cell; `folders` has a name for each."""
     given: dict[str, Mapping[str, Any]] = {ORACLE: {n: values.astype(np.float64) for n, values in oracle.items()}}
     given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}
     for name, outputs in given.items():
-        side = folder / sides[name]
-        side.mkdir(parents=True, exist_ok=True)
+        own = folder / folders[name]
+        own.mkdir(parents=True, exist_ok=True)
         for tensor in outputs.keys() & tensors:
             if outputs[tensor] is not None:
-                np.save(side / file_name(tensor), outputs[tensor], allow_pickle=False)
+                np.save(own / file_name(tensor), outputs[tensor], allow_pickle=False)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from parity.clients import CLIENTS
 from parity.config.plan import CasePlan, Plan
 from parity.engine.backend import (
     Announced,
@@ -29,8 +30,6 @@ from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
-from parity.training.lockstep.session import TrainingAdvanced, TrainingFinished
-from parity.training.spec import TRAIN
 
 MIN_CELLS_AHEAD = 64
 MAX_CELLS_AHEAD = 1024
@@ -65,19 +64,42 @@ class Idle:
     """Nothing has happened for a second."""
 
 
+@dataclass(frozen=True)
+class TrainingAdvanced:
+    """All participants have taken `step` steps of `steps`; `loss` is the baseline's last one.
+
+    `parted` are the steps at which curves left what rounding explains, by backend.
+    """
+
+    case: str
+    dtype: str
+    step: int
+    steps: int
+    loss: float
+    parted: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TrainingFinished:
+    """A training was run and judged in one dtype."""
+
+    case: str
+    dtype: str
+
+
 Event = (
     Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced | TrainingAdvanced | TrainingFinished
 )
 
 
 def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str] = ()) -> Iterator[Event]:
-    """Run the cells of the plan, without its trainings and the cases (ids) that are `done`.
+    """Run the cells of the plan, without the cases of clients and those (ids) that are `done`.
 
     Closing the iterator, or an exception in its consumer, ends every worker.
     """
     with_tensors = run_dir / "tensors"
     with_tensors.mkdir(parents=True, exist_ok=True)
-    cases = [(i, case) for i, case in enumerate(plan.cases) if case.op != TRAIN and case.id not in done]
+    cases = [(i, case) for i, case in enumerate(plan.cases) if case.op not in CLIENTS and case.id not in done]
     if not cases:
         return
     crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))

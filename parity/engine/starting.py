@@ -7,23 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity import environments
+from parity.clients import CLIENTS, client_of
 from parity.config.plan import BackendSpec, CasePlan
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.outcome import Outcome
-from parity.training.spec import TRAIN
 
 PROTOCOL = 1
 START_TIMEOUT_S = 300.0
-
-
-TRAINING_OPS = (
-    *("linear", "embedding", "layer_norm", "batch_norm", "conv2d", "avg_pool2d", "scaled_dot_product_attention"),
-    *("relu", "gelu", "tanh", "silu", "sigmoid", "cross_entropy", "mse_loss"),
-    *("sgd", "adam", "adamw", "lamb", "rmsprop", "adagrad", "clip_grad_norm", "clip_grad_value", "learning_rate"),
-    *("batch", "zero_grad", "scale_loss", "shard"),
-)
-"""What a user's file may replace in a training."""
 
 
 class BackendError(Exception):
@@ -64,7 +55,8 @@ class BackendInfo:
 
 def replaceable(cases: Iterable[CasePlan]) -> list[str]:
     """The functions that a user's file may replace in a run of these cases."""
-    return sorted({name for case in cases for name in (TRAINING_OPS if case.op == TRAIN else (case.op,))})
+    kinds = {case.op for case in cases}
+    return sorted({name for kind in kinds for name in (client_of(kind).replaceable if kind in CLIENTS else (kind,))})
 
 
 def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], None]) -> environments.Interpreter:

@@ -13,7 +13,7 @@ import numpy as np
 from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Source
 from parity.engine import EngineOptions
 from parity.engine.logs import RunLog
-from parity.training.lockstep.session import Drawn, draw
+from parity.training.lockstep.session import DrawnTraining, draw
 from parity.training.lockstep.workers import Reply, Worker, Workers
 from parity.training.spec import Training, message
 
@@ -73,7 +73,7 @@ class Desk:
         assert reply["outcome"] == "ok", reply
 
 
-def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32",)) -> Drawn:
+def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32",)) -> DrawnTraining:
     """What everybody shares, in files."""
     case = CasePlan("case", "train", training, dtypes, (), DEFAULT_TOLERANCES, Source("case.yaml", 1))
     return draw(case, 0, folder / "tensors")

@@ -12,9 +12,10 @@ from parity.cases.draw import TensorPlan, generator
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE
 from parity.config import load_plan
 from parity.config.plan import BackendSpec, CasePlan
-from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
+from parity.outcome import CellOutcome, Outcome
 from parity.training import data
 from parity.training.judge.judge import JudgedTraining, TrainingJudge
+from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, stepped
 
@@ -57,12 +58,12 @@ HONEST = Lie()
 class Run:
     """One backend: A's steps in a dtype, with a lie."""
 
-    def __init__(self, training: Training, dtype: str, setting: Setting, lie: Lie = HONEST, moved: int = 0) -> None:
+    def __init__(self, training: Training, dtype: str, setting: Setting, lie: Lie = HONEST, seed: int = 0) -> None:
         self.training, self.dtype, self.setting, self.lie = training, dtype, setting, lie
         names = {p.name for p in training.parameters}
         values = {n: np.asarray(v, dtype) for n, v in setting.tensors.items()}
-        if moved:
-            rng = generator(moved, "moved")
+        if seed:
+            rng = generator(seed, "moved")
             values = {
                 n: np.nextafter(v, rng.choice((-np.inf, np.inf), v.shape).astype(v.dtype)) for n, v in values.items()
             }
@@ -136,32 +137,25 @@ def setting_of(case: CasePlan, seed: int = 0) -> Setting:
     return Setting(x, target, order, tensors)
 
 
-TOLD: dict[tuple[str, str, str, int], dict[str, Curves]] = {}
+REFERENCE_RUNS: dict[tuple[str, str, str, int], dict[str, Curves]] = {}
 
 
-def told(case: CasePlan, dtype: str, seed: int) -> dict[str, Curves]:
-    """All steps of the unmoved run, the members and the oracle's own run; made once."""
+def reference_runs(case: CasePlan, dtype: str, seed: int) -> dict[str, Curves]:
+    """All steps of the unperturbed run, the members and the oracle's own run; made once."""
     key = (case.source.file, case.id, dtype, seed)
-    if key not in TOLD:
-        TOLD[key] = ensemble(case.params, dtype, setting_of(case, seed))
-    return TOLD[key]
+    if key not in REFERENCE_RUNS:
+        REFERENCE_RUNS[key] = ensemble(case.params, dtype, setting_of(case, seed))
+    return REFERENCE_RUNS[key]
 
 
 def ensemble(training: Training, dtype: str, setting: Setting) -> dict[str, Curves]:
     narrow = lies(StepChanges(update=Update(narrow=dtype)))
     runs = {"~0": Run(training, dtype, setting), "oracle": Run(training, WIDE[dtype], setting)}
-    runs |= {name: Run(training, dtype, setting, narrow, moved=i + 1) for i, name in enumerate(MEMBERS)}
+    runs |= {name: Run(training, dtype, setting, narrow, seed=i + 1) for i, name in enumerate(MEMBERS)}
     return {name: run.advance(training.steps) for name, run in runs.items()}
 
 
 WIDE = {"float32": "float64", "float64": "longdouble"}
-
-
-def cut(curves: Curves, done: int, count: int) -> Curves:
-    """Some steps of a run."""
-    part = slice(done, done + count)
-    shown = {name: getattr(curves, name)[part] for name in ("loss", "grad_norm", "lr", "rows", "norms", "sketches")}
-    return replace(curves, first=done + 1, **shown)
 
 
 def judge_of(
@@ -175,7 +169,9 @@ def judge_of(
     done = 0
     while done < training.steps:
         count = min(CHUNK, training.steps - done)
-        others = {name: cut(curves, done, count) for name, curves in told(case, dtype, seed).items()}
+        others = {
+            name: curves.between(done, done + count) for name, curves in reference_runs(case, dtype, seed).items()
+        }
         wanted = judge.observe({**others, **{name: run.advance(count) for name, run in runs.items()}})
         for name, steps in wanted.items():
             for step in steps:

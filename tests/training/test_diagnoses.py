@@ -171,9 +171,9 @@ SILENT = Lie(hidden=("output", "loss", "grad.", "clipped.", "norm", "param.", "s
 """Tells the truth by its curves only, which takes the judge less time."""
 
 
-def parting(found: JudgedTraining, side: str) -> tuple[str, int, str | None] | None:
-    told = found.partings[side]
-    return None if told is None else (told.diagnosis, told.step, told.stage)
+def divergence(judged: JudgedTraining, backend: str) -> tuple[str, int, str | None] | None:
+    first = judged.divergences[backend]
+    return None if first is None else (first.diagnosis, first.step, first.stage)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_liar_is_named_with_step_and_stage(
     case: str, lie: Lie, diagnosis: str, step: int, stage: str, cases: dict[str, CasePlan]
 ) -> None:
     found = judged(cases[case], {"honest": SILENT, "liar": lie})
-    assert parting(found, "liar") == (diagnosis, step, stage), [(d.id, dict(d.evidence)) for d in found.diagnoses]
-    assert parting(found, "honest") is None
+    assert divergence(found, "liar") == (diagnosis, step, stage), [(d.id, dict(d.evidence)) for d in found.diagnoses]
+    assert divergence(found, "honest") is None
     assert [d.id for d in found.diagnoses] == [diagnosis], "one cause and none of its consequences"
     assert all(d.explained for d in found.diagnoses)
 
@@ -198,7 +198,7 @@ def test_who_sums_in_another_order_raises_no_alarm(
     case: str, dtype: str, seed: int, cases: dict[str, CasePlan]
 ) -> None:
     found = judged(cases[case], {"pairs": HONEST, "sequence": Lie(other=True)}, dtype, seed)
-    assert found.partings == {"pairs": None, "sequence": None}
+    assert found.divergences == {"pairs": None, "sequence": None}
     assert not found.diagnoses
     assert all(c.verdict.passes for c in found.comparisons)
 
@@ -218,9 +218,9 @@ def test_two_faults_of_one_stage_are_found_together(cases: dict[str, CasePlan]) 
 
 def test_attributes_in_float32_are_rounding_in_float32_and_have_a_name_in_float64(cases: dict[str, CasePlan]) -> None:
     lie = lies(StepChanges(update=Update({"powers_dtype": "float32"}, narrow="float32")))
-    assert parting(judged(cases["groups"], {"honest": HONEST, "narrow": lie}), "narrow") is None
+    assert divergence(judged(cases["groups"], {"honest": HONEST, "narrow": lie}), "narrow") is None
     found = judged(cases["groups"], {"honest": HONEST, "narrow": lie}, "float64")
-    assert parting(found, "narrow") == ("attribute-precision", 1, "update")
+    assert divergence(found, "narrow") == ("attribute-precision", 1, "update")
     assert {c.verdict.value for c in found.comparisons if c.verdict.fails} == {"degraded"}
 
 
@@ -238,10 +238,10 @@ def test_what_a_mode_does_not_show_is_told_from_the_update(
 ) -> None:
     hidden = ("grad.", "clipped.", "norm", "output")
     found = judged(cases[case], {"honest": replace(HONEST, hidden=hidden), "liar": replace(lie, hidden=hidden)})
-    assert parting(found, "honest") is None
-    told = parting(found, "liar")
-    assert told is not None
-    assert (told[0], told[2]) == (diagnosis, "update")
+    assert divergence(found, "honest") is None
+    named = divergence(found, "liar")
+    assert named is not None
+    assert (named[0], named[2]) == (diagnosis, "update")
 
 
 def test_a_step_that_is_wrong_once_is_named_as_such(cases: dict[str, CasePlan]) -> None:
@@ -252,7 +252,7 @@ def test_a_step_that_is_wrong_once_is_named_as_such(cases: dict[str, CasePlan]) 
 def test_what_no_hypothesis_explains_is_said_to_be_unexplained(cases: dict[str, CasePlan]) -> None:
     lie = lies(StepChanges(update=Update(rate=lambda step, _group, lr: lr * (1 + 0.1 * step))))
     found = judged(cases["groups"], {"honest": HONEST, "liar": lie})
-    assert parting(found, "liar") == ("unexplained", 2, "update")
+    assert divergence(found, "liar") == ("unexplained", 2, "update")
     assert not found.diagnoses[0].explained
     assert found.diagnoses[0].evidence["tried"] > 10
 

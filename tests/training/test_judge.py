@@ -11,19 +11,31 @@ import pytest
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.verdict import Verdict
-from parity.outcome import CellOutcome, Curves, Outcome
+from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.record import training_row
-from parity.training.judge.curves import CurveJudge, Runs
-from parity.training.judge.curves import Side as Curve
-from parity.training.judge.findings import Parting, kind_of
-from parity.training.judge.oracle import NOTHING, Probe, StepOracle, UnknownError
+from parity.training.judge.curves import CurveJudge, CurveRatios
+from parity.training.judge.findings import FirstDivergence, kind_of, listed
+from parity.training.judge.measured import measure
+from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
-from parity.training.judge.recorded import Rates, Rows, listed
-from parity.training.judge.stages import measure
+from parity.training.judge.recorded import Rates, Rows
+from parity.training.records import Curves, Ensemble
 from parity.training.report.rows import training as read_row
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, rates
-from tests.training.runs import HONEST, MEMBERS, WIDE, Lie, Run, judge_of, judged, lies, planned, setting_of, told
+from tests.training.runs import (
+    HONEST,
+    MEMBERS,
+    WIDE,
+    Lie,
+    Run,
+    judge_of,
+    judged,
+    lies,
+    planned,
+    reference_runs,
+    setting_of,
+)
 
 TEXT = """
   - id: small
@@ -55,16 +67,16 @@ NOTHING_SHOWN = ("output", "loss", "grad.", "clipped.", "norm", "param.", "state
 def test_a_fault_between_the_planned_probes_is_found_where_the_curve_parts(case: CasePlan) -> None:
     assert 7 not in planned_steps(case.params)
     found = judged(case, {"honest": HONEST, "liar": late(7, SKIPPED)})
-    parting = found.partings["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage, parting.diagnosis) == (7, "update", "nesterov-form")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, "update", "nesterov-form")
 
 
 def test_a_curve_that_no_probe_explains_has_no_stage(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": replace(late(7, SKIPPED), hidden=NOTHING_SHOWN)})
-    parting = found.partings["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage, parting.diagnosis) == (7, None, "unexplained")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, None, "unexplained")
     [diagnosis] = found.diagnoses
     assert diagnosis.evidence["stage"] is None
     assert "no stage of the 0 steps probed" in diagnosis.evidence["where"]
@@ -72,7 +84,7 @@ def test_a_curve_that_no_probe_explains_has_no_stage(case: CasePlan) -> None:
 
 def test_a_baseline_that_is_off_is_the_culprit_and_the_others_do_not_part(case: CasePlan) -> None:
     found = judged(case, {"liar": WRONG, "honest": HONEST})
-    assert found.partings["honest"] is None
+    assert found.divergences["honest"] is None
     failing = [c for c in found.comparisons if c.verdict.fails and c.actual == "honest"]
     assert failing
     assert {c.culprit for c in failing} == {("liar",)}
@@ -119,9 +131,9 @@ def test_a_tolerance_that_is_configured_counts_for_the_curves(tmp_path: Path) ->
 
 def test_nan_on_one_side_is_not_finite_from_its_step_on(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": late(5, StepChanges(update=Update(factor=float("nan"))))})
-    parting = found.partings["liar"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (5, "update")
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (5, "update")
     verdicts = {c.tensor: c.verdict for c in found.comparisons if c.expected == "honest"}
     assert verdicts["loss"] is Verdict.NONFINITE
     assert verdicts["param"] is Verdict.NONFINITE
@@ -143,9 +155,9 @@ def test_who_did_not_come_to_the_end_is_not_compared_and_still_diagnosed(case: C
 def test_without_time_for_causes_the_stage_is_known_and_the_cause_is_not(case: CasePlan) -> None:
     judge = judge_of(case, {"honest": HONEST, "liar": WRONG})
     found = judge.judged({}, diagnose=False)
-    parting = found.partings["liar"]
-    assert parting is not None
-    assert parting.stage == "update"
+    divergence = found.divergences["liar"]
+    assert divergence is not None
+    assert divergence.stage == "update"
     assert not found.diagnoses
     assert {row.backend: row.parting and row.parting["diagnosis"] for row in found.findings}["liar"] is None
 
@@ -169,7 +181,7 @@ def test_probes_are_the_first_steps_the_turns_of_the_schedule_and_some_spread(ca
     assert {1, 2, 3, 4, 5, 1000} <= set(steps)
     assert 6 <= len(steps) <= 9
     assert planned_steps(replace(case.params, steps=1)) == (1,)
-    assert planned_steps(long, n_sides=10**7) == (1, 2)
+    assert planned_steps(long, n_backends=10**7) == (1, 2)
     assert around(1, 10) == (1, 2)
     assert around(10, 10) == (9, 10)
 
@@ -177,13 +189,13 @@ def test_probes_are_the_first_steps_the_turns_of_the_schedule_and_some_spread(ca
 def test_the_steps_around_a_parting_are_wanted_of_both_sides(case: CasePlan) -> None:
     judge = judge_of(case, {"honest": HONEST, "liar": late(7, SKIPPED)})
     assert judge.parted == {"liar": 7}
-    for side in judge.sides.values():
+    for side in judge.backends.values():
         assert {6, 7, 8} <= set(side.probes)
 
 
 def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "drifting": Lie(jump=(7, 1e-3))})
-    assert found.partings == {"honest": None, "drifting": None}
+    assert found.divergences == {"honest": None, "drifting": None}
     curves = {c.tensor: c for c in found.comparisons if c.expected == "honest"}
     assert curves["loss"].verdict is Verdict.CLOSE
     assert curves["loss"].suspect
@@ -193,33 +205,32 @@ def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case:
 
 def test_a_fault_in_a_drift_is_found(case: CasePlan) -> None:
     lie = Lie(jump=(4, 1e-4), changes=lambda step: SKIPPED if step == 7 else StepChanges())
-    parting = judged(case, {"honest": HONEST, "drifting": lie}).partings["drifting"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (7, "update")
+    divergence = judged(case, {"honest": HONEST, "drifting": lie}).divergences["drifting"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (7, "update")
 
 
 def test_what_grows_by_and_by_is_no_drift() -> None:
-    once, slowly = Curve(), Curve()
-    once.ratio["param"] = [0.3, 0.4, 0.3, 12.0, 20.0, 90.0, 80.0, 700.0]
-    slowly.ratio["param"] = [1.0, 2.0, 4.0, 6.0, 8.5, 11.0]
+    once = CurveRatios(param=[0.3, 0.4, 0.3, 12.0, 20.0, 90.0, 80.0, 700.0])
+    slowly = CurveRatios(param=[1.0, 2.0, 4.0, 6.0, 8.5, 11.0])
     assert once.jumped()
-    assert once.crossings() == [4, 6, 8]
+    assert once.crossings() == {4, 6, 8}
     assert not slowly.jumped()
-    assert not Curve(ratio={"param": [50.0, 60.0]}).jumped()
-    assert Curve(ratio={"loss": [0.0, 9.0, float("inf")]}).crossings() == [2, 3]
+    assert not CurveRatios(param=[50.0, 60.0]).jumped()
+    assert CurveRatios(loss=[0.0, 9.0, float("inf")]).crossings() == {2, 3}
 
 
 def test_a_rate_that_is_nan_is_outside(case: CasePlan) -> None:
     right = Rates(case.params, "float32")
     right.take(rates_of(case.params, 6))
-    assert right.told is None
+    assert right.fault is None
     broken = Rates(case.params, "float32")
     values = rates_of(case.params, 6)
     values[4] = np.nan
     broken.take(values)
-    told = broken.told
-    assert told is not None
-    assert told.steps == (5,)
+    fault = broken.fault
+    assert fault is not None
+    assert fault.steps == (5,)
 
 
 def rates_of(training: Training, n: int) -> np.ndarray:
@@ -229,7 +240,7 @@ def rates_of(training: Training, n: int) -> np.ndarray:
 
 def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "approximate": Lie(noise=3e-6)})
-    assert found.partings["approximate"] is None
+    assert found.divergences["approximate"] is None
     [stage] = [c for c in found.comparisons if (c.actual, c.tensor) == ("approximate", "stage.forward")]
     assert stage.verdict is Verdict.CLOSE
     assert stage.suspect
@@ -239,9 +250,9 @@ def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePl
 
 def test_more_noise_than_that_is_a_parting(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "noisy": Lie(noise=1e-4)})
-    parting = found.partings["noisy"]
-    assert parting is not None
-    assert (parting.step, parting.stage) == (1, "forward")
+    divergence = found.divergences["noisy"]
+    assert divergence is not None
+    assert (divergence.step, divergence.stage) == (1, "forward")
     assert any(c.verdict.fails for c in found.comparisons if c.actual == "noisy")
 
 
@@ -251,12 +262,12 @@ def test_a_record_whose_tensors_do_not_fit_is_outside(case: CasePlan) -> None:
     record = run.one()
     wrong = {n: v[:2] if n == "param.linear0.weight" else v for n, v in record.before.items()}
     oracle = StepOracle(case.id, case.params, "float32", setting, np.float64)
-    found = measure(oracle, "gradient", Probe(replace(record, before=wrong)))
+    found = measure(oracle, "gradient", replace(record, before=wrong))
     assert found is not None
     assert found.outside
     lacking = {n: v for n, v in record.before.items() if n != "param.linear0.weight"}
     with pytest.raises(UnknownError):
-        oracle.answer("gradient", Probe(replace(record, before=lacking)), NOTHING)
+        oracle.answer("gradient", replace(record, before=lacking), NOTHING)
 
 
 def test_a_tensor_that_is_missing_among_its_kind_is_outside(case: CasePlan) -> None:
@@ -266,7 +277,7 @@ def test_a_tensor_that_is_missing_among_its_kind_is_outside(case: CasePlan) -> N
     found = measure(
         StepOracle(case.id, case.params, "float32", setting, np.float64),
         "gradient",
-        Probe(replace(record, tensors=tensors)),
+        replace(record, tensors=tensors),
     )
     assert found is not None
     assert found.tensor == "grad.linear0.weight"
@@ -288,7 +299,7 @@ def curves_of(values: np.ndarray, tensor: np.ndarray) -> Curves:
 
 
 def curve_judge(case: CasePlan) -> CurveJudge:
-    return CurveJudge(case.params, "float32", Runs("a", "a", ("~1",), None))
+    return CurveJudge(case.params, "float32", "a", Ensemble("a", "a", ("~1",)))
 
 
 def test_curves_are_measured_in_envelopes_that_never_shrink(case: CasePlan) -> None:
@@ -297,20 +308,20 @@ def test_curves_are_measured_in_envelopes_that_never_shrink(case: CasePlan) -> N
     moved = np.array([1.0, 1.001, 1.0, 1.0])
     off = np.array([1.0, 1.0, 1.004, 1.02])
     judge.take({"a": curves_of(one, one), "~1": curves_of(moved, moved), "b": curves_of(off, off)})
-    ratio = judge.sides["b"].ratio["loss"]
+    ratio = judge.runs["b"].ratio["loss"]
     assert ratio[2:] == pytest.approx([4.0, 20.0])
-    assert judge.sides["b"].parting() == (4, "loss", pytest.approx(20.0))
+    assert judge.runs["b"].ratio.first_outside() == (4, "loss", pytest.approx(20.0))
     later = curves_of(one, one)
     judge.take({"a": later, "~1": later, "b": curves_of(one * 1.004, one)})
-    assert judge.sides["b"].ratio["loss"][-1] == pytest.approx(4.0)
+    assert judge.runs["b"].ratio["loss"][-1] == pytest.approx(4.0)
 
 
 def test_a_tensor_of_noise_says_nothing(case: CasePlan) -> None:
     judge = curve_judge(case)
     one = np.ones(2)
     judge.take({"a": curves_of(one, one), "~1": curves_of(one, 2 * one), "b": curves_of(one, 50 * one)})
-    assert np.isnan(judge.sides["b"].ratio["param"]).all()
-    assert judge.sides["b"].parting() is None
+    assert np.isnan(judge.runs["b"].ratio["param"]).all()
+    assert judge.runs["b"].ratio.first_outside() is None
 
 
 def test_a_gradient_norm_that_is_not_shown_is_not_compared(case: CasePlan) -> None:
@@ -318,8 +329,8 @@ def test_a_gradient_norm_that_is_not_shown_is_not_compared(case: CasePlan) -> No
     one = np.ones(2)
     shown = curves_of(one, one)
     judge.take({"a": shown, "~1": shown, "b": replace(shown, grad_norm=np.full(2, np.nan))})
-    assert judge.sides["b"].worst("grad_norm") is None
-    assert judge.sides["b"].worst("loss") == 0.0
+    assert judge.runs["b"].ratio.worst("grad_norm") is None
+    assert judge.runs["b"].ratio.worst("loss") == 0.0
 
 
 def test_a_loss_that_is_not_finite_on_one_side_is_infinitely_far(case: CasePlan) -> None:
@@ -327,7 +338,7 @@ def test_a_loss_that_is_not_finite_on_one_side_is_infinitely_far(case: CasePlan)
     one = np.ones(2)
     shown = curves_of(one, one)
     judge.take({"a": shown, "~1": shown, "b": replace(shown, loss=np.array([1.0, np.nan]))})
-    assert judge.sides["b"].parting() == (2, "loss", np.inf)
+    assert judge.runs["b"].ratio.first_outside() == (2, "loss", np.inf)
 
 
 def test_rows_of_no_step_are_off_without_a_cause() -> None:
@@ -335,27 +346,25 @@ def test_rows_of_no_step_are_off_without_a_cause() -> None:
     rows = Rows(order)
     rows.take(1, np.array([[0, 1, 2, 3], [4, 5, 6, 11], [8, 9, 10, 11]]))
     assert list(rows.off) == [2]
-    assert rows.told is not None
-    assert rows.told.hypothesis is None
+    assert rows.fault is not None
+    assert rows.fault.best is None
     ahead = Rows(order)
     ahead.take(1, order[[1, 2]])
-    assert ahead.told is not None
-    assert ahead.told.hypothesis is not None
-    assert ahead.told.hypothesis.parameters == {"rows": "those of another step, +1"}
+    assert ahead.fault is not None
+    assert ahead.fault.causes[0].parameters == {"rows": "those of another step, +1"}
 
 
 def test_rates_may_be_off_by_a_rounding_and_not_by_more(case: CasePlan) -> None:
     rates = Rates(case.params, "float32")
     rates.take(np.array([[0.1], [np.float32(0.1)], [0.1 * (1 + 1e-7)]]))
-    assert rates.told is None
+    assert rates.fault is None
     rates.take(np.array([[0.1 * (1 + 1e-5)]]))
-    assert rates.told is not None
-    assert rates.told.steps == (4,)
+    assert rates.fault is not None
+    assert rates.fault.steps == (4,)
     narrow = Rates(case.params, "float64")
     narrow.take(np.full((3, 1), np.float64(np.float32(0.1))))
-    assert narrow.told is not None
-    assert narrow.told.hypothesis is not None
-    assert narrow.told.hypothesis.id == "attribute-precision"
+    assert narrow.fault is not None
+    assert narrow.fault.causes[0].id == "attribute-precision"
 
 
 @pytest.mark.parametrize(
@@ -373,8 +382,8 @@ def test_rates_may_be_off_by_a_rounding_and_not_by_more(case: CasePlan) -> None:
 def test_what_no_cause_explains_is_judged_by_the_other_dtype(
     ratio: float, dtype: str, others: dict[str, float | None], kind: str
 ) -> None:
-    elsewhere = {d: None if r is None else Parting(1, "update", "param.x", r) for d, r in others.items()}
-    assert kind_of(Parting(1, "update", "param.x", ratio), dtype, elsewhere) == kind
+    elsewhere = {d: None if r is None else FirstDivergence(1, "update", "param.x", r) for d, r in others.items()}
+    assert kind_of(FirstDivergence(1, "update", "param.x", ratio), dtype, elsewhere) == kind
 
 
 def test_steps_are_listed_as_people_do() -> None:
@@ -383,7 +392,7 @@ def test_steps_are_listed_as_people_do() -> None:
 
 
 def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:
-    runs = told(case, "float32", 0)
+    runs = reference_runs(case, "float32", 0)
     assert set(runs) == {"~0", ORACLE, *MEMBERS}
     assert WIDE["float32"] == "float64"
     assert {run.n_steps for run in runs.values()} == {10}
@@ -392,9 +401,9 @@ def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:
 def test_float64_is_judged_by_float64_where_longdouble_takes_too_long(
     case: CasePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert judge_of(case, {"honest": HONEST}, "float64").sides["honest"].oracle.wide == np.longdouble
+    assert judge_of(case, {"honest": HONEST}, "float64").backends["honest"].oracle.wide == np.longdouble
     monkeypatch.setattr("parity.training.judge.judge.SLOW_S", 0.0)
     found = judged(case, {"honest": HONEST, "liar": WRONG}, "float64")
-    assert found.partings["honest"] is None
+    assert found.divergences["honest"] is None
     assert [d.id for d in found.diagnoses] == ["nesterov-form"]
     assert "longdouble would take too long" in found.diagnoses[0].evidence["oracle"]

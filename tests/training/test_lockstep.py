@@ -18,9 +18,9 @@ from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, 
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
 from parity.outcome import Outcome
-from parity.training.lockstep.curves import PARTS
 from parity.training.lockstep.session import TrainingSession, chunk_ends, draw, roles
 from parity.training.lockstep.workers import Workers
+from parity.training.records import CURVES_AXES
 from parity.training.spec import Data, Group, Layer, Parameter, Training
 from tests.conftest import FAKES
 
@@ -82,12 +82,12 @@ def test_everybody_takes_every_step(tmp_path, monkeypatch):
             curves = found.advance(last)
             assert {one.first + one.n_steps - 1 for one in curves.values()} == {last}
         assert set(curves) == {"b0", "b1", "~1", "~2"}
-        loss = {name: found.shown(name).loss for name in curves}
+        loss = {name: found.participants[name].shown.loss for name in curves}
         assert {len(values) for values in loss.values()} == {12}
         np.testing.assert_array_equal(loss["b0"], loss["b1"])
         assert (loss["~1"] != loss["b0"]).any()
         order = np.load(tmp_path / "tensors" / "order.npy")
-        np.testing.assert_array_equal(found.shown("b1").rows, order)
+        np.testing.assert_array_equal(found.participants["b1"].shown.rows, order)
         [(name, record)] = found.records({"b1": (12,)})
         assert name == "b1"
         np.testing.assert_allclose(record.tensors["param.a.weight"], 0.9 * record.before["param.a.weight"], rtol=1e-6)
@@ -113,10 +113,10 @@ def test_who_fails_drops_out_and_the_others_go_on(mode, outcome, said, steps, tm
         told = found.outcomes
         assert told["b1"].outcome is outcome
         assert said in told["b1"].message
-        shown = found.shown("b1")
+        shown = found.participants["b1"].shown
         assert (shown.n_steps if shown is not None else 0) == steps
         assert {told[name].outcome for name in ("b0", "~1", "~2")} == {Outcome.OK}
-        assert found.shown("b0").n_steps == 12
+        assert found.participants["b0"].shown.n_steps == 12
         assert found.going
     assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -133,13 +133,13 @@ def test_a_session_goes_on_from_its_checkpoint(mode, tmp_path, monkeypatch):
                 found.advance(last)
                 records[last] = dict(found.records({"b1": (last,)}))["b1"]
             found.save()
-            return found.shown("b1"), records
+            return found.participants["b1"].shown, records
 
     run(ends[:3])
     resumed, records = run(ends)
     shutil.rmtree(tmp_path / "checkpoint")
     whole, expected = run(ends)
-    for part in PARTS:
+    for part in CURVES_AXES:
         np.testing.assert_array_equal(getattr(resumed, part), getattr(whole, part))
     assert list(records) == list(expected) == ends
     for last in ends:

@@ -45,14 +45,20 @@ def batch(step, rows):
         raise RuntimeError("no more data")
     return rows
 """
-SLOW = """
+WAITS = """
 import time
+from pathlib import Path
+
+LAST_STEPS = {"interrupted": 4, "resumed": 7}
 
 
 def batch(step, rows):
-    time.sleep(0.2)
+    for name, last in LAST_STEPS.items():
+        while step > last and not Path(__file__).with_name(name).exists():
+            time.sleep(0.01)
     return rows
 """
+"""Takes its steps up to 4, to 7 and to the end, once files of these names are there; 7 is the end of a chunk."""
 
 
 def write(folder: Path, ops: str, baseline: str = "numpy") -> Path:
@@ -150,7 +156,7 @@ def test_the_oracle_can_be_the_baseline(tmp_path, parity_run):
 
 
 def test_an_interrupt_keeps_what_was_run(tmp_path):
-    config, out = write(tmp_path, SLOW), tmp_path / "run"
+    config, out = write(tmp_path, WAITS), tmp_path / "run"
     command = parity_command("run", config, "--out", out)
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
@@ -159,6 +165,7 @@ def test_an_interrupt_keeps_what_was_run(tmp_path):
         time.sleep(0.05)
     workers = psutil.Process(running.pid).children()
     running.send_signal(signal.SIGINT)
+    (tmp_path / "interrupted").touch()
     shown, said = running.communicate(timeout=30)
     assert running.returncode == 130, said
     assert "Traceback" not in said
@@ -172,6 +179,7 @@ def test_an_interrupt_keeps_what_was_run(tmp_path):
     assert workers
     assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
     assert not finished(load_plan((config,), Overrides()), EngineOptions(), out).cells
+    (tmp_path / "resumed").touch()
     assert subprocess.run([*command, "--resume", "-q"], cwd=tmp_path).returncode == 0
     assert {row["steps"] for row in json.loads((out / "results.json").read_text())["trainings"]} == {12}
 

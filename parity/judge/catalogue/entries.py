@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from parity.judge.catalogue.conventions import CONVENTIONS
 from parity.judge.catalogue.entry import Entry
 from parity.judge.catalogue.observations import OBSERVATIONS
 from parity.judge.catalogue.updates import UPDATES
-from parity.training.judge.catalogue import TRAININGS
 
 __all__ = ["CATALOGUE", "Entry"]
 
-CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*OBSERVATIONS, *CONVENTIONS, *UPDATES, *TRAININGS)}
+CLIENTS_ENTRIES = ("parity.training.judge.catalogue:TRAININGS",)
+"""Entries that clients of the judge bring along, as module:name."""
+
+
+def of_clients() -> Iterator[Entry]:
+    """The entries that clients bring along."""
+    for place in CLIENTS_ENTRIES:
+        module, _, name = place.partition(":")
+        yield from getattr(import_module(module), name)
+
+
+CATALOGUE: Mapping[str, Entry] = {entry.id: entry for entry in (*OBSERVATIONS, *CONVENTIONS, *UPDATES, *of_clients())}
 """Every diagnosis that the judge can give, by id."""

@@ -1,25 +1,25 @@
-"""Curves of free runs: how far a side is from the baseline, measured by runs whose start was moved by an ulp.
+"""Curves of free runs: how far a backend is from the baseline, measured by runs whose start was perturbed by an ulp.
 
 The quantities are the loss, the norm of all gradients, and parameters, buffers and states, each pooled over all of its
-tensors. The envelope of a number is the largest distance of a moved run from the unmoved one up to that step, with a
-floor of some unit roundoffs. A side parts where its distance from the baseline is 8 envelopes or more.
+tensors. The envelope of a number is the largest distance of a perturbed run from the unperturbed one up to that step,
+with a floor of some unit roundoffs. A backend diverges where its distance from the baseline is 8 envelopes or more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
-from parity.outcome import Curves
-from parity.training.judge.stages import EXPONENTIAL, kind_of, owner
+from parity.training.judge.measured import EXPONENTIAL, kind_of, owner
+from parity.training.judge.oracle import Array
+from parity.training.records import Curves, Ensemble
 from parity.training.spec import Training
 
-Array = NDArray[Any]
 SCALARS = ("loss", "grad_norm")
 POOLED = ("param", "state", "buffer")
 JUMP = 3.0
@@ -29,160 +29,137 @@ small fault of every step makes it grow by little."""
 FLOOR = 4.0
 """Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""
 NOISE = 0.05
-"""A tensor in which moved runs differ by this part of its size holds noise: a gradient that is zero but for rounding,
-which an optimizer that divides by its size makes as large as any other."""
+"""A tensor in which perturbed runs differ by this part of its size holds noise: a gradient that is zero but for
+rounding, which an optimizer that divides by its size makes as large as any other."""
 
 
-@dataclass
-class Carried:
-    """What is carried from chunk to chunk: running maxima of the moved runs' distances and of the sizes."""
+class CurveRatios(dict[str, list[float]]):
+    """How many envelopes a run is away from another at every step, by quantity; NaN where it cannot be seen."""
 
-    spread: Array | float = 0.0
-    size: Array | float = 0.0
-
-    def envelope(self, spread: Array, size: Array, floor: float) -> Array:
-        """The envelope at each step of a chunk; `spread` and `size` are [steps, ...], `floor` a part of the size."""
-        found, sizes = (running(values, start) for values, start in ((spread, self.spread), (size, self.size)))
-        self.spread, self.size = found[-1], sizes[-1]
-        envelope: Array = np.maximum(found, floor * sizes)
-        return envelope
-
-
-def running(values: Array, start: Array | float) -> Array:
-    """The running maximum over the first axis, with what came before; NaN counts as nothing."""
-    found: Array = np.fmax.accumulate(np.fmax(np.nan_to_num(values, nan=0.0, posinf=np.inf), start), axis=0)
-    return found
-
-
-@dataclass
-class Side:
-    """What is kept of one run: the plain curves, per quantity its ratio from the baseline and its `own` from what is
-    true, and the norms of all tensors after the last step."""
-
-    loss: list[float] = field(default_factory=list)
-    grad_norm: list[float] = field(default_factory=list)
-    lr: list[float] = field(default_factory=list)
-    ratio: dict[str, list[float]] = field(default_factory=dict)
-    own: dict[str, list[float]] = field(default_factory=dict)
-    norms: dict[str, float] = field(default_factory=dict)
-
-    def parting(self, *, own: bool = False) -> tuple[int, str, float] | None:
+    def first_outside(self) -> tuple[int, str, float] | None:
         """The first step at which a quantity is outside, the quantity that is so most, and its ratio."""
-        ratios = self.own if own else self.ratio
-        n_steps = max(map(len, ratios.values()), default=0)
-        for i in range(n_steps):
-            outside = {name: r[i] for name, r in ratios.items() if i < len(r) and r[i] >= OFF}
+        for i in range(max(map(len, self.values()), default=0)):
+            outside = {name: r[i] for name, r in self.items() if i < len(r) and r[i] >= OFF}
             if outside:
                 worst = max(outside, key=lambda name: outside[name])
                 return i + 1, worst, outside[worst]
         return None
 
-    def crossings(self, *, own: bool = False) -> list[int]:
+    def crossings(self) -> set[int]:
         """The steps at which a quantity passes 8 envelopes, 64, 512, ... for the first time."""
         steps: set[int] = set()
-        for values in (self.own if own else self.ratio).values():
+        for values in self.values():
             largest = np.fmax.accumulate(np.nan_to_num(np.array(values), nan=0.0, posinf=np.finfo(float).max))
             levels = np.floor(np.emath.logn(OFF, np.maximum(largest, 1.0)))
             steps.update((np.flatnonzero(np.diff(levels, prepend=0.0) > 0) + 1).tolist())
-        return sorted(steps)
+        return steps
 
-    def jumped(self, *, own: bool = False) -> bool:
+    def jumped(self) -> bool:
         """Whether tensors that left the envelope did so at once, and did not come out of it by and by."""
-        ratios = self.own if own else self.ratio
-        pooled = [np.nan_to_num(np.array(ratios[name])) for name in POOLED if ratios.get(name)]
+        pooled = [np.nan_to_num(np.array(self[name])) for name in POOLED if self.get(name)]
         first = min((int(np.argmax(values >= OFF)) for values in pooled if (values >= OFF).any()), default=None)
         if first is None:
             return True
         before = slice(max(0, first - JUMP_STEPS), first)
         return first > 0 and any(v[first] >= max(OFF, JUMP * v[before].max()) for v in pooled if len(v) > first)
 
-    def worst(self, quantity: str, *, own: bool = False) -> float | None:
+    def worst(self, quantity: str) -> float | None:
         """The largest ratio of a quantity; None where it was never seen."""
-        found = [r for r in (self.own if own else self.ratio).get(quantity, ()) if r == r]
-        return max(found, default=None)
+        return max((r for r in self.get(quantity, ()) if r == r), default=None)
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The names that curves are measured with: the `baseline`; the unmoved run `base` and the moved `members`; and the
-    run that is `true`, if there is one: the oracle's in a wider dtype, or in this one."""
+@dataclass
+class RunCurves:
+    """What is kept of one run: the plain curves, its ratios from the baseline and from what is true (`own`), and the
+    norms of all tensors after the last step."""
 
-    baseline: str
-    base: str
-    members: tuple[str, ...]
-    true: str | None
+    loss: list[float] = field(default_factory=list)
+    grad_norm: list[float] = field(default_factory=list)
+    lr: list[float] = field(default_factory=list)
+    ratio: CurveRatios = field(default_factory=CurveRatios)
+    own: CurveRatios = field(default_factory=CurveRatios)
+    norms: dict[str, float] = field(default_factory=dict)
+
+    def add(self, curves: Curves) -> None:
+        """The next steps."""
+        self.loss += curves.loss.tolist()
+        self.grad_norm += curves.grad_norm.tolist()
+        self.lr += curves.lr[:, 0].tolist() if curves.lr.size else [float("nan")] * curves.n_steps
+        if curves.n_steps:
+            self.norms = dict(zip(curves.tracked, curves.norms[-1].tolist(), strict=True))
 
 
 class CurveJudge:
-    """Measures chunks of steps as they come; a step leaves a few numbers behind. `n_members` is how many moved runs
-    took part to the end."""
+    """Measures chunks of steps as they come; a step leaves a few numbers behind.
 
-    def __init__(self, training: Training, dtype: str, runs: Runs) -> None:
-        self._runs = runs
+    The oracle's own run is what is true, where the ensemble is the oracle's. `n_members` is how many perturbed runs
+    took part to the end.
+    """
+
+    def __init__(self, training: Training, dtype: str, baseline: str, ensemble: Ensemble) -> None:
+        self._baseline, self._ensemble = baseline, ensemble
         self._floor = UNIT_ROUNDOFF[dtype] * (EXPONENTIAL if training.loss.name == "cross_entropy" else FLOOR)
         self._counts = {p.name: float(np.prod(p.shape)) for p in training.tensors}
-        self._carried: dict[str, Carried] = {}
+        self._largest: dict[str, Array] = {}
         self._noise: dict[str, NDArray[np.bool_]] = {}
-        self.sides: dict[str, Side] = {}
+        self.runs: dict[str, RunCurves] = {}
         self.envelope: dict[str, list[float]] = {name: [] for name in SCALARS}
         self.tracked: tuple[str, ...] = ()
-        self.n_members = len(runs.members)
+        self.n_members = len(ensemble.members)
 
     def take(self, curves: Mapping[str, Curves]) -> None:
         """The next steps of every run, which all start at the same step; a run may have ended early."""
-        runs = self._runs
-        base = curves.get(runs.base)
-        baseline = curves.get(runs.baseline)
-        if base is None:
-            measured: dict[str, Array] = {}
-        else:
+        base = curves.get(self._ensemble.base)
+        true = curves.get(ORACLE) if self._ensemble.of == ORACLE else None
+        envelopes: dict[str, Array] = {}
+        if base is not None:
             self.tracked = self.tracked or base.tracked
-            members = [curves[name] for name in runs.members if name in curves]
+            members = [curves[name] for name in self._ensemble.members if name in curves]
             self.n_members = min(self.n_members, len(members))
-            measured = self._envelopes(base, members)
-        true = curves.get(runs.true) if runs.true else None
-        for name, found in curves.items():
-            if name in runs.members:
+            envelopes = self._envelopes(base, members)
+        for name, own in curves.items():
+            if name in self._ensemble.members:
                 continue
-            side = self.sides.setdefault(name, Side())
-            side.loss += found.loss.tolist()
-            side.grad_norm += found.grad_norm.tolist()
-            side.norms = (
-                dict(zip(found.tracked, found.norms[-1].tolist(), strict=True)) if found.n_steps else side.norms
-            )
-            side.lr += found.lr[:, 0].tolist() if found.lr.size else [float("nan")] * found.n_steps
-            for kept, other in ((side.ratio, baseline), (side.own, true)):
-                if other is not None and other is not found and measured:
-                    extend(kept, self._ratios(found, other, measured))
+            run = self.runs.setdefault(name, RunCurves())
+            run.add(own)
+            for ratios, other in ((run.ratio, curves.get(self._baseline)), (run.own, true)):
+                if other is not None and other is not own and envelopes:
+                    for quantity, values in self._ratios(own, other, envelopes).items():
+                        ratios.setdefault(quantity, []).extend(values.tolist())
 
     def _envelopes(self, base: Curves, members: Sequence[Curves]) -> dict[str, Array]:
-        """The envelope of every quantity at each of these steps; tensors by column."""
+        """The envelope of every quantity at each of these steps, tensors by column; `usable` says which columns."""
         n_steps = min([base.n_steps, *(m.n_steps for m in members)])
-        found = {}
+        envelopes = {}
         for name in SCALARS:
             values = getattr(base, name)[:n_steps]
-            spread = [np.abs(getattr(m, name)[:n_steps] - values) for m in members]
-            carried = self._carried.setdefault(name, Carried())
-            found[name] = carried.envelope(largest(spread, values), np.abs(values), self._floor)
-            self.envelope[name] += found[name].tolist()
-        spread = [distances(m, base, n_steps) for m in members]
+            spread = largest([np.abs(getattr(m, name)[:n_steps] - values) for m in members], values)
+            envelopes[name] = self._envelope(name, spread, np.abs(values))
+            self.envelope[name] += envelopes[name].tolist()
         norms = base.norms[:n_steps]
-        carried = self._carried.setdefault("tensors", Carried())
-        found["tensors"] = carried.envelope(largest(spread, norms), self._sizes(norms), self._floor)
-        found["usable"] = self._usable(running(largest(spread, norms), 0.0), norms)
-        return found
+        spread = largest([distances(m, base, self.tracked, n_steps) for m in members], norms)
+        envelopes["tensors"] = self._envelope("tensors", spread, self._sizes(norms))
+        envelopes["usable"] = self._usable(running_max(spread, 0.0), norms)
+        return envelopes
+
+    def _envelope(self, name: str, spread: Array, size: Array) -> Array:
+        """The envelope at each step of a chunk: the maximum, up to then, of the spread, and a part of the largest
+        size; both are [steps, ...] and carried from chunk to chunk."""
+        spread, size = running_max(np.stack([spread, size], axis=1), self._largest.get(name, 0.0)).swapaxes(0, 1)
+        self._largest[name] = np.stack([spread[-1], size[-1]])
+        return np.maximum(spread, self._floor * size)
 
     def _sizes(self, norms: Array) -> Array:
         """The norms, and for parameters and states that of so many typical elements of their kind, if that is more: a
         bias that starts at zero is measured by the weights around it."""
-        found = norms.copy()
+        sizes = norms.copy()
         counts = np.array([self._counts.get(owner(name), 1.0) for name in self.tracked])
         kinds = np.array([kind_of(name) for name in self.tracked])
         for kind in set(kinds.tolist()) - {"buffer"}:
             at = kinds == kind
             typical = np.sqrt((norms[:, at] ** 2).sum(axis=1) / counts[at].sum())
-            found[:, at] = np.maximum(found[:, at], typical[:, None] * np.sqrt(counts[at]))
-        return found
+            sizes[:, at] = np.maximum(sizes[:, at], typical[:, None] * np.sqrt(counts[at]))
+        return sizes
 
     def _usable(self, spread: Array, norms: Array) -> NDArray[np.bool_]:
         """Where a tensor says something, [steps, tracked]: from the first step on in which it, or anything else of its
@@ -196,85 +173,68 @@ class CurveJudge:
             self._noise[name] = together[-1]
         return ~noisy
 
-    def _ratios(self, side: Curves, other: Curves, measured: Mapping[str, Array]) -> dict[str, Array]:
+    def _ratios(self, run: Curves, other: Curves, envelopes: Mapping[str, Array]) -> dict[str, Array]:
         """How many envelopes a run is away from another, per quantity and step; NaN where it cannot be seen."""
-        n_steps = min(side.n_steps, other.n_steps, len(measured["loss"]))
-        found = {}
+        n_steps = min(run.n_steps, other.n_steps, len(envelopes["loss"]))
+        ratios = {}
         for name in SCALARS:
-            mine, theirs = getattr(side, name)[:n_steps], getattr(other, name)[:n_steps]
-            found[name] = quotient(np.abs(mine - theirs), measured[name][:n_steps], mine, theirs)
-        hidden = np.isnan(side.grad_norm[:n_steps]) & np.isfinite(side.loss[:n_steps])
-        hidden |= np.isnan(other.grad_norm[:n_steps]) & np.isfinite(other.loss[:n_steps])
-        found["grad_norm"] = np.where(hidden, np.nan, found["grad_norm"])
-        columns = [side.tracked.index(name) if name in side.tracked else -1 for name in self.tracked]
-        theirs_at = [other.tracked.index(name) if name in other.tracked else -1 for name in self.tracked]
+            mine, theirs = getattr(run, name)[:n_steps], getattr(other, name)[:n_steps]
+            ratios[name] = quotient(np.abs(mine - theirs), envelopes[name][:n_steps], mine, theirs)
+        for curves in (run, other):
+            hidden = np.isnan(curves.grad_norm[:n_steps]) & np.isfinite(curves.loss[:n_steps])
+            ratios["grad_norm"] = np.where(hidden, np.nan, ratios["grad_norm"])
+        shared = [name in run.tracked and name in other.tracked for name in self.tracked]
         for quantity in POOLED:
-            at = [
-                i
-                for i, name in enumerate(self.tracked)
-                if name.startswith(f"{quantity}.") and min(columns[i], theirs_at[i]) >= 0
-            ]
+            at = [i for i, name in enumerate(self.tracked) if shared[i] and name.startswith(f"{quantity}.")]
             if at:
-                mine = [columns[i] for i in at]
-                theirs = [theirs_at[i] for i in at]
-                found[quantity] = self._pooled(side, other, (mine, theirs), at, measured, n_steps)
-        return found
-
-    def _pooled(
-        self,
-        side: Curves,
-        other: Curves,
-        columns: tuple[list[int], list[int]],
-        at: list[int],
-        measured: Mapping[str, Array],
-        n_steps: int,
-    ) -> Array:
-        """The root mean square, over the usable tensors, of how many envelopes each is away."""
-        mine, theirs = columns
-        away = distance(side.norms[:n_steps, mine], other.norms[:n_steps, theirs])
-        away = np.hypot(away, distance(side.sketches[:n_steps, mine], other.sketches[:n_steps, theirs])) / np.sqrt(2.0)
-        envelope = measured["tensors"][:n_steps, at]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            squares = np.where(away > 0.0, away / envelope, 0.0) ** 2
-        usable = measured["usable"][:n_steps, at]
-        finite = np.isfinite(side.norms[:n_steps, mine]) == np.isfinite(other.norms[:n_steps, theirs])
-        squares = np.where(finite, np.nan_to_num(squares, nan=0.0, posinf=np.inf), np.inf)
-        counted = usable.sum(axis=1)
-        total = np.sqrt(np.where(usable, squares, 0.0).sum(axis=1) / np.maximum(counted, 1))
-        pooled: Array = np.where(counted > 0, total, np.nan)
-        return pooled
+                names = [self.tracked[i] for i in at]
+                away = distances(run, other, names, n_steps)
+                mine, theirs = columns(run, names, n_steps)[0], columns(other, names, n_steps)[0]
+                squares = quotient(away, envelopes["tensors"][:n_steps, at], mine, theirs) ** 2
+                ratios[quantity] = pooled(
+                    np.nan_to_num(squares, nan=0.0, posinf=np.inf), envelopes["usable"][:n_steps, at]
+                )
+        return ratios
 
 
-def distance(one: Array, other: Array) -> Array:
-    """The absolute difference."""
+def columns(curves: Curves, names: Sequence[str], n_steps: int) -> Array:
+    """The norms and the projections of these tensors, [2, steps, names]."""
+    at = [curves.tracked.index(name) for name in names]
+    return np.stack([curves.norms[:n_steps, at], curves.sketches[:n_steps, at]])
+
+
+def distances(one: Curves, other: Curves, names: Sequence[str], n_steps: int) -> Array:
+    """How far these tensors of two runs are apart, by norm and projection, [steps, names]."""
     with np.errstate(invalid="ignore"):
-        found: Array = np.abs(one - other)
-    return found
+        norms, sketches = np.abs(columns(one, names, n_steps) - columns(other, names, n_steps))
+    apart: Array = np.hypot(norms, sketches) / np.sqrt(2.0)
+    return apart
 
 
-def distances(one: Curves, other: Curves, n_steps: int) -> Array:
-    """How far the tensors of two runs are apart, by norm and projection, [steps, tracked]."""
-    norms = distance(one.norms[:n_steps], other.norms[:n_steps])
-    found: Array = np.hypot(norms, distance(one.sketches[:n_steps], other.sketches[:n_steps])) / np.sqrt(2.0)
-    return found
+def pooled(squares: Array, usable: NDArray[np.bool_]) -> Array:
+    """The root mean square, over the usable tensors, at every step; NaN where there are none."""
+    counted = usable.sum(axis=1)
+    total = np.sqrt(np.where(usable, squares, 0.0).sum(axis=1) / np.maximum(counted, 1))
+    roots: Array = np.where(counted > 0, total, np.nan)
+    return roots
+
+
+def running_max(values: Array, start: Array | float) -> Array:
+    """The running maximum over the first axis, with what came before; NaN counts as nothing."""
+    largest: Array = np.fmax.accumulate(np.fmax(np.nan_to_num(values, nan=0.0, posinf=np.inf), start), axis=0)
+    return largest
 
 
 def largest(spread: Sequence[Array], like: Array) -> Array:
     """The largest of several, element by element; zeros of none."""
-    found: Array = np.fmax.reduce(list(spread)) if spread else np.zeros_like(like)
-    return found
+    values: Array = np.fmax.reduce(list(spread)) if spread else np.zeros_like(like)
+    return values
 
 
 def quotient(away: Array, envelope: Array, mine: Array, theirs: Array) -> Array:
-    """`away` in envelopes; inf where only one side is finite, 0 where both are not."""
+    """`away` in envelopes; inf where only one run is finite, 0 where both are not."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(away > 0.0, away / envelope, 0.0)
+        ratio = np.where(away > 0.0, away / envelope, 0.0)
     both = np.isfinite(mine) & np.isfinite(theirs)
-    result: Array = np.where(both, found, np.where(np.isfinite(mine) == np.isfinite(theirs), 0.0, np.inf))
+    result: Array = np.where(both, ratio, np.where(np.isfinite(mine) == np.isfinite(theirs), 0.0, np.inf))
     return result
-
-
-def extend(kept: dict[str, list[float]], found: Mapping[str, Array]) -> None:
-    """Append the ratios of a chunk."""
-    for name, values in found.items():
-        kept.setdefault(name, []).extend(values.tolist())

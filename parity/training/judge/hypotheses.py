@@ -1,31 +1,49 @@
-"""What may be wrong with a step, as something that can be computed, stage by stage: the plain hypotheses first."""
+"""What may be wrong with a step, as something that can be computed: a table of sources for each stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import Knob
 from parity.judge.diagnose.causes import DEGRADED, NARROW, SEMANTIC
-from parity.training.judge.fits import IDS, Number, numbers
-from parity.training.judge.oracle import NOTHING, Array, Changes, Probe, Rework
+from parity.training.judge.oracle import NOTHING, Array, Changes, Rework, group
+from parity.training.records import StepRecord
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training, walk
-from parity.training.steps import Clipping, Update
+from parity.training.steps import Clipping, Update, rates
 from parity.training.variants import model_knobs, narrow_options, on
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
 ALONE, NAMED, LOSSY, FITTED = 0.125, 0.5, 1.5, 2.5
 """What it costs to believe that one layer of a kind does what the others do not, a factor that means something, a band
 of sizes, and a factor that means nothing."""
+CLIPS = "steps in which the norm is above the limit"
+FLOAT64 = "float64, in which it shows what float32 has lost"
+
+FRACTIONS = (0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
+SMALL = tuple(10.0 ** (k / 2) for k in range(-32, 1))
+STARTS: Mapping[str, Sequence[float]] = {
+    "eps": SMALL,
+    "weight_decay": (0.0, *SMALL),
+    "lr_decay": (0.0, *SMALL),
+    "momentum": FRACTIONS,
+    "dampening": FRACTIONS,
+    "alpha": FRACTIONS,
+    "beta1": FRACTIONS,
+    "beta2": FRACTIONS,
+}
+"""Where a fit of each number begins: what optimizers are given as a part of 1, and what is added to something."""
+EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A cause: what it `changes` of a step, and as what it is told.
+    """A cause: its diagnosis, and what it `changes` of a step.
 
     `weight` is what it costs to believe it beside a plain one (0). `lossy`: right but for lost digits, known by the
     size of its error. `told_by` says which steps or data would show it. `parts`: of several together.
@@ -57,51 +75,56 @@ class Hypothesis:
         )
 
 
-def forward(training: Training, ranks: int) -> Iterator[Hypothesis]:
-    """Of the forward pass: what the lines of the layers can be told to do otherwise."""
-    yield from (from_knob(kind, knob) for kind, knob in layer_knobs(training))
-    if ranks > 1:
-        told_by = "layers that take statistics over the batch"
-        yield Hypothesis(
-            "batch-norm-statistics",
-            {"over": "the rows of each rank"},
-            Changes(model={"ranks": {"count": ranks}}),
-            told_by=told_by,
-        )
+Hypotheses = Iterator[Hypothesis]
 
 
-def layer_knobs(training: Training) -> Iterator[tuple[str, Knob]]:
-    """The knobs of the layers' lines, of all layers of a kind and of each by itself."""
+def variant(knob: Knob, changes: Changes, weight: float = 0.0, **shown: Any) -> Hypothesis:
+    """A knob of an op or schedule, and what it changes of the step."""
+    return Hypothesis(knob.id, {**knob.arguments, **shown}, changes, weight, knob.told_by)
+
+
+def reworked(diagnosis: str, shown: Mapping[str, Any], rework: Rework, weight: float = 0.0, **more: Any) -> Hypothesis:
+    """A change of the gradients."""
+    return Hypothesis(diagnosis, shown, Changes(rework=(rework,)), weight, **more)
+
+
+def model_variant(key: str, knob: Knob) -> Hypothesis:
+    """A knob of the model's reference."""
+    lossy = knob.unstable or knob.id == "reduced-precision"
+    weight = LOSSY if lossy else ALONE if "@" in key else 0.0
+    arguments = {**knob.arguments, **knob.params, **({"absent": knob.absent} if knob.absent else {})}
+    shown = {"in": key, **{name: v for name, v in arguments.items() if v != ()}}
+    return Hypothesis(knob.id, shown, Changes(model={key: arguments}), weight, knob.told_by, lossy=lossy)
+
+
+def layer_variants(training: Training, _ranks: int) -> Hypotheses:
+    """The knobs of all layers of a kind, and of each by itself."""
     layers = list(walk(training.layers))
     for key, knob in model_knobs(training):
-        if key == LOSS:
-            continue
-        yield key, knob
-        alike = [layer for layer in layers if layer.op == key]
-        if len(alike) > 1:
-            yield from ((on(key, layer), knob) for layer in alike)
+        if key != LOSS:
+            yield model_variant(key, knob)
+            alike = [layer for layer in layers if layer.op == key]
+            yield from (model_variant(on(key, layer), knob) for layer in alike if len(alike) > 1)
 
 
-def from_knob(kind: str, knob: Knob) -> Hypothesis:
-    """A knob of the model's lines."""
-    lossy = knob.unstable or knob.id == "reduced-precision"
-    weight = LOSSY if lossy else ALONE if "@" in kind else 0.0
-    arguments = {**knob.arguments, **knob.params, **({"absent": knob.absent} if knob.absent else {})}
-    shown = {"in": kind, **{name: v for name, v in arguments.items() if v != ()}}
-    return Hypothesis(knob.id, shown, Changes(model={kind: arguments}), weight, knob.told_by, lossy=lossy)
+def loss_variants(training: Training, _ranks: int) -> Hypotheses:
+    """The knobs of the loss: sums for means."""
+    yield from (model_variant(LOSS, knob) for key, knob in model_knobs(training) if key == LOSS)
 
 
-def loss(training: Training, ranks: int) -> Iterator[Hypothesis]:
-    """Of the loss: sums for means."""
-    yield from (from_knob(LOSS, knob) for key, knob in model_knobs(training) if key == LOSS)
-    for name, meaning, factor in factors(training, ranks):
-        changes = Changes(loss=times(factor), rework=(multiplied(factor),))
-        yield Hypothesis(name, {"factor": factor, "meaning": meaning}, changes, NAMED)
+def rank_statistics(_training: Training, ranks: int) -> Hypotheses:
+    """Statistics over the batch that each rank takes of its own rows."""
+    if ranks > 1:
+        shown, changes = {"over": "the rows of each rank"}, Changes(model={"ranks": {"count": ranks}})
+        told_by = "layers that take statistics over the batch"
+        yield Hypothesis("batch-norm-statistics", shown, changes, told_by=told_by)
 
 
-def times(factor: float) -> Callable[[Array], Array]:
-    """The multiple of a tensor."""
-    return lambda values: values * values.dtype.type(factor)
+def first_rank(_training: Training, ranks: int) -> Hypotheses:
+    """The gradient of one rank alone."""
+    if ranks > 1:
+        changes = Changes(model={"ranks": {"count": ranks, "reduction": "first"}})
+        yield Hypothesis("rank-reduction", {"rows": "of the first rank alone"}, changes)
 
 
 def factors(training: Training, ranks: int) -> Iterator[tuple[str, str, float]]:
@@ -117,65 +140,54 @@ def factors(training: Training, ranks: int) -> Iterator[tuple[str, str, float]]:
     yield "scaled", "doubled", 2.0
 
 
-def gradient(training: Training, ranks: int) -> Iterator[Hypothesis]:
-    """Of the gradient: how it is reduced, what was left in it, and whatever the forward pass may have."""
-    if ranks > 1:
-        knobs = {"ranks": {"count": ranks, "reduction": "first"}}
-        yield Hypothesis("rank-reduction", {"rows": "of the first rank alone"}, Changes(model=knobs))
+def times(factor: float) -> Callable[[Array], Array]:
+    """The multiple of a tensor."""
+    return lambda values: values * values.dtype.type(factor)
+
+
+def multiplied(factor: float) -> Rework:
+    """The gradients times a factor."""
+    return lambda grads, _: {name: times(factor)(g) for name, g in grads.items()}
+
+
+def loss_factors(training: Training, ranks: int) -> Hypotheses:
+    """A loss, and its gradient, that are a multiple."""
     for name, meaning, factor in factors(training, ranks):
-        plain = name in ("rank-reduction", "accumulation-sum")
-        shown = {"factor": factor, "meaning": meaning}
-        yield Hypothesis(name, shown, Changes(rework=(multiplied(factor),)), 0.0 if plain else NAMED)
-    for kind in ("clipped", "grad"):
-        shown = {"left": "the clipped gradient" if kind == "clipped" else "the gradient before clipping"}
-        yield Hypothesis("gradient-not-zeroed", shown, Changes(rework=(left_over(kind),)), told_by="step 2")
-        yield Hypothesis("stale", {"of": "the step before"}, Changes(rework=(stale(kind),)), 1.0)
-    yield Hypothesis("sign-flipped", {"of": "all gradients"}, Changes(rework=(multiplied(-1.0),)), NAMED)
-    yield from (from_knob(LOSS, knob) for key, knob in model_knobs(training) if key == LOSS)
-    yield from (from_knob(key, knob) for key, knob in layer_knobs(training))
+        changes = Changes(loss=times(factor), rework=(multiplied(factor),))
+        yield Hypothesis(name, {"factor": factor, "meaning": meaning}, changes, NAMED)
 
 
-def multiplied(factor: float, names: frozenset[str] | None = None) -> Rework:
-    """The gradients (of `names`) times a factor."""
-
-    def rework(grads: dict[str, Array], _: Probe) -> dict[str, Array]:
-        return {n: g * g.dtype.type(factor) if names is None or n in names else g for n, g in grads.items()}
-
-    return rework
-
-
-def left_over(kind: str) -> Rework:
-    """The gradients upon those of the step before, `grad` or `clipped`; step 1 has none."""
-
-    def rework(grads: dict[str, Array], probe: Probe) -> dict[str, Array] | None:
-        if probe.step == 1:
-            return grads
-        left = before(probe, kind)
-        return left and {n: g + left[n].astype(g.dtype) if n in left else g for n, g in grads.items()}
-
-    return rework
+def gradient_factors(training: Training, ranks: int) -> Hypotheses:
+    """Gradients that are a multiple."""
+    for name, meaning, factor in factors(training, ranks):
+        weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
+        yield reworked(name, {"factor": factor, "meaning": meaning}, multiplied(factor), weight)
+    yield reworked("sign-flipped", {"of": "all gradients"}, multiplied(-1.0), NAMED)
 
 
-def stale(kind: str) -> Rework:
-    """The gradients of the step before in place of these."""
-
-    def rework(grads: dict[str, Array], probe: Probe) -> dict[str, Array] | None:
-        left = before(probe, kind)
-        return left and {n: left[n].astype(g.dtype) if n in left else g for n, g in grads.items()}
-
-    return rework
+def earlier_gradients(_training: Training, _ranks: int) -> Hypotheses:
+    """Gradients on top of those of the step before, or in their place."""
+    for kind, left in (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping")):
+        added, stale = partial(with_earlier, kind, True), partial(with_earlier, kind, False)
+        yield reworked("gradient-not-zeroed", {"left": left}, added, told_by="step 2")
+        yield reworked("stale", {"of": "the step before"}, stale, 1.0)
 
 
-def before(probe: Probe, kind: str) -> dict[str, Array] | None:
-    """The side's gradients of the step before; None where they are not known."""
+def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: StepRecord) -> dict[str, Array] | None:
+    """The gradients of the step before, `grad` or `clipped`, `added` to these or in place of them; None where they are
+    not known. Nothing is left in step 1."""
+    if added and probe.step == 1:
+        return grads
     if probe.previous is None or probe.previous.step != probe.step - 1:
         return None
-    found = Probe(probe.previous).group(kind)
-    return found or (Probe(probe.previous).group("grad") or None)
+    earlier = group(probe.previous.tensors, kind) or group(probe.previous.tensors, "grad")
+    if not earlier:
+        return None
+    return {n: earlier[n].astype(g.dtype) + (g if added else 0) if n in earlier else g for n, g in grads.items()}
 
 
-def clip(training: Training, _ranks: int) -> Iterator[Hypothesis]:
-    """Of clipping: over which tensors, whether at all, and the arguments of its lines."""
+def clip_variants(training: Training, _ranks: int) -> Hypotheses:
+    """Clipping over other tensors, or none at all, and the knobs of the op that clips."""
     recipe = training.clip
     if recipe is None:
         return
@@ -184,149 +196,165 @@ def clip(training: Training, _ranks: int) -> Iterator[Hypothesis]:
     else:
         shapes = {p.name: p.shape for p in training.parameters}
         knobs = OPS["clip_grad_norm"].knobs(ClipGradNormParams(recipe.max_norm, recipe.norm_type), shapes)
-        for scope in ("tensor", "group", "global"):
-            if scope != recipe.scope and not (scope == "group" and len(training.groups) == 1):
-                changed = Clipping(replace(recipe, scope=scope))
-                yield Hypothesis("clip-per-tensor", {"scope": scope}, Changes(clipping=changed), told_by=CLIPS)
+        # The only group is all parameters.
+        for scope in ("tensor", "group", "global") if len(training.groups) > 1 else ("tensor", "global"):
+            if scope != recipe.scope:
+                changes = Changes(clipping=Clipping(replace(recipe, scope=scope)))
+                yield Hypothesis("clip-per-tensor", {"scope": scope}, changes, told_by=CLIPS)
     yield Hypothesis("clip-ignored", {}, Changes(clipping=Clipping(None)), told_by=CLIPS)
     for knob in knobs:
         if "scope" not in knob.arguments:
-            changed = Clipping(recipe, knob.arguments)
-            yield Hypothesis(knob.id, dict(knob.arguments), Changes(clipping=changed), told_by=knob.told_by)
+            yield variant(knob, Changes(clipping=Clipping(recipe, knob.arguments)))
 
 
-CLIPS = "steps in which the norm is above the limit"
-
-
-def precisions(training: Training) -> Iterator[Hypothesis]:
-    """Options of the optimizer that are kept in float32, and what is computed from them."""
+def optimizer_knobs(training: Training) -> list[Knob]:
+    """The knobs of the optimizer for all groups, at the first step and at later ones."""
     op = OPS[training.optimizer]
-    knobs = {repr(k.arguments): k for g in training.groups for k in op.knobs(op.params(**g.options), {})}
-    computed = [k.arguments for k in knobs.values() if k.id == "attribute-precision"]
+    knobs: dict[str, Knob] = {}
+    for own in training.groups:
+        for step in (1, 2):
+            params = op.params(**own.options)
+            params = replace(params, step=step) if hasattr(params, "step") else params
+            for knob in op.knobs(params, {}):
+                knobs.setdefault(repr((knob.id, sorted(knob.arguments.items()), "step" in knob.params)), knob)
+    return list(knobs.values())
+
+
+def update_variants(training: Training, _ranks: int) -> Hypotheses:
+    """The knobs of the optimizer; where they have the step's number, one before and one behind it."""
+    knobs = optimizer_knobs(training)
+    yield from (variant(knob, Changes(update=Update(knob.arguments))) for knob in knobs if "step" not in knob.params)
+    for offset in (-1, 1) if any("step" in knob.params for knob in knobs) else ():
+        changes = Changes(update=Update(offset=offset))
+        yield Hypothesis("step-offset", {"offset": offset}, changes, told_by="an early step")
+
+
+def precisions(training: Training, _ranks: int) -> Hypotheses:
+    """Options of the optimizer that are kept in float32, and what is computed from them."""
+    computed = [k.arguments for k in optimizer_knobs(training) if k.id == "attribute-precision"]
     for names in narrow_options(training):
         for arguments in ({}, *computed):
-            change = Update(arguments, narrow="float32", narrowed=names)
-            shown = {"float32": sorted(names), **arguments}
+            changes = Changes(update=Update(arguments, narrow="float32", narrowed=names))
             weight = 0.01 * (len(names) + len(arguments))
-            yield Hypothesis("attribute-precision", shown, Changes(update=change), weight, told_by=FLOAT64)
+            shown = {"float32": sorted(names), **arguments}
+            yield Hypothesis("attribute-precision", shown, changes, weight, told_by=FLOAT64)
 
 
-def update(training: Training, _ranks: int) -> Iterator[Hypothesis]:
-    """Of the optimizer's step: the arguments of its lines, whose options are whose, the rate, the step's number."""
-    for knob in update_knobs(training):
-        changes = Changes(update=Update(knob.arguments))
-        yield Hypothesis(knob.id, dict(knob.arguments), changes, told_by=knob.told_by)
-    if counts_steps(training):
-        for offset in (-1, 1):
-            changes = Changes(update=Update(offset=offset))
-            yield Hypothesis("step-offset", {"offset": offset}, changes, told_by="an early step")
-    yield from options(training)
-    yield from rates(training)
-    for name, factor, meaning in ((("stale"), 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
-        shown = {"update": meaning}
-        yield Hypothesis(name, shown, Changes(update=Update(factor=factor)), NAMED)
+def group_options(training: Training, _ranks: int) -> Hypotheses:
+    """Groups that have another one's options: its weight decay, or all of them."""
+    groups = training.groups
+    decays = dict.fromkeys(group.options.get(WEIGHT_DECAY, 0.0) for group in groups)
+    for value in decays if len(decays) > 1 else ():
+        changed = {i: {WEIGHT_DECAY: value} for i, g in enumerate(groups) if g.options.get(WEIGHT_DECAY) != value}
+        changes = Changes(update=Update(options=changed))
+        shown = {WEIGHT_DECAY: value, "of": "every parameter"}
+        told_by = "parameters that are excluded and not 0"
+        yield Hypothesis("weight-decay-excludes", shown, changes, told_by=told_by)
+    for i, own in enumerate(groups):
+        for j, other in enumerate(groups):
+            if i != j and dict(own.options) != dict(other.options):
+                update = Update(options={i: dict(other.options)}, rate=partial(rate_of_group, training, (i,), j))
+                shown = {"group": list(own.parameters[:3]), "has those of": list(other.parameters[:3])}
+                yield Hypothesis("group-options", shown, Changes(update=update), NAMED)
+    if len(groups) > 1:
+        later = range(1, len(groups))
+        options = {i: dict(groups[0].options) for i in later}
+        update = Update(options=options, rate=partial(rate_of_group, training, later, 0))
+        yield Hypothesis("group-options", {"every group": "has those of the first"}, Changes(update=update), NAMED)
+
+
+def rate_of_group(training: Training, groups: Sequence[int], other: int, _step: int, group: int, lr: float) -> float:
+    """The rate of `groups` in the proportion in which `other` has it."""
+    own = [float(g.options["lr"]) for g in training.groups]
+    return lr * own[other] / own[group] if group in groups and own[group] else lr
+
+
+def other_rates(training: Training, _ranks: int) -> Hypotheses:
+    """An update that takes another rate than the one that is reported: the schedule's knobs."""
+    schedule = SCHEDULES[training.schedule.name]
+    for knob in schedule.knobs(schedule.options(**training.schedule.options)):
+        update = Update(rate=partial(scheduled_rate, training, knob.arguments))
+        yield variant(knob, Changes(update=update), NAMED, **{"in": "the update, not in the reported rate"})
+
+
+def scheduled_rate(training: Training, arguments: Mapping[str, Any], step: int, group: int, _lr: float) -> float:
+    """The rate of a group with the schedule's arguments changed."""
+    return rates(training, step, **arguments)[group]
+
+
+def update_factors(_training: Training, _ranks: int) -> Hypotheses:
+    """Updates that are left out, or go the other way."""
+    for name, factor, meaning in (("stale", 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
+        yield Hypothesis(name, {"update": meaning}, Changes(update=Update(factor=factor)), NAMED)
+
+
+@dataclass(frozen=True)
+class OptimizerNumber:
+    """A number of the optimizer that `groups` share: what the recipe has, and the options with another value."""
+
+    name: str
+    asked: float
+    groups: Sequence[int]
+    options: Callable[[float], Mapping[str, Any]]
+
+    def other(self, value: float) -> Hypothesis:
+        """That it has another value."""
+        changes = Changes(update=Update(options=dict.fromkeys(self.groups, self.options(value))))
+        if self.name == "eps":
+            return Hypothesis("eps-value", {"eps": value}, changes, NAMED, "a second moment near eps")
+        shown = {self.name: value, "asked": self.asked}
+        return Hypothesis("option-value", shown, changes, NAMED, "the second step, whose states are not 0")
+
+
+def numbers(training: Training) -> Iterator[OptimizerNumber]:
+    """The numbers of the optimizer but for the rate, each of the groups that have it. A state that the recipe does not
+    keep tells nothing of its number, and one that has different values is not tried."""
+    groups = [group.options for group in training.groups]
+    for name in groups[0]:
+        having = [i for i, options in enumerate(groups) if options[name]] or [*range(len(groups))]
+        value = groups[having[0]][name]
+        if any(groups[i][name] != value for i in having):
+            continue
+        if name == "betas":
+            yield from (
+                OptimizerNumber(f"beta{i + 1}", beta, having, partial(other_beta, value, i))
+                for i, beta in enumerate(value)
+            )
+        elif name in STARTS and (value or name == WEIGHT_DECAY):
+            yield OptimizerNumber(name, value, having, partial(option, name))
+
+
+def option(name: str, value: float) -> dict[str, Any]:
+    """An option by its name."""
+    return {name: value}
+
+
+def other_beta(betas: Sequence[float], i: int, value: float) -> dict[str, Any]:
+    """The betas with another value at a place."""
+    return {"betas": (*betas[:i], value, *betas[i + 1 :])}
+
+
+def usual_numbers(training: Training, _ranks: int) -> Hypotheses:
+    """Numbers that frameworks have by default: another eps, and no other option at all."""
     for number in numbers(training):
         usual = EPSILONS if number.name == "eps" else (0.0,)
-        yield from (other_value(number, value) for value in usual if value != number.asked)
+        yield from (number.other(value) for value in usual if value != number.asked)
 
 
-def other_value(number: Number, value: float) -> Hypothesis:
-    """That a number of the optimizer has another value."""
-    shown = {number.name: value} if number.name in IDS else {number.name: value, "asked": number.asked}
-    told_by = "a second moment near eps" if number.name == "eps" else "the second step, whose states are not 0"
-    return Hypothesis(number.id, shown, number.changes(value), NAMED, told_by)
-
-
-FLOAT64 = "float64, in which it shows what float32 has lost"
-EPSILONS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-
-
-def counts_steps(training: Training) -> bool:
-    """Whether the number of a step enters the optimizer's lines."""
-    op = OPS[training.optimizer]
-    return any("step" in knob.params for group in training.groups for knob in op.knobs(op.params(**group.options), {}))
-
-
-def update_knobs(training: Training) -> list[Knob]:
-    """The knobs of the optimizer for all groups, at the first step and at later ones, but for the step's number."""
-    op = OPS[training.optimizer]
-    found: dict[str, Knob] = {}
-    for group in training.groups:
-        for step in (1, 2):
-            given = op.params(**group.options)
-            params = replace(given, step=step) if hasattr(given, "step") else given
-            for knob in op.knobs(params, {}):
-                if "step" not in knob.params:
-                    found.setdefault(repr((knob.id, sorted(knob.arguments.items()))), knob)
-    return list(found.values())
-
-
-def options(training: Training) -> Iterator[Hypothesis]:
-    """That a group has another one's options: its weight decay, or all of them."""
-    groups = training.groups
-    values = dict.fromkeys(group.options.get(WEIGHT_DECAY, 0.0) for group in groups)
-    for value in values if len(values) > 1 else ():
-        changed = {i: {WEIGHT_DECAY: value} for i, g in enumerate(groups) if g.options.get(WEIGHT_DECAY) != value}
-        yield Hypothesis(
-            "weight-decay-excludes",
-            {WEIGHT_DECAY: value, "of": "every parameter"},
-            Changes(update=Update(options=changed)),
-            told_by="parameters that are excluded and not 0",
-        )
-    for i, group in enumerate(groups):
-        for j, other in enumerate(groups):
-            if i != j and dict(group.options) != dict(other.options):
-                shown = {"group": list(group.parameters[:3]), "has those of": list(other.parameters[:3])}
-                change = Update(options={i: dict(other.options)}, rate=rate_of_group(training, i, j))
-                yield Hypothesis("group-options", shown, Changes(update=change), NAMED)
-    if len(groups) > 1:
-        first = {i: dict(groups[0].options) for i in range(1, len(groups))}
-        change = Update(options=first, rate=rate_of_group(training, None, 0))
-        yield Hypothesis("group-options", {"every group": "has those of the first"}, Changes(update=change), NAMED)
-
-
-Rate = Callable[[int, int, float], float]
-
-
-def rate_of_group(training: Training, group: int | None, other: int) -> Rate:
-    """The rate of a group (None: of all) in the proportion in which `other` has it."""
-    own = [float(g.options["lr"]) for g in training.groups]
-
-    def rate(_step: int, of: int, lr: float) -> float:
-        return lr * own[other] / own[of] if group in (None, of) and own[of] else lr
-
-    return rate
-
-
-def rates(training: Training) -> Iterator[Hypothesis]:
-    """That the update takes another rate than the one that is reported: the schedule's knobs."""
-    schedule = SCHEDULES[training.schedule.name]
-    given = schedule.options(**training.schedule.options)
-
-    def rate(arguments: Mapping[str, Any]) -> Rate:
-        def other(step: int, group: int, _lr: float) -> float:
-            return schedule.rate(float(training.groups[group].options["lr"]), step - 1, given, **arguments)
-
-        return other
-
-    for knob in schedule.knobs(given):
-        change = Update(rate=rate(knob.arguments))
-        shown = {**knob.arguments, "in": "the update, not in the reported rate"}
-        yield Hypothesis(knob.id, shown, Changes(update=change), NAMED, knob.told_by)
-
-
-HYPOTHESES: Mapping[str, Callable[[Training, int], Iterator[Hypothesis]]] = {
-    "forward": forward,
-    "loss": loss,
-    "gradient": gradient,
-    "clip": clip,
-    "update": update,
+Source = Callable[[Training, int], Hypotheses]
+HYPOTHESES: Mapping[str, Sequence[Source]] = {
+    "forward": (layer_variants, rank_statistics),
+    "loss": (loss_variants, loss_factors),
+    "gradient": (first_rank, gradient_factors, earlier_gradients, loss_variants, layer_variants),
+    "clip": (clip_variants,),
+    "update": (update_variants, group_options, other_rates, update_factors, usual_numbers),
 }
-"""The standing hypotheses of every stage that the oracle computes."""
-NARROWED = ("update", "float64")
+"""Where the hypotheses of every stage that the oracle computes come from."""
+FLOAT64_ONLY: Mapping[str, Sequence[Source]] = {"update": (precisions,)}
 
 
 def standing(stage: str, training: Training, ranks: int, dtype: str) -> list[Hypothesis]:
-    """Those of a stage, without two that are told as the same thing; in float64 those about float32 as well."""
-    stated = [*HYPOTHESES[stage](training, ranks), *(precisions(training) if (stage, dtype) == NARROWED else ())]
+    """Those of a stage, without two of the same diagnosis and parameters; in float64 those about float32 as well."""
+    sources = (*HYPOTHESES[stage], *(FLOAT64_ONLY.get(stage, ()) if dtype == "float64" else ()))
+    stated = [hypothesis for source in sources for hypothesis in source(training, ranks)]
     return list({repr((h.id, sorted(h.parameters.items()))): h for h in stated}.values())

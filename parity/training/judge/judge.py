@@ -15,23 +15,24 @@ from parity.judge.compare.cell import verdict_of
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.outcome import CellOutcome, Curves, Ensemble, Outcome, Setting, StepRecord
+from parity.outcome import CellOutcome, Outcome
 from parity.training.cost import LONGDOUBLE, cost
-from parity.training.judge.curves import SCALARS, CurveJudge, Runs
-from parity.training.judge.curves import Side as Curve
+from parity.training.judge.curves import SCALARS, CurveJudge, RunCurves
 from parity.training.judge.findings import (
     UNEXPLAINED,
-    Parting,
+    FirstDivergence,
     attributed,
     curve_diagnosis,
     diagnoses_of,
+    fault_of,
+    first_divergence,
     kind_of,
-    parting_of,
-    stage_kind,
 )
 from parity.training.judge.oracle import StepOracle
-from parity.training.judge.probes import around, planned_steps, within
-from parity.training.judge.side import Cause, Side
+from parity.training.judge.probes import around, planned_steps
+from parity.training.judge.search import StageFault
+from parity.training.judge.stages import StepJudge
+from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import CURVES, STAGES, Training
 
 SLOW_S = 10.0
@@ -39,10 +40,13 @@ SLOW_S = 10.0
 APPROXIMATE = "no cause explains it, and it is as little as a library's approximate functions lose"
 ONE_DTYPE = "judged in one dtype only, so that the kind of the error is less certain"
 
+Divergences = Mapping[str, FirstDivergence | None]
+"""Where each backend diverges first; None where it does not."""
+
 
 @dataclass(frozen=True)
 class TrainingFinding:
-    """A row of `trainings` in results.json, as JSON values."""
+    """A row of `trainings` in results.json, as JSON values; `parting` is the first divergence."""
 
     case: str
     dtype: str
@@ -58,16 +62,27 @@ class TrainingFinding:
 
 @dataclass(frozen=True)
 class JudgedTraining:
-    """What is known about a training in one dtype; `partings` are where each backend parts."""
+    """What is known about a training in one dtype."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
     findings: tuple[TrainingFinding, ...]
-    partings: Mapping[str, Parting | None] = field(default_factory=dict)
+    divergences: Divergences = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackendFaults:
+    """What is wrong with one backend: its faults, where it diverges first and the kind of that, or where its curve only
+    drifts out of the ensemble."""
+
+    faults: Sequence[StageFault]
+    divergence: FirstDivergence | None = None
+    kind: str | None = None
+    drift: FirstDivergence | None = None
 
 
 class TrainingJudge:
-    """Judges a training in one dtype as it goes on; `parted` has the steps at which curves have parted so far."""
+    """Judges a training in one dtype as it goes on; `parted` has the steps at which curves have diverged so far."""
 
     def __init__(
         self,
@@ -82,221 +97,184 @@ class TrainingJudge:
         self.training: Training = case.params
         slow = dtype == "float64" and LONGDOUBLE * cost(self.training) > SLOW_S
         oracle = StepOracle(case.id, self.training, dtype, setting, np.float64 if slow else WORK[dtype])
-        self.sides = {spec.name: Side(spec.name, oracle, spec.ranks) for spec in backends}
-        self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.sides}
+        self.backends = {spec.name: StepJudge(spec.name, oracle, spec.ranks) for spec in backends}
+        self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.backends}
         self.parted: dict[str, int] = {}
-        true = ORACLE if ensemble.of == ORACLE else None
-        self.curves = CurveJudge(self.training, dtype, Runs(baseline, ensemble.base, ensemble.members, true))
+        self.curves = CurveJudge(self.training, dtype, baseline, ensemble)
 
     def observe(self, curves: Mapping[str, Curves]) -> dict[str, tuple[int, ...]]:
         """The next steps of everybody; the steps among them whose records are wanted, by backend."""
         self.curves.take(curves)
-        for name, side in self.sides.items():
-            if name in curves:
-                side.observe(curves[name])
-                self._want_partings(name)
-        chunks = {name: (c.first, c.first + c.n_steps - 1) for name, c in curves.items() if name in self.sides}
-        return {name: steps for name, chunk in chunks.items() if (steps := within(self._wanted[name], *chunk))}
-
-    def _want_partings(self, name: str) -> None:
-        """Ask for the steps around the one at which a curve parts, of both sides."""
-        curve = self.curves.sides.get(name)
-        if curve is None:
-            return
-        for step in (*curve.crossings(), *curve.crossings(own=True)):
-            self.parted[name] = min(step, self.parted.get(name, step))
-            for side in (name, self.baseline):
-                self._wanted.get(side, set()).update(around(step, self.training.steps))
+        taken = {name: range(c.first, c.first + c.n_steps) for name, c in curves.items() if name in self.backends}
+        for name in taken:
+            self.backends[name].observe(curves[name])
+            for step in self._crossings(name):
+                self.parted[name] = min(step, self.parted.get(name, step))
+                for one in {name, self.baseline} & self._wanted.keys():
+                    self._wanted[one].update(around(step, self.training.steps))
+        wanted = {name: tuple(sorted(self._wanted[name].intersection(steps))) for name, steps in taken.items()}
+        return {name: steps for name, steps in wanted.items() if steps}
 
     def take(self, name: str, record: StepRecord) -> None:
         """A record that was wanted."""
-        self.sides[name].take(record)
+        self.backends[name].take(record)
 
     def judged(
         self,
         outcomes: Mapping[str, CellOutcome],
-        others: Mapping[str, JudgedTraining] | None = None,
+        others: Mapping[str, Divergences] | None = None,
         *,
         diagnose: bool = True,
     ) -> JudgedTraining:
-        """Verdicts and causes of everybody, without causes where there is no time for them; `others` are the case's
-        dtypes that were judged before."""
-        causes = {name: side.causes(diagnose=diagnose) for name, side in self.sides.items()}
-        partings, drifts = self._partings(causes)
-        kinds = {name: self._kind(name, p, others or {}) for name, p in partings.items() if p is not None}
-        comparisons = [c for name in self.sides for c in self._comparisons(name, causes, kinds, drifts, outcomes)]
+        """Verdicts and causes of everybody, without causes where there is no time for them; `others` are the
+        divergences in the case's dtypes that were judged before."""
+        wrong = self._faults(others or {}, diagnose=diagnose)
+        comparisons = [c for name in self.backends for c in self._comparisons(name, wrong, outcomes)]
         diagnoses: list[Diagnosis] = []
-        for name, side in self.sides.items():
-            diagnoses += diagnoses_of(self.case.id, self.dtype, side, causes[name])
-            parting = partings[name]
-            if parting is not None and parting.stage is None:
-                diagnoses.append(curve_diagnosis(self.case.id, self.dtype, side, parting))
-        findings = [self._row(name, partings.get(name)) for name in self._shown()]
+        for name, backend in self.backends.items():
+            diagnoses += diagnoses_of(self.case.id, self.dtype, backend, wrong[name].faults)
+            first = wrong[name].divergence
+            if first is not None and first.stage is None:
+                diagnoses.append(curve_diagnosis(self.case.id, self.dtype, backend, first))
+        divergences = {name: faults.divergence for name, faults in wrong.items()}
+        findings = [self._row(n, divergences.get(n)) for n in (*self.backends, ORACLE) if n in self.curves.runs]
         if not diagnose:
-            diagnoses = [told for told in diagnoses if told.id != UNEXPLAINED]
-            findings = [replace(found, parting=unsearched(found.parting)) for found in findings]
-        told = tuple(attributed(diagnoses, comparisons))
-        return JudgedTraining(tuple(comparisons), told, tuple(findings), partings)
+            diagnoses = [diagnosis for diagnosis in diagnoses if diagnosis.id != UNEXPLAINED]
+            findings = [replace(finding, parting=unsearched(finding.parting)) for finding in findings]
+        diagnoses = list(attributed(diagnoses, comparisons))
+        return JudgedTraining(tuple(comparisons), tuple(diagnoses), tuple(findings), divergences)
 
     @property
     def _expected(self) -> str:
         """Whose curves the others are compared with: the baseline's, the oracle's where the baseline has none."""
-        alone = self.baseline not in self.curves.sides and ORACLE in self.curves.sides
+        alone = self.baseline not in self.curves.runs and ORACLE in self.curves.runs
         return ORACLE if alone else self.baseline
 
-    def _shown(self) -> list[str]:
-        """The backends, and the oracle where its own curve was run."""
-        return [*(n for n in self.sides if n in self.curves.sides), *([ORACLE] if ORACLE in self.curves.sides else [])]
+    def _crossings(self, name: str) -> set[int]:
+        """The steps at which a backend's curves go on to 8 envelopes, 64, 512, ..."""
+        curve = self.curves.runs[name]
+        return curve.ratio.crossings() | curve.own.crossings()
 
-    def _partings(self, causes: Mapping[str, Sequence[Cause]]) -> tuple[dict[str, Parting | None], dict[str, Parting]]:
-        """Where everybody parts, and whose curves drift.
+    def _faults(self, others: Mapping[str, Divergences], *, diagnose: bool) -> dict[str, BackendFaults]:
+        """What is wrong with everybody.
 
-        A curve that leaves only a baseline which is off itself is no parting. Nor is one that leaves the ensemble in a
-        step that is right from its own state: an element went to the other side of a kink, or chaos went further
-        than the few moved runs did.
+        A curve that leaves only a baseline which is off itself is no divergence. Nor is one that leaves the ensemble in
+        a step that is right from its own state: an element went to the other side of a kink, or chaos went further
+        than the few perturbed runs did.
         """
         own = self.ensemble.of == ORACLE
-        found: dict[str, Parting | None] = {}
-        drifts: dict[str, Parting] = {}
-        for name, side in self.sides.items():
-            guilty = name != self.baseline and bool(causes.get(self.baseline))
-            curve = None if guilty and not own else self.curves.sides.get(name)
-            parting = found[name] = parting_of(causes[name], curve, own=own)
-            if parting is not None and parting.stage is None and self._drifts(side):
-                drifts[name], found[name] = parting, None
-        return found, drifts
+        faults = {name: backend.faults(diagnose=diagnose) for name, backend in self.backends.items()}
+        wrong = {}
+        for name in self.backends:
+            guilty = name != self.baseline and bool(faults.get(self.baseline))
+            curve = None if guilty and not own else self.curves.runs.get(name)
+            first = first_divergence(faults[name], curve, own=own)
+            if first is None:
+                wrong[name] = BackendFaults(faults[name])
+            elif first.stage is None and self._drifts(name):
+                wrong[name] = BackendFaults(faults[name], drift=first)
+            else:
+                elsewhere = {dtype: where[name] for dtype, where in others.items() if name in where}
+                wrong[name] = BackendFaults(faults[name], first, kind_of(first, self.dtype, elsewhere))
+        return wrong
 
-    def _drifts(self, side: Side) -> bool:
-        """Whether the curves of a side left the envelopes at once, and every stage was right in each step in which they
-        went on to 8 envelopes, 64, 512, ..."""
-        curve = self.curves.sides[side.name]
-        finite = all(np.isfinite(curve.worst(q, own=own) or 0.0) for q in CURVES for own in (False, True))
-        at_once = curve.jumped() and curve.jumped(own=True)
-        steps = {*curve.crossings(), *curve.crossings(own=True)}
-        return finite and at_once and all(map(side.right_at, steps))
-
-    def _kind(self, name: str, parting: Parting, others: Mapping[str, JudgedTraining]) -> str:
-        elsewhere = {dtype: j.partings.get(name) for dtype, j in others.items() if name in j.partings}
-        return kind_of(parting, self.dtype, elsewhere)
+    def _drifts(self, name: str) -> bool:
+        """Whether the curves of a backend left the envelopes at once, and every stage was right in each step in which
+        they went on to 8 envelopes, 64, 512, ..."""
+        both = (self.curves.runs[name].ratio, self.curves.runs[name].own)
+        finite = all(np.isfinite(ratios.worst(q) or 0.0) for q in CURVES for ratios in both)
+        at_once = all(ratios.jumped() for ratios in both)
+        return finite and at_once and all(map(self.backends[name].right_at, self._crossings(name)))
 
     def _comparisons(
-        self,
-        name: str,
-        causes: Mapping[str, Sequence[Cause]],
-        kinds: Mapping[str, str],
-        drifts: Mapping[str, Parting],
-        outcomes: Mapping[str, CellOutcome],
+        self, name: str, wrong: Mapping[str, BackendFaults], outcomes: Mapping[str, CellOutcome]
     ) -> Iterator[Comparison]:
         """One backend against the baseline by its curves, and against the oracle by its stages."""
         if name != self.baseline:
-            stopped = next((o for n in (name, self._expected) if (o := outcomes.get(n)) and ended(o)), None)
-            for quantity in self._quantities(name):
-                yield self._excused(self._curve_comparison(name, quantity, kinds, stopped), kinds, drifts)
-        yield from self._stage_comparisons(name, causes[name], kinds.get(name))
+            ended = [outcomes[n] for n in (name, self._expected) if n in outcomes]
+            ended = [outcome for outcome in ended if outcome.outcome is not Outcome.OK]
+            yield from (self._curve_comparison(name, quantity, wrong, ended[:1]) for quantity in self._quantities(name))
+        yield from self._stage_comparisons(name, wrong[name])
 
     def _quantities(self, name: str) -> list[str]:
-        """What is compared: what either side or the plan has of it."""
+        """What is compared: what any backend or the plan has of it."""
         tracked = {tensor.partition(".")[0] for tensor in self.curves.tracked}
+        curve = self.curves.runs.get(name)
+        hidden = curve is not None and bool(curve.loss) and not any(np.isfinite(curve.grad_norm))
         shown = [q for q in CURVES if q in SCALARS or q in tracked]
-        curve = self.curves.sides.get(name)
-        if curve is not None and curve.loss and not any(np.isfinite(curve.grad_norm)):
-            shown.remove("grad_norm")
-        return shown
+        return [q for q in shown if not (hidden and q == "grad_norm")]
 
     def _curve_comparison(
-        self, name: str, quantity: str, kinds: Mapping[str, str], stopped: CellOutcome | None
+        self, name: str, quantity: str, wrong: Mapping[str, BackendFaults], ended: Sequence[CellOutcome]
     ) -> Comparison:
+        """A curve by the envelope, or by a tolerance that was given; one that only drifts passes, and says so."""
         limits = self.case.tolerance.lookup(self.dtype, quantity)
-        given = any(
-            rule not in DEFAULT_TOLERANCES.rules and rule.applies_to(self.dtype, quantity)
-            for rule in self.case.tolerance.rules
-        )
+        own_rules = [rule for rule in self.case.tolerance.rules if rule not in DEFAULT_TOLERANCES.rules]
+        given = any(rule.applies_to(self.dtype, quantity) for rule in own_rules)
         rtol, atol = (limits.rtol, limits.atol) if given else (0.0, 0.0)
         base = Comparison(self.case.id, self.dtype, quantity, name, self._expected, Verdict.NOT_COMPARED, rtol, atol)
-        curve, expected = (self.curves.sides.get(side) for side in (name, self._expected))
-        if stopped is not None or curve is None or expected is None:
-            told = "" if stopped is None else f"{stopped.backend}: {stopped.outcome.value}: {stopped.message}"
-            return replace(base, message=told)
+        curve, expected = (self.curves.runs.get(one) for one in (name, self._expected))
+        if ended or curve is None or expected is None:
+            return replace(base, message="".join(f"{o.backend}: {o.outcome.value}: {o.message}" for o in ended))
         metrics = curve_metrics(curve, expected, quantity, rtol, atol)
-        alone = self._expected != self.baseline
-        ratio = curve.worst(quantity, own=alone)
-        culprit = self._culprits(name, kinds) if ratio is not None and ratio >= OFF else ()
-        verdict = curve_verdict(metrics, ratio, culprit, kinds, given=given)
-        own = self.ensemble.of == ORACLE
-        theirs = expected.worst(quantity, own=True) if own and not alone else None
-        ratios = (curve.worst(quantity, own=True) if own else ratio, theirs)
+        alone, own = self._expected != self.baseline, self.ensemble.of == ORACLE
+        ratio = (curve.own if alone else curve.ratio).worst(quantity)
+        # Whoever diverges from the oracle is off where two curves diverge, else the backend under test.
+        both = [n for n in (name, self.baseline) if n in wrong]
+        guilty = [n for n in both if wrong[n].kind]
+        culprit = tuple(guilty or [name]) if ratio is not None and ratio >= OFF else ()
+        kinds = [kind for n in guilty if n in culprit and (kind := wrong[n].kind)]
+        verdict = curve_verdict(metrics, ratio, kinds, given=given, off=bool(culprit))
         spread = self.curves.envelope.get(quantity, [])
-        return replace(
+        comparison = replace(
             base,
             verdict=verdict,
             metrics=metrics,
-            error_ratio=ratios,
+            error_ratio=(
+                curve.own.worst(quantity) if own else ratio,
+                expected.own.worst(quantity) if own and not alone else None,
+            ),
             envelope=(spread[-1], spread[-1]) if spread else None,
             culprit=culprit if verdict.fails else (),
             message=ONE_DTYPE if verdict.fails and len(self.case.dtypes) == 1 else "",
         )
-
-    def _excused(self, comparison: Comparison, kinds: Mapping[str, str], drifts: Mapping[str, Parting]) -> Comparison:
-        """A curve that only drifts passes, and says so."""
-        sides = (comparison.actual, self.baseline)
-        mine = [drifts[side] for side in sides if side in drifts]
-        limited = comparison.rtol or comparison.atol
-        off = not comparison.verdict.passes and comparison.verdict not in (Verdict.NOT_COMPARED, Verdict.NONFINITE)
-        if not off or not mine or limited or any(side in kinds for side in sides):
+        drifts = [drift for n in both if (drift := wrong[n].drift)]
+        if verdict.passes or verdict is Verdict.NONFINITE or rtol or atol or guilty or not drifts:
             return comparison
-        told = f"leaves the ensemble at step {mine[0].step}, where every stage is right from its own state"
-        return replace(comparison, verdict=Verdict.CLOSE, suspect=True, message=told)
+        message = f"leaves the ensemble at step {drifts[0].step}, where every stage is right from its own state"
+        return replace(comparison, verdict=Verdict.CLOSE, suspect=True, message=message)
 
-    def _culprits(self, name: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
-        """Who is off where two curves part: whoever parts from the oracle, else the side under test."""
-        return tuple(side for side in (name, self.baseline) if side in kinds) or (name,)
-
-    def _stage_comparisons(self, name: str, causes: Sequence[Cause], kind: str | None) -> Iterator[Comparison]:
+    def _stage_comparisons(self, name: str, wrong: BackendFaults) -> Iterator[Comparison]:
         """The worst probe of every stage that was observed."""
         for stage in STAGES:
-            seen = self._seen(name, stage)
+            seen = self.backends[name].seen(stage)
             if seen is None:
                 continue
             ratio, metrics = seen
-            off = ratio >= OFF
-            tolerated = off and stage in self.sides[name].tolerated
-            outside = off and not tolerated
-            cause = stage_kind(stage, causes)
-            mine = kind if cause is None or not cause.found.best else cause.found.best.hypothesis.kind
-            verdict = KINDS[mine or ORDER[-1]] if outside else Verdict.CLOSE
+            outside = ratio >= OFF
+            tolerated = outside and stage in self.backends[name].tolerated
+            fault = fault_of(stage, wrong.faults)
+            kind = fault.best.hypothesis.kind if fault is not None and fault.best else wrong.kind
             yield Comparison(
                 self.case.id,
                 self.dtype,
                 f"stage.{stage}",
                 name,
                 ORACLE,
-                verdict,
+                KINDS[kind or ORDER[-1]] if outside and not tolerated else Verdict.CLOSE,
                 0.0,
                 0.0,
                 metrics=metrics,
                 error_ratio=(ratio, None),
-                culprit=(name,) if off else (),
+                culprit=(name,) if outside else (),
                 suspect=tolerated,
                 message=APPROXIMATE if tolerated else "",
             )
 
-    def _seen(self, name: str, stage: str) -> tuple[float, Metrics | None] | None:
-        """The largest ratio of a stage, with the metrics of its worst tensor; None where it was not observed."""
-        side = self.sides[name]
-        if not side.n_steps:
-            return None
-        if stage == "data":
-            return (float("inf") if side.rows.off else 0.0), side.rows.metrics
-        if stage == "schedule":
-            return side.rates.worst
-        found = side.stages.get(stage)
-        return None if found is None else (max(found.worst, 0.0), found.metrics)
-
-    def _row(self, name: str, parting: Parting | None) -> TrainingFinding:
+    def _row(self, name: str, divergence: FirstDivergence | None) -> TrainingFinding:
         """A row of `trainings`."""
-        curve = self.curves.sides[name]
-        side = self.sides.get(name)
-        probes = side.ratios() if side is not None else {}
+        curve = self.curves.runs[name]
+        probes = self.backends[name].ratios() if name in self.backends else {}
         shown = {} if name == self._expected else curve.ratio if self._expected == self.baseline else curve.own
         return TrainingFinding(
             case=self.case.id,
@@ -306,7 +284,7 @@ class TrainingJudge:
             steps=len(curve.loss),
             planned=self.training.steps,
             ensemble={"of": self.ensemble.of, "members": self.curves.n_members},
-            parting=None if parting is None else parting.row(),
+            parting=None if divergence is None else divergence.row(),
             probes=[{"step": step, "ratios": ratios} for step, ratios in probes.items()],
             curves={
                 "loss": curve.loss,
@@ -319,16 +297,11 @@ class TrainingJudge:
 
 
 def unsearched(parting: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A parting for whose cause there was no time to look."""
+    """A divergence for whose cause there was no time to look."""
     return {**parting, "diagnosis": None} if parting and parting["diagnosis"] == UNEXPLAINED else parting
 
 
-def ended(outcome: CellOutcome) -> bool:
-    """Whether a backend did not come to its last step."""
-    return outcome.outcome is not Outcome.OK
-
-
-def curve_metrics(curve: Curve, expected: Curve, quantity: str, rtol: float, atol: float) -> Metrics:
+def curve_metrics(curve: RunCurves, expected: RunCurves, quantity: str, rtol: float, atol: float) -> Metrics:
     """The metrics of a plain curve, or of the norms of all tensors after the last step."""
     if quantity in SCALARS:
         mine, theirs = getattr(curve, quantity), getattr(expected, quantity)
@@ -338,17 +311,15 @@ def curve_metrics(curve: Curve, expected: Curve, quantity: str, rtol: float, ato
     return compare(np.array([curve.norms[n] for n in names]), np.array([expected.norms[n] for n in names]), rtol, atol)
 
 
-def curve_verdict(
-    metrics: Metrics, ratio: float | None, culprit: Sequence[str], kinds: Mapping[str, str], *, given: bool
-) -> Verdict:
-    """What a curve comes to: by the envelope, or by a tolerance that was `given`."""
+def curve_verdict(metrics: Metrics, ratio: float | None, kinds: Sequence[str], *, given: bool, off: bool) -> Verdict:
+    """What a curve comes to: by the envelope, or by a tolerance that was `given`; `kinds` are those of whoever is
+    `off`."""
     if given or ratio is None:
-        found = verdict_of(metrics)
-        if found is not Verdict.ROUNDING or not culprit:
-            return found
+        verdict = verdict_of(metrics)
+        if verdict is not Verdict.ROUNDING or not off:
+            return verdict
     elif ratio < OFF:
         return Verdict.EQUAL if metrics.equal else Verdict.CLOSE
     if metrics.n_nonfinite_mismatched:
         return Verdict.NONFINITE
-    worst = max((kinds[side] for side in culprit if side in kinds), key=ORDER.index, default=ORDER[1])
-    return KINDS[worst]
+    return KINDS[max(kinds, key=ORDER.index, default=ORDER[1])]

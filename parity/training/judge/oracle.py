@@ -1,6 +1,6 @@
-"""What a step should have given: the oracle in a side's own place, stage by stage, with or without a hypothesis.
+"""What a step should have given: the oracle in a backend's own place, stage by stage, with or without a hypothesis.
 
-Every stage starts from what the side itself had: the forward pass and the gradient from its parameters and rows, the
+Every stage starts from what the backend itself had: the forward pass and the gradient from its parameters and rows, the
 loss from its output, clipping from its gradients, the update from its clipped gradients, rates and states. What a mode
 does not show is taken from the stage before.
 """
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from parity.cases.oracle import IN_PAIRS, Functions
 from parity.judge.bound.envelope import nudged
-from parity.outcome import Setting, StepRecord
 from parity.training.model import MODEL_IN_SEQUENCE, Knobs, StepGradients, gradients, loss_of_output
+from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
 
@@ -27,36 +27,23 @@ Arrays = Mapping[str, Array]
 MAX_CACHED_ELEMENTS = 1 << 23
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One step of one side that is asked about; `previous` is the step before it, where it is known."""
-
-    record: StepRecord
-    previous: StepRecord | None = None
-
-    @property
-    def step(self) -> int:
-        """The step, from 1."""
-        return self.record.step
-
-    def group(self, kind: str, *, before: bool = False) -> dict[str, Array]:
-        """The tensors called `<kind>.<name>`, by that name."""
-        tensors = self.record.before if before else self.record.tensors
-        return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
+def group(tensors: Arrays, kind: str) -> dict[str, Array]:
+    """The tensors called `<kind>.<name>`, by that name."""
+    return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
 
 
 class UnknownError(LookupError):
     """The records do not have what an answer starts from."""
 
 
-Rework = Callable[[dict[str, Array], Probe], dict[str, Array] | None]
-"""A change of the gradients of a step; None where it cannot be told what they would be."""
+Rework = Callable[[dict[str, Array], StepRecord], dict[str, Array] | None]
+"""A change of the gradients of a step; None where they are not known."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a hypothesis changes of a step: arguments of the model's lines, the loss, the gradient, the clipping and the
-    update. Nothing of it: the recipe."""
+    """What a hypothesis changes of a step: arguments of the model's reference, the loss, the gradient, the clipping and
+    the update. Nothing of it: the recipe."""
 
     model: Knobs = field(default_factory=dict)
     loss: Callable[[Array], Array] | None = None
@@ -89,8 +76,10 @@ class StepOracle:
         self._passes: dict[str, StepGradients] = {}
         self._cached = 0
 
-    def answer(self, stage: str, probe: Probe, changes: Changes = NOTHING, run: int | None = None) -> dict[str, Array]:
-        """What the tensors of a stage should be: in the wide dtype, or as `run` of careful code in the case's dtype.
+    def answer(
+        self, stage: str, probe: StepRecord, changes: Changes = NOTHING, run: int | None = None
+    ) -> dict[str, Array]:
+        """What the tensors of a stage should be: in the wide dtype, or as `run` of the ensemble in the case's dtype.
 
         Raises UnknownError where the records lack what the stage starts from.
         """
@@ -101,118 +90,97 @@ class StepOracle:
                 raise UnknownError(str(error)) from error
 
     def cast(self, values: Array, name: str, run: int | None) -> Array:
-        """A tensor as the stage starts from it: wide, or in the dtype and moved by a unit roundoff."""
+        """A tensor as the stage starts from it: wide, or in the dtype and perturbed by a unit roundoff."""
         if values.dtype.kind != "f":
             return values
         return values.astype(self.wide) if run is None else nudged(values, self.dtype, self.case_id, name, run)
 
-    def gathered(self, values: Arrays, kind: str, run: int | None) -> dict[str, Array]:
+    def cast_all(self, tensors: Arrays, kind: str, run: int | None) -> dict[str, Array]:
         """Several of them."""
-        return {name: self.cast(v, f"{kind}.{name}", run) for name, v in values.items()}
+        return {name: self.cast(v, f"{kind}.{name}", run) for name, v in tensors.items()}
 
-    def forward(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
+    def forward(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`output`, and the buffers after the step."""
-        found = self.passed(probe, changes, run, backward=changes is NOTHING)
-        return {"output": found.output, **{f"buffer.{n}": v for n, v in found.buffers.items()}}
+        step = self.passed(probe, changes, run, backward=changes is NOTHING)
+        return {"output": step.output, **{f"buffer.{n}": v for n, v in step.buffers.items()}}
 
-    def loss(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """`loss`, from the side's own output."""
-        seen = probe.record.tensors.get("output")
-        if seen is None:
+    def loss(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`loss`, from the backend's own output."""
+        output = probe.tensors.get("output")
+        if output is None:
             loss = self.passed(probe, changes, run, backward=changes is NOTHING).loss
         else:
-            output = self.cast(seen, "output", run)
-            target = self.setting.target[probe.record.rows]
-            loss = loss_of_output(self.training, output, target, knobs=changes.model, functions=sums_of(run))
+            target = self.setting.target[probe.rows]
+            output, functions = self.cast(output, "output", run), sums_of(run)
+            loss = loss_of_output(self.training, output, target, knobs=changes.model, functions=functions)
         return {"loss": changes.loss(loss) if changes.loss else loss}
 
-    def gradient(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """`grad.<parameter>`."""
-        return {f"grad.{n}": v for n, v in self.gradients(probe, changes, run).items()}
-
-    def gradients(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """The step's gradients by parameter. Raises UnknownError where a change of them cannot be computed."""
-        found: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
+    def gradient(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`grad.<parameter>`; raises UnknownError where a change of them cannot be computed."""
+        grads: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
         for rework in changes.rework:
-            found = None if found is None else rework(found, probe)
-        if found is None:
+            grads = None if grads is None else rework(grads, probe)
+        if grads is None:
             raise UnknownError("the gradient of the step before")
-        return found
+        return {f"grad.{n}": v for n, v in grads.items()}
 
-    def clip(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """`clipped.<parameter>` and `norm`, from the side's own gradients."""
-        seen = probe.group("grad")
-        grads = self.gathered(seen, "grad", run) if seen else self.gradients(probe, changes, run)
+    def clip(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
+        own = group(probe.tensors, "grad")
+        grads = self.cast_all(own, "grad", run) if own else group(self.gradient(probe, changes, run), "grad")
         if run is not None and run % 6 == 4:
             # What a sum in sequence loses depends on whether the large numbers come first.
             grads = dict(reversed(grads.items()))
-        found, norm = clipped(self.training, grads, changes.clipping, sums_of(run))
-        return {**{f"clipped.{n}": v for n, v in found.items()}, "norm": norm}
+        after, norm = clipped(self.training, grads, changes.clipping, sums_of(run))
+        return {**{f"clipped.{n}": v for n, v in after.items()}, "norm": norm}
 
-    def update(self, probe: Probe, changes: Changes, run: int | None) -> dict[str, Array]:
-        """`param.<parameter>` and `state.<state>.<parameter>`, from the side's own clipped gradients."""
-        seen = probe.group("clipped") or (probe.group("grad") if self.training.clip is None else {})
-        if seen:
-            grads = self.gathered(seen, "clipped", run)
-        else:
-            given = self.clip(probe, changes, run)
-            grads = {n.removeprefix("clipped."): v for n, v in given.items() if n != "norm"}
-        before = {
-            kind: self.gathered(probe.group(kind, before=True), f"before.{kind}", run) for kind in ("param", "state")
-        }
-        lr = np.ravel(probe.record.tensors["lr"]).astype(np.float64)
+    def update(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+        """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's own clipped gradients."""
+        own = group(probe.tensors, "clipped") or (group(probe.tensors, "grad") if self.training.clip is None else {})
+        grads = self.cast_all(own, "clipped", run) if own else group(self.clip(probe, changes, run), "clipped")
+        before = {kind: self.cast_all(group(probe.before, kind), f"before.{kind}", run) for kind in ("param", "state")}
+        lr = np.ravel(probe.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
         change = replace(changes.update, narrow=changes.update.narrow or narrow)
         return updated(self.training, probe.step, before, grads, lr, change, sums_of(run))
 
-    def terms(self, probe: Probe) -> dict[str, Array]:
+    def terms(self, probe: StepRecord) -> dict[str, Array]:
         """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
         where a softmax is almost its target. Nothing of other losses."""
         if self.training.loss.name != "cross_entropy":
             return {}
-        found, other = (self.passed(probe, NOTHING, None, moved=moved).grads for moved in (False, True))
-        return {f"grad.{name}": other[name] - values for name, values in found.items()}
+        grads, other = (self.passed(probe, NOTHING, None, next_class=shift).grads for shift in (False, True))
+        return {f"grad.{name}": other[name] - values for name, values in grads.items()}
 
     def passed(
-        self, probe: Probe, changes: Changes, run: int | None, *, backward: bool = True, moved: bool = False
+        self, probe: StepRecord, changes: Changes, run: int | None, *, backward: bool = True, next_class: bool = False
     ) -> StepGradients:
-        """A pass through the model from the side's own parameters, buffers and rows; `moved`: for the next classes."""
-        given = {**probe.group("param", before=True), **probe.group("buffer", before=True)}
-        key = digest(given, probe.record.rows, repr((sorted(changes.model.items()), moved)), run)
+        """A pass through the model from the backend's own parameters, buffers and rows, remembered by their bits."""
+        own = {**group(probe.before, "param"), **group(probe.before, "buffer")}
+        key = digest(own, probe.rows, repr((sorted(changes.model.items()), next_class)), run)
         if key not in self._passes or (backward and not self._passes[key].grads):
-            tensors = self.gathered(given, "", run)
             dtype = self.wide if run is None else self.dtype
-            batches = self._batches(probe, run, moved)
-            found = gradients(
-                self.training,
-                tensors,
-                batches,
-                dtype=dtype,
-                knobs=changes.model,
-                backward=backward,
-                functions=sums_of(run),
-            )
-            self._keep(key, found)
+            tensors, batches = self.cast_all(own, "", run), self._batches(probe, run, next_class)
+            how: dict[str, Any] = {"knobs": changes.model, "backward": backward, "functions": sums_of(run)}
+            step = gradients(self.training, tensors, batches, dtype=dtype, **how)
+            self._cached += step.output.size + sum(v.size for v in step.grads.values())
+            if self._cached > MAX_CACHED_ELEMENTS:
+                self._passes.clear()
+                self._cached = 0
+            self._passes[key] = step
         return self._passes[key]
 
-    def _batches(self, probe: Probe, run: int | None, moved: bool) -> list[tuple[Array, Array]]:
+    def _batches(self, probe: StepRecord, run: int | None, next_class: bool) -> list[tuple[Array, Array]]:
         """The micro-batches of a step."""
-        x = self.cast(self.setting.x[probe.record.rows], "x", run)
-        target = self.setting.target[probe.record.rows]
-        if moved:
+        x = self.cast(self.setting.x[probe.rows], "x", run)
+        target = self.setting.target[probe.rows]
+        if next_class:
             target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
         n = self.training.accumulation
         return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
 
-    def _keep(self, key: str, found: StepGradients) -> None:
-        self._cached += found.output.size + sum(v.size for v in found.grads.values())
-        if self._cached > MAX_CACHED_ELEMENTS:
-            self._passes.clear()
-            self._cached = 0
-        self._passes[key] = found
 
-
-STAGES: Mapping[str, Callable[[StepOracle, Probe, Changes, int | None], dict[str, Array]]] = {
+STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Changes, int | None], dict[str, Array]]] = {
     "forward": StepOracle.forward,
     "loss": StepOracle.loss,
     "gradient": StepOracle.gradient,
@@ -223,15 +191,15 @@ STAGES: Mapping[str, Callable[[StepOracle, Probe, Changes, int | None], dict[str
 
 
 def sums_of(run: int | None) -> Functions:
-    """The order of sums in a run of careful code: every third one sums in sequence."""
+    """The order of sums in a perturbed run: every third one sums in sequence."""
     return MODEL_IN_SEQUENCE if run is not None and run % 3 == 1 else IN_PAIRS
 
 
 def digest(tensors: Arrays, rows: Array, knobs: str, run: int | None) -> str:
     """The same for the same bits and the same question."""
-    found = hashlib.blake2b(f"{knobs}\0{run}".encode(), digest_size=16)
+    hashed = hashlib.blake2b(f"{knobs}\0{run}".encode(), digest_size=16)
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(tensors[name]).tobytes())
-    found.update(np.ascontiguousarray(rows).tobytes())
-    return found.hexdigest()
+        hashed.update(name.encode())
+        hashed.update(np.ascontiguousarray(tensors[name]).tobytes())
+    hashed.update(np.ascontiguousarray(rows).tobytes())
+    return hashed.hexdigest()

@@ -1,14 +1,14 @@
 """Which steps are asked about: the first ones, those where the recipe changes, some spread over the run, and where a
-curve parts."""
+curve diverges."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from parity.training.cost import LONGDOUBLE, cost
-from parity.training.judge.stages import FIRST_RUNS
+from parity.training.judge.measured import FIRST_RUNS
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
 
@@ -17,16 +17,16 @@ FIRST = (1, 2, 3)
 PROBES = 8
 FEWEST = 2
 PROBES_S = 300.0
-"""So many seconds, about, the oracle may take for the probes of all sides; the first two are always asked about."""
+"""So many seconds, about, the oracle may take for the probes of all backends; the first two are always asked about."""
 
 
-def planned_steps(training: Training, n_sides: int = 1, dtype: str = "float32") -> tuple[int, ...]:
+def planned_steps(training: Training, n_backends: int = 1, dtype: str = "float32") -> tuple[int, ...]:
     """The steps that are asked about in any case, in order: about eight, and fewer where the oracle needs long."""
-    found = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
-    room = max(0, PROBES - len(set(found)))
+    first = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
+    room = max(0, PROBES - len(set(first)))
     spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []
-    wanted = list(dict.fromkeys([*found, *(step for step in reversed(spread) if 1 <= step <= training.steps)]))
-    seconds = n_sides * cost(training) * (FIRST_RUNS + (LONGDOUBLE if dtype == "float64" else 1.0))
+    wanted = list(dict.fromkeys([*first, *(step for step in reversed(spread) if 1 <= step <= training.steps)]))
+    seconds = n_backends * cost(training) * (FIRST_RUNS + (LONGDOUBLE if dtype == "float64" else 1.0))
     return tuple(sorted(wanted[: max(FEWEST, int(PROBES_S / seconds))]))
 
 
@@ -42,8 +42,3 @@ def turns(training: Training) -> Iterator[int]:
 def around(step: int, last: int) -> tuple[int, ...]:
     """A step and its neighbours, as far as they were taken."""
     return tuple(s for s in (step - 1, step, step + 1) if 1 <= s <= last)
-
-
-def within(steps: Collection[int], first: int, last: int) -> tuple[int, ...]:
-    """Those of the steps that lie in a chunk, in order."""
-    return tuple(sorted(s for s in steps if first <= s <= last))

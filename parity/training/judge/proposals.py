@@ -2,94 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.factors import EXTREME, FEW, NEAR, UNNAMED
-from parity.training.judge.hypotheses import FITTED, Hypothesis
-from parity.training.judge.oracle import Array, Changes, Probe
-from parity.training.judge.stages import Measured, owner, ratio
+from parity.training.judge.hypotheses import FITTED, Hypothesis, reworked, times
+from parity.training.judge.measured import Measured, owner, ratio
+from parity.training.judge.oracle import Array, Arrays, Changes, group
+from parity.training.records import StepRecord
 from parity.training.steps import Update
 
-Transform = Callable[[dict[str, Array]], Array]
+GradientOf = Callable[[Arrays], Array]
 """One gradient from all of them."""
 
 
-def proposals(stage: str, probe: Probe, measured: Measured) -> Iterator[Hypothesis]:
+def proposals(stage: str, measured: Measured) -> Iterator[Hypothesis]:
     """Hypotheses about a stage from one probe."""
-    if not measured.exact:
-        return
-    if stage == "gradient":
-        yield from of_gradients(measured)
-    if stage == "loss":
-        yield from of_loss(measured)
-    if stage == "update":
-        yield from of_update(probe, measured)
+    propose = PROPOSALS.get(stage)
+    if propose is not None and measured.exact:
+        yield from propose(measured)
 
 
 def of_gradients(measured: Measured) -> Iterator[Hypothesis]:
     """What became of gradients, those of one kind together; a factor that many share is one hypothesis."""
-    off = [name for name, value in measured.ratios.items() if value >= OFF]
-    found: dict[str, dict[str, Transform]] = {}
-    for name in off:
-        for kind, transform in transforms(name, measured):
-            if fits(name, measured, transform):
-                found.setdefault(kind, {})[name.removeprefix("grad.")] = transform
+    exact = group(measured.exact, "grad")
+    outside = sorted(name.removeprefix("grad.") for name in measured.tensors_outside)
+    changed: dict[str, dict[str, GradientOf]] = {}
+    for name in outside:
+        full = f"grad.{name}"
+        for diagnosis, other in others(name, exact):
+            if ratio(measured.observed[full], other(exact), measured.envelopes[full]) < OFF:
+                changed.setdefault(diagnosis, {})[name] = other
                 break
-    for kind, changed in found.items():
-        yield Hypothesis(kind, {"tensors": sorted(changed)}, Changes(rework=(replacing(changed),)), 0.25)
-    shared = common_factor(measured, off)
-    if shared is not None:
-        names = frozenset(n.removeprefix("grad.") for n in off)
-        changed = {n: scaled_by(n, shared) for n in names}
-        shown = {"factor": shared, "meaning": UNNAMED}
-        yield Hypothesis("scaled", shown, Changes(rework=(replacing(changed),)), FITTED)
+    for diagnosis, instead in changed.items():
+        yield reworked(diagnosis, {"tensors": sorted(instead)}, partial(replaced, instead), 0.25)
+    pairs = {name: (measured.observed[f"grad.{name}"], exact[name]) for name in outside}
+    factor = common_factor(pairs)
+    if factor is not None:
+        shown = {"factor": factor, "meaning": UNNAMED}
+        yield reworked("scaled", shown, partial(replaced, {n: scaled(n, factor) for n in outside}), FITTED)
 
 
-def transforms(name: str, measured: Measured) -> Iterator[tuple[str, Transform]]:
+def others(name: str, exact: Arrays) -> Iterator[tuple[str, GradientOf]]:
     """What may have become of one gradient."""
-    own = name.removeprefix("grad.")
-    exact = measured.exact[name]
-    yield "missing-gradient", lambda grads: np.zeros_like(grads[own])
-    yield "sign-flipped", lambda grads: -grads[own]
-    for other, values in measured.exact.items():
-        if other != name and values.shape == exact.shape:
-            yield "swapped-gradients", taken_from(other.removeprefix("grad."))
-    if exact.ndim == 2 and exact.shape[0] == exact.shape[1]:
-        yield "transposed", lambda grads: grads[own].T
+    yield "missing-gradient", lambda grads: np.zeros_like(grads[name])
+    yield "sign-flipped", scaled(name, -1.0)
+    for other, values in exact.items():
+        if other != name and values.shape == exact[name].shape:
+            yield "swapped-gradients", scaled(other, 1.0)
+    if exact[name].ndim == 2 and len(set(exact[name].shape)) == 1:
+        yield "transposed", lambda grads: grads[name].T
 
 
-def taken_from(other: str) -> Transform:
-    """Another one's gradient."""
-    return lambda grads: grads[other]
+def scaled(name: str, factor: float) -> GradientOf:
+    """A gradient times a factor."""
+    return lambda grads: times(factor)(grads[name])
 
 
-def scaled_by(name: str, factor: float) -> Transform:
-    """The gradient times a factor."""
-    return lambda grads: grads[name] * grads[name].dtype.type(factor)
+def replaced(instead: Mapping[str, GradientOf], grads: dict[str, Array], _: StepRecord) -> dict[str, Array]:
+    """The gradients with others in the places of some."""
+    return {name: instead[name](grads) if name in instead else g for name, g in grads.items()}
 
 
-def fits(name: str, measured: Measured, transform: Transform) -> bool:
-    """Whether a transform leaves rounding."""
-    grads = {n.removeprefix("grad."): v for n, v in measured.exact.items()}
-    return ratio(measured.observed[name], transform(grads), measured.envelopes[name]) < OFF
-
-
-def replacing(changed: dict[str, Transform]) -> Callable[[dict[str, Array], Probe], dict[str, Array]]:
-    """The change that puts others in the places of some gradients."""
-
-    def rework(grads: dict[str, Array], _: Probe) -> dict[str, Array]:
-        return {name: changed[name](grads) if name in changed else g for name, g in grads.items()}
-
-    return rework
-
-
-def common_factor(measured: Measured, names: list[str]) -> float | None:
-    """The factor that all these tensors have from what they should be (least squares); None where there is none."""
-    pairs = [(measured.observed[n].astype(np.float64), measured.exact[n].astype(np.float64)) for n in names]
+def common_factor(tensors: Mapping[str, tuple[Array, Array]]) -> float | None:
+    """The factor that all tensors have from what they should be (least squares); None where there is none."""
+    pairs = [(observed.astype(np.float64), exact.astype(np.float64)) for observed, exact in tensors.values()]
     pairs = [(o, e) for o, e in pairs if o.shape == e.shape and np.isfinite(o).all()]
     weights = [(float(np.vdot(e, e)), float(np.vdot(e, o))) for o, e in pairs]
     usable = [cross / power for power, cross in weights if power > 0]
@@ -102,39 +82,38 @@ def common_factor(measured: Measured, names: list[str]) -> float | None:
 
 def of_loss(measured: Measured) -> Iterator[Hypothesis]:
     """The loss times a factor."""
-    factor = common_of_scalars(measured)
-    if factor is not None:
-        shown = {"factor": factor, "meaning": UNNAMED}
-        yield Hypothesis("scaled", shown, Changes(loss=lambda v: v * v.dtype.type(factor)), FITTED)
-
-
-def common_of_scalars(measured: Measured) -> float | None:
-    """The loss over what it should be."""
     exact, observed = float(measured.exact["loss"]), float(measured.observed["loss"])
-    return observed / exact if exact and np.isfinite(observed) and observed else None
+    if exact and observed and np.isfinite(observed):
+        factor = observed / exact
+        yield Hypothesis("scaled", {"factor": factor, "meaning": UNNAMED}, Changes(loss=times(factor)), FITTED)
 
 
-def of_update(probe: Probe, measured: Measured) -> Iterator[Hypothesis]:
+def of_update(measured: Measured) -> Iterator[Hypothesis]:
     """Parameters that stayed as they were, and steps that are longer by one factor."""
-    before = probe.group("param", before=True)
-    moved: dict[str, Any] = {}
-    every = [n for n, r in measured.ratios.items() if r >= OFF]
-    off = [n for n in every if n.startswith("param.")]
-    still = frozenset(own for own in map(owner, every) if left_alone(own, probe, measured))
+    outside, before = measured.tensors_outside, measured.probe.before
+    still = frozenset(own for own in map(owner, outside) if left_alone(own, measured))
     if still:
         unmoved = {"parameters": sorted(still), "update": "not applied"}
         yield Hypothesis("stale", unmoved, Changes(update=Update(skipped=still)), 0.25)
-    for name in off:
-        start = before[name.removeprefix("param.")].astype(measured.exact[name].dtype)
-        moved[name] = (measured.observed[name] - start, measured.exact[name] - start)
-    steps = Measured({n: o for n, (o, _) in moved.items()}, {n: e for n, (_, e) in moved.items()}, {})
-    factor = common_factor(steps, list(moved))
+    steps = {}
+    for name in sorted(name for name in outside if name.startswith("param.")):
+        start = before[name].astype(measured.exact[name].dtype)
+        steps[name] = (measured.observed[name] - start, measured.exact[name] - start)
+    factor = common_factor(steps)
     if factor is not None:
         shown = {"factor": factor, "of": "the step of every parameter"}
         yield Hypothesis("scaled", shown, Changes(update=Update(factor=factor)), FITTED)
 
 
-def left_alone(own: str, probe: Probe, measured: Measured) -> bool:
+def left_alone(own: str, measured: Measured) -> bool:
     """Whether a parameter and its states are what they were before, bit for bit."""
+    before = measured.probe.before
     mine = [name for name in measured.observed if owner(name) == own]
-    return all(bool(np.all(measured.observed[name] == probe.record.before.get(name, 0.0))) for name in mine)
+    return all(bool(np.all(measured.observed[name] == before.get(name, 0.0))) for name in mine)
+
+
+PROPOSALS: Mapping[str, Callable[[Measured], Iterator[Hypothesis]]] = {
+    "gradient": of_gradients,
+    "loss": of_loss,
+    "update": of_update,
+}

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.training.judge.hypotheses import Hypothesis
+from parity.training.judge.oracle import Array
+from parity.training.judge.search import Explanation, StageFault
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
+from parity.training.steps import rates
 
-Array = NDArray[Any]
-UNEXPLAINED = "unexplained"
+OF_NO_STEP = Hypothesis("unexplained", {"rows": "of no step"})
 SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class Told:
-    """What explains a stage that needs no oracle, from its first step outside on; `hypothesis` is None where nothing
-    does. `left` is what remains, `others` explain as much."""
-
-    steps: tuple[int, ...]
-    before: float
-    hypothesis: Hypothesis | None
-    left: float
-    others: tuple[Hypothesis, ...] = ()
 
 
 @dataclass
 class Rows:
-    """The rows that one side used, against those of the steps, [steps, batch]."""
+    """The rows that one backend used, against those of the steps, [steps, batch]."""
 
     order: Array
     accumulation: int = 1
@@ -47,52 +37,52 @@ class Rows:
     def take(self, first: int, rows: Array) -> None:
         """The rows [n, batch] of the steps from `first` on."""
         wanted = self.order[first - 1 : first - 1 + len(rows)]
-        for i, (mine, right) in enumerate(zip(rows, wanted, strict=False)):
-            if not np.array_equal(mine, right):
-                self.off[first + i] = self._cause(first + i, mine, right)
+        for step, (used, right) in enumerate(zip(rows, wanted, strict=False), first):
+            if not np.array_equal(used, right):
+                self.off[step] = self._cause(step, used, right)
             if self.metrics is None or len(self.off) == 1:
-                self.metrics = compare(mine.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
-            self._last = mine
+                self.metrics = compare(used.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
+            self._last = used
 
-    def _cause(self, step: int, mine: Array, right: Array) -> Hypothesis:
+    def _cause(self, step: int, used: Array, right: Array) -> Hypothesis:
         """Why a step has other rows."""
-        if len(np.unique(mine)) < min(len(mine), len(np.unique(right))):
-            return Hypothesis("repeated-data", {"rows": self._within(mine)})
-        if np.array_equal(np.sort(mine), np.sort(right)):
+        if len(np.unique(used)) < min(len(used), len(np.unique(right))):
+            return Hypothesis("repeated-data", {"rows": self._repeated(used)})
+        if np.array_equal(np.sort(used), np.sort(right)):
             return Hypothesis("batch-order", {"rows": "those of the step in another order"})
-        if self._last is not None and np.array_equal(np.sort(mine), np.sort(self._last)):
+        if self._last is not None and np.array_equal(np.sort(used), np.sort(self._last)):
             return Hypothesis("repeated-data", {"rows": "those of the step before"})
-        others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(mine)).all(axis=1)) + 1
+        others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(used)).all(axis=1)) + 1
         if others.size:
             nearest = int(others[np.argmin(np.abs(others - step))])
             return Hypothesis("batch-order", {"rows": f"those of another step, {nearest - step:+d}"})
-        return Hypothesis(UNEXPLAINED, {"rows": "of no step"})
+        return OF_NO_STEP
 
-    def _within(self, mine: Array) -> str:
-        """Where the same rows are found twice in a step."""
-        batches = np.split(mine, self.accumulation)
+    def _repeated(self, used: Array) -> str:
+        """Where the same rows are twice in a step."""
+        batches = np.split(used, self.accumulation)
         shards = [np.array_split(batch, self.ranks) for batch in batches]
         same = all(np.array_equal(np.sort(part), np.sort(parts[0])) for parts in shards for part in parts)
         return "every rank has the same rows" if same and self.ranks > 1 else "rows come more than once in a step"
 
     @property
-    def told(self) -> Told | None:
+    def fault(self) -> StageFault | None:
         """The cause of most of the steps with other rows; None where there are none."""
         if not self.off:
             return None
-        causes = {(h.id, repr(h.parameters)): h for h in self.off.values()}
-        counts = Counter((h.id, repr(h.parameters)) for h in self.off.values())
-        [(key, count)] = counts.most_common(1)
-        best = causes[key]
-        others = tuple(h for k, h in causes.items() if k != key and h.id != best.id)
-        found = None if best.id == UNEXPLAINED else best
-        left = 0.0 if found is not None and count > SHARE * len(self.off) else float("inf")
-        return Told(tuple(self.off), float("inf"), found, left, others)
+        causes = {repr(h): h for h in self.off.values()}
+        [(usual, count)] = Counter(map(repr, self.off.values())).most_common(1)
+        cause = causes[usual]
+        known = cause is not OF_NO_STEP
+        left = 0.0 if known and count > SHARE * len(self.off) else inf
+        rivals = tuple(Explanation(h, left) for h in causes.values() if h.id != cause.id)
+        best = Explanation(cause, left) if known else None
+        return StageFault("data", tuple(self.off), ("data",), inf, best, rivals)
 
 
 @dataclass
 class Rates:
-    """The rates that one side used, against the schedule's."""
+    """The rates that one backend used, against the schedule's."""
 
     training: Training
     dtype: str
@@ -105,90 +95,57 @@ class Rates:
     @property
     def ratios(self) -> Array:
         """How far the rates of every step are from the schedule's, in unit roundoffs."""
-        return self._ratios({})
+        return self._ratios(self._expected()) if self.seen else np.zeros(0)
 
     @property
     def worst(self) -> tuple[float, Metrics] | None:
         """The largest ratio, and the metrics of all rates; None where they are not shown."""
         if not self.seen or not np.isfinite(self.seen).any():
             return None
-        return float(self.ratios.max()), compare(np.stack(self.seen), self.expected({}), 0.0, 0.0)
+        return float(self.ratios.max()), compare(np.stack(self.seen), self._expected(), 0.0, 0.0)
 
     @property
-    def told(self) -> Told | None:
+    def fault(self) -> StageFault | None:
         """What explains rates that are off; None where there are none."""
-        before = self.ratios
-        off = np.flatnonzero(before >= OFF)
-        if not off.size:
+        ratios = self.ratios
+        steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
+        if not steps:
             return None
-        steps = tuple(int(i) + 1 for i in off)
-        tried = [(h, float(self._left(h).max())) for h in self._hypotheses(before)]
-        good = [(h, left) for h, left in tried if left < OFF]
-        worst = float(before.max())
-        if not good:
-            return Told(steps, worst, None, worst)
-        best, left = min(good, key=lambda pair: pair[0].weight)
-        others = {h.id: h for h, _ in good if h.id != best.id and h.weight <= best.weight}
-        return Told(steps, worst, best, left, tuple(others.values()))
+        tried = [Explanation(h, float(self._ratios(expected).max())) for h, expected in self._hypotheses()]
+        return StageFault("schedule", steps, ("schedule",), float(ratios.max())).explained(tried)
 
-    def _hypotheses(self, before: Array) -> Iterator[Hypothesis]:
+    def _hypotheses(self) -> Iterator[tuple[Hypothesis, Array]]:
+        """What the rates may be instead, and what they would then be, [steps, groups]."""
+        expected = self._expected()
         kind = SCHEDULES[self.training.schedule.name]
         for knob in kind.knobs(kind.options(**self.training.schedule.options)):
-            yield Hypothesis(knob.id, {"arguments": dict(knob.arguments)}, told_by=knob.told_by)
-        first = self.expected({})[0].tolist()
-        yield Hypothesis("schedule-ignored", {"constant": first}, told_by="steps in which the rate changes")
-        yield Hypothesis("attribute-precision", {"rounded": "float32"}, told_by="a rate that float32 cannot hold")
-        factor = self._factor()
-        if factor is not None and before.size:
-            yield Hypothesis("scaled", {"factor": factor}, weight=1.0)
+            shown = {"arguments": dict(knob.arguments)}
+            yield Hypothesis(knob.id, shown, told_by=knob.told_by), self._expected(**knob.arguments)
+        ignored = Hypothesis(
+            "schedule-ignored", {"constant": expected[0].tolist()}, told_by="steps in which the rate changes"
+        )
+        yield ignored, np.broadcast_to(expected[0], expected.shape)
+        narrow = Hypothesis("attribute-precision", {"rounded": "float32"}, told_by="a rate that float32 cannot hold")
+        yield narrow, expected.astype(np.float32).astype(np.float64)
+        factors = np.unique(np.round(np.stack(self.seen)[expected != 0] / expected[expected != 0], 6))
+        if len(factors) == 1 and factors[0]:
+            factor = float(factors[0])
+            yield Hypothesis("scaled", {"factor": factor}, weight=1.0), expected * factor
 
-    def _left(self, hypothesis: Hypothesis) -> Array:
-        """What a hypothesis leaves at every step."""
-        shown = hypothesis.parameters
-        if "arguments" in shown:
-            return self._ratios(shown["arguments"])
-        expected = self.expected({})
-        if "constant" in shown:
-            expected = np.broadcast_to(np.asarray(shown["constant"]), expected.shape)
-        elif "rounded" in shown:
-            expected = expected.astype(np.float32).astype(np.float64)
-        else:
-            expected = expected * shown["factor"]
-        return self._away(expected)
+    def _expected(self, **arguments: Any) -> Array:
+        """The schedule's rates [steps, groups], with its arguments changed."""
+        return np.array([rates(self.training, step, **arguments) for step in range(1, len(self.seen) + 1)])
 
-    def _factor(self) -> float | None:
-        """The factor that all rates have from what they should be."""
-        seen, expected = np.stack(self.seen), self.expected({})
-        usable = expected != 0
-        factors = np.unique(np.round(seen[usable] / expected[usable], 6))
-        return float(factors[0]) if len(factors) == 1 and factors[0] else None
-
-    def _ratios(self, arguments: Mapping[str, Any]) -> Array:
-        return self._away(self.expected(arguments)) if self.seen else np.zeros(0)
-
-    def expected(self, arguments: Mapping[str, Any]) -> Array:
-        """The schedule's rates [steps, groups], with its lines' arguments changed."""
-        kind = SCHEDULES[self.training.schedule.name]
-        options = kind.options(**self.training.schedule.options)
-        own = [float(group.options["lr"]) for group in self.training.groups]
-        return np.array([[kind.rate(lr, t, options, **arguments) for lr in own] for t in range(len(self.seen))])
-
-    def _away(self, expected: Array) -> Array:
+    def _ratios(self, expected: Array) -> Array:
         """The largest distance of each step in unit roundoffs of the largest rate of a group.
 
         A schedule that is computed from step to step may lose one in each, in float64, in which it is computed.
         """
         seen = np.stack(self.seen)
-        scale = np.maximum(np.abs(self.expected({})).max(axis=0), np.finfo(np.float64).tiny)
+        scale = np.maximum(np.abs(self._expected()).max(axis=0), np.finfo(np.float64).tiny)
         lost = 2.0**-53 * np.arange(1, len(seen) + 1)[:, None]
         with np.errstate(invalid="ignore"):
-            away = np.abs(seen - expected) / (scale * np.maximum(UNIT_ROUNDOFF[self.dtype], lost))
+            ratios = np.abs(seen - expected) / (scale * np.maximum(UNIT_ROUNDOFF[self.dtype], lost))
         unknown = np.where(np.isfinite(seen).any(axis=0), np.inf, 0.0)
-        found: Array = np.where(np.isfinite(seen), away, unknown).max(axis=1)
-        return found
-
-
-def listed(steps: Sequence[int]) -> str:
-    """`1, 2 and 3`."""
-    names = [str(step) for step in steps]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        worst: Array = np.where(np.isfinite(seen), ratios, unknown).max(axis=1)
+        return worst

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
@@ -16,14 +16,14 @@ from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
 from parity.judge.diagnose.causes import is_float32, newton
 from parity.judge.diagnose.search import CLEAR, CLEARER
 from parity.training.cost import cost
-from parity.training.judge.fits import Number, numbers
-from parity.training.judge.hypotheses import Hypothesis, other_value, standing
-from parity.training.judge.oracle import NOTHING, Array, Changes, Probe, StepOracle, UnknownError
+from parity.training.judge.hypotheses import STARTS, Hypothesis, OptimizerNumber, numbers, standing
+from parity.training.judge.measured import Measured, measure, ratio, shown
+from parity.training.judge.oracle import NOTHING, Array, Changes, StepOracle, UnknownError
 from parity.training.judge.proposals import proposals
-from parity.training.judge.stages import KINDS, Measured, measure, ratio, shown
+from parity.training.records import StepRecord
 
 REFINED = 1e3
-"""Up to here a hypothesis that leaves too much is measured again by careful code that does the same."""
+"""Up to here a hypothesis that leaves too much is measured again with its own envelope."""
 PAIRED = 6
 """So many of those that help most are tried together with every other one."""
 SEARCH_S = 60.0
@@ -35,14 +35,8 @@ MAX_PAIR_WORK = 1 << 24
 BAND = 8.0
 MISSED = 1.0
 """What it costs to believe that a cause is not at work in a step in which it would show."""
-
-
-@dataclass(frozen=True)
-class Outside:
-    """A probe at which a stage is outside, under the causes that are known already."""
-
-    probe: Probe
-    measured: Measured
+HIDING = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}
+"""The stages before, the last first, whose causes appear in a stage where the mode does not show theirs."""
 
 
 @dataclass(frozen=True)
@@ -70,218 +64,204 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best explanation, others that explain as much, and the best of those that do not."""
+class StageFault:
+    """A stage that is outside and no consequence of an earlier one: where, by how much, and why.
 
-    best: Explanation | None
+    `tensors` are those outside at the first step, the worst first. `best` explains it, `rivals` explain as much, and
+    `second` is the best of those that do not.
+    """
+
+    stage: str
+    steps: tuple[int, ...]
+    tensors: tuple[str, ...]
+    ratio: float
+    best: Explanation | None = None
     rivals: tuple[Explanation, ...] = ()
     second: Explanation | None = None
     n_tried: int = 0
 
+    @property
+    def first(self) -> int:
+        """The first step outside."""
+        return self.steps[0]
 
-@dataclass(frozen=True)
-class Question:
-    """What is searched: a stage of one side, the probes outside and inside, and what is known to be changed already."""
+    @property
+    def causes(self) -> tuple[Hypothesis, ...]:
+        """The hypotheses that explain it together; none where nothing does."""
+        return () if self.best is None else self.best.hypothesis.parts or (self.best.hypothesis,)
 
-    stage: str
-    outside: Sequence[Outside]
-    inside: Sequence[Outside]
-    known: Changes = NOTHING
-    ranks: int = 1
-    also: tuple[str, ...] = field(default_factory=tuple)
-    """Other stages whose hypotheses compete, since the mode does not show theirs."""
-
-
-def search(oracle: StepOracle, question: Question) -> Found:
-    """The cause of a stage that is outside at some probes."""
-    first = question.outside[0]
-    stages, given = (question.stage, *question.also), (oracle.training, question.ranks, oracle.dtype)
-    candidates = [hypothesis for stage in stages for hypothesis in standing(stage, *given)]
-    candidates += proposals(question.stage, first.probe, first.measured)
-    tried = [explanation(oracle, question, h) for h in candidates if not h.changes.model]
-    if not any(e.explains and e.weight <= PLAIN for e in tried):
-        dear = sorted((h for h in candidates if h.changes.model), key=lambda h: h.weight)
-        tried += [explanation(oracle, question, h) for h in dear[: affordable(oracle)]]
-    if not any(e.explains for e in tried):
-        tried += [explanation(oracle, question, h) for h in fitted(oracle, question, first)]
-    if not any(e.explains for e in tried):
-        tried += pairs(oracle, question, tried, first)
-    ranked = sorted(tried, key=lambda e: e.rank)
-    good = [e for e in ranked if e.explains]
-    rest = next((e for e in ranked if not e.explains and e.left < first.measured.worst / 2), None)
-    if not good:
-        return Found(None, (), rest, len(tried))
-    best = good[0]
-    rivals = [e for e in good[1:] if e.hypothesis.id != best.hypothesis.id and is_rival(best, e)]
-    return Found(best, tuple(one_of_each(rivals)), rest, len(tried))
-
-
-def affordable(oracle: StepOracle) -> int:
-    """How many passes through the model there is time for."""
-    return max(1, int(SEARCH_S / cost(oracle.training)))
-
-
-def one_of_each(explanations: Sequence[Explanation]) -> Iterator[Explanation]:
-    """The first of every id."""
-    found = {e.hypothesis.id: e for e in reversed(explanations)}
-    yield from reversed(found.values())
+    def explained(self, tried: Sequence[Explanation]) -> StageFault:
+        """With the best of what was tried, if it explains the fault, and its rivals, one of each diagnosis."""
+        good = sorted((e for e in tried if e.explains), key=lambda e: e.rank)
+        rivals = {e.hypothesis.id: e for e in reversed(good[1:]) if is_rival(good[0], e)}
+        return replace(self, best=good[0], rivals=tuple(reversed(rivals.values()))) if good else self
 
 
 def is_rival(best: Explanation, other: Explanation) -> bool:
-    """Whether the probes cannot tell two explanations apart."""
-    return other.weight <= best.weight and (other.left < CLEAR or other.left < CLEARER * best.left)
+    """Whether the probes cannot tell two diagnoses apart."""
+    clear = other.left >= CLEAR and other.left >= CLEARER * best.left
+    return other.hypothesis.id != best.hypothesis.id and other.weight <= best.weight and not clear
 
 
-def pairs(oracle: StepOracle, question: Question, tried: Sequence[Explanation], first: Outside) -> list[Explanation]:
-    """Two causes together: those that help most with all others, and where that is cheap all plain ones."""
-    helping = sorted((e for e in tried if helps(oracle, question, e, first)), key=lambda e: e.left)
-    couples = [(one.hypothesis, other.hypothesis) for one in helping[:PAIRED] for other in tried]
-    plain = [e.hypothesis for e in tried if not e.weight and not e.hypothesis.changes.model]
-    if sum(v.size for v in first.measured.exact.values()) * len(plain) ** 2 <= MAX_PAIR_WORK:
-        couples += combinations(plain, 2)
-    both = [one.with_(other) for one, other in couples if one.id != other.id and not other.lossy]
-    return [explanation(oracle, question, hypothesis) for hypothesis in both]
+class StageSearch:
+    """Looks for the cause of one stage of one backend: `outside` and `inside` are its probes, measured under what is
+    `known` to be changed already."""
 
+    def __init__(
+        self,
+        oracle: StepOracle,
+        stage: str,
+        outside: Sequence[Measured],
+        inside: Sequence[Measured] = (),
+        known: Changes = NOTHING,
+        ranks: int = 1,
+    ) -> None:
+        self.oracle, self.stage, self.known, self.ranks = oracle, stage, known, ranks
+        self.outside, self.inside, self.first = outside, inside, outside[0]
 
-def fitted(oracle: StepOracle, question: Question, first: Outside) -> Iterator[Hypothesis]:
-    """Each number of the optimizer with the value with which its step comes nearest, unless that is the right one."""
-    for number in numbers(oracle.training) if question.stage == "update" else ():
-        value = nearest(oracle, question, first, number)
-        if value is not None and value != number.asked and not is_float32(value, number.asked):
-            yield replace(other_value(number, value), weight=1.0)
+    def explain(self, fault: StageFault) -> StageFault:
+        """The fault with its cause: standing hypotheses and proposals, then fitted numbers, then pairs."""
+        stages = (self.stage, *hidden_before(self.stage, self.first.probe))
+        given = self.oracle.training, self.ranks, self.oracle.dtype
+        candidates = [hypothesis for stage in stages for hypothesis in standing(stage, *given)]
+        candidates += proposals(self.stage, self.first)
+        tried = [self.explanation(h) for h in candidates if not h.changes.model]
+        if not any(e.explains and e.weight <= PLAIN for e in tried):
+            n_affordable = max(1, int(SEARCH_S / cost(self.oracle.training)))
+            slow = sorted((h for h in candidates if h.changes.model), key=lambda h: h.weight)
+            tried += [self.explanation(h) for h in slow[:n_affordable]]
+        if not any(e.explains for e in tried):
+            tried += [self.explanation(h) for h in self.fitted()]
+        if not any(e.explains for e in tried):
+            tried += [self.explanation(h) for h in self.pairs(tried)]
+        helping = [e for e in tried if not e.explains and e.left < self.first.worst / 2]
+        second = min(helping, key=lambda e: e.rank, default=None)
+        return replace(fault.explained(tried), second=second, n_tried=len(tried))
 
+    def explanation(self, hypothesis: Hypothesis) -> Explanation:
+        """What a hypothesis leaves at the probes, as far as it explains the first ones."""
+        left: list[float] = []
+        for measured in self.outside:
+            here = self.residual(hypothesis, measured)
+            left += [] if here is None else [here]
+            if here is not None and here >= OFF:
+                break
+        if not left or max(left) >= OFF:
+            return Explanation(hypothesis, max(left, default=math.inf))
+        inside = {measured.probe.step: self.residual(hypothesis, measured) for measured in self.inside}
+        missed = [step for step, here in inside.items() if here is not None and here >= OFF]
+        return Explanation(hypothesis, max(left), tuple(missed))
 
-def nearest(oracle: StepOracle, question: Question, first: Outside, number: Number) -> float | None:
-    """The value of a number that leaves least of a step; None where nothing can be computed."""
-    measured = first.measured
-
-    def residuals(value: float) -> Array | None:
-        found = predict(oracle, question, other_value(number, value), first)
-        if found is None:
+    def residual(self, hypothesis: Hypothesis, measured: Measured) -> float | None:
+        """The worst ratio that a hypothesis leaves at one probe, by its own envelope where that of the recipe is too
+        narrow; None where the records cannot tell."""
+        try:
+            if hypothesis.lossy:
+                return self.out_of_band(hypothesis, measured)
+            worst = max(self.ratios(hypothesis, measured).values(), default=math.inf)
+            if OFF <= worst < min(REFINED, measured.worst / 2):
+                changes = self.known.with_(hypothesis.changes)
+                own = measure(self.oracle, self.stage, measured.probe, changes)
+                return worst if own is None else min(worst, own.worst)
+            return worst
+        except UnknownError:
             return None
-        left = [np.ravel((measured.observed[n] - found[n]) / (e.rms or 1.0)) for n, e in measured.envelopes.items()]
-        joined = np.concatenate(left).astype(np.float64)
-        return joined if np.isfinite(joined).all() else None
 
-    tried = [(float(np.linalg.norm(left)), v) for v in number.coarse if (left := residuals(v)) is not None]
-    if not tried:
-        return None
-    least, value = min(tried)
-    better = newton(residuals, value) if value else 0.0
-    left = residuals(better)
-    return better if left is not None and float(np.linalg.norm(left)) < least else value
+    def predict(self, hypothesis: Hypothesis, measured: Measured) -> Mapping[str, Array] | None:
+        """What the stage would be; None where the oracle refuses, or gives another shape. Raises UnknownError."""
+        try:
+            predicted = self.oracle.answer(self.stage, measured.probe, self.known.with_(hypothesis.changes))
+        except IncompatibleError:
+            return None
+        fits = all(n in predicted and predicted[n].shape == v.shape for n, v in measured.exact.items())
+        return predicted if fits else None
+
+    def ratios(self, hypothesis: Hypothesis, measured: Measured) -> dict[str, float]:
+        """The ratio of every tensor against what a hypothesis predicts, by the envelope of the recipe; none where it
+        predicts nothing."""
+        predicted = self.predict(hypothesis, measured)
+        if predicted is None:
+            return {}
+        unit, ratios = UNIT_ROUNDOFF[self.oracle.dtype], {}
+        for name, observed in measured.observed.items():
+            theirs, ours = size(predicted[name]), size(measured.exact[name])
+            envelope = measured.envelopes[name].scaled(max(1.0, theirs.rms / ours.rms if ours.rms else 1.0))
+            envelope = envelope.joined(Envelope(unit * theirs.rms, unit * theirs.max))
+            ratios[name] = ratio(observed, predicted[name], envelope)
+        return ratios
+
+    def out_of_band(self, hypothesis: Hypothesis, measured: Measured) -> float:
+        """For what loses digits: how far the sizes of the errors are from what it loses, for the tensor in the middle;
+        inf where one is much further, or it loses nothing. A tensor that is all error says nothing."""
+        predicted = self.predict(hypothesis, measured)
+        if predicted is None:
+            return math.inf
+        apart = []
+        for name in measured.tensors_outside:
+            exact, finite = measured.exact[name], math.isfinite(measured.ratios[name])
+            lost = size(predicted[name] - exact).rms
+            error = size(measured.observed[name].astype(exact.dtype) - exact).rms
+            if lost < size(exact).rms or not finite:
+                apart.append(max(error / lost, lost / error) if finite and lost and error else math.inf)
+        return median(apart) if apart and max(apart) < BAND**2 and median(apart) < BAND else math.inf
+
+    def pairs(self, tried: Sequence[Explanation]) -> Iterator[Hypothesis]:
+        """Two causes together: those that help most with all others, and where that is cheap all plain ones."""
+        helping = sorted(filter(self.helps, tried), key=lambda e: e.left)
+        couples = [(one.hypothesis, other.hypothesis) for one in helping[:PAIRED] for other in tried]
+        plain = [e.hypothesis for e in tried if not e.weight and not e.hypothesis.changes.model]
+        if sum(v.size for v in self.first.exact.values()) * len(plain) ** 2 <= MAX_PAIR_WORK:
+            couples += combinations(plain, 2)
+        yield from (one.with_(other) for one, other in couples if one.id != other.id and not other.lossy)
+
+    def helps(self, explanation: Explanation) -> bool:
+        """Whether a hypothesis brings some tensor inside, or leaves much less."""
+        if explanation.hypothesis.lossy:
+            return False
+        try:
+            left = self.ratios(explanation.hypothesis, self.first)
+        except UnknownError:
+            return False
+        before = self.first.ratios
+        return any(before[n] >= OFF > r for n, r in left.items()) or score(left) < score(before) - 1
+
+    def fitted(self) -> Iterator[Hypothesis]:
+        """Each number of the optimizer with the value that fits its step best, unless that is the right one."""
+        for number in numbers(self.oracle.training) if self.stage == "update" else ():
+            value = self.nearest(number)
+            if value is not None and value != number.asked and not is_float32(value, number.asked):
+                yield replace(number.other(value), weight=1.0)
+
+    def nearest(self, number: OptimizerNumber) -> float | None:
+        """The value of a number that leaves least of a step; None where nothing can be computed."""
+        first = self.first
+
+        def residuals(value: float) -> Array | None:
+            predicted = self.predict(number.other(value), first)
+            if predicted is None:
+                return None
+            left = [np.ravel((first.observed[n] - predicted[n]) / (e.rms or 1.0)) for n, e in first.envelopes.items()]
+            joined = np.concatenate(left).astype(np.float64)
+            return joined if np.isfinite(joined).all() else None
+
+        def distance(value: float) -> float:
+            left = residuals(value)
+            return math.inf if left is None else float(np.linalg.norm(left))
+
+        value = min(STARTS[number.name], key=distance)
+        if distance(value) == math.inf:
+            return None
+        better = newton(residuals, value) if value else 0.0
+        return better if distance(better) < distance(value) else value
 
 
-def helps(oracle: StepOracle, question: Question, explained: Explanation, first: Outside) -> bool:
-    """Whether a hypothesis brings some tensor inside, or leaves much less."""
-    if explained.hypothesis.lossy:
-        return False
-    try:
-        left = predicted_ratios(oracle, question, explained.hypothesis, first)
-    except UnknownError:
-        return False
-    base = first.measured.ratios
-    return any(base[n] >= OFF > r for n, r in left.items()) or score(left) < score(base) - 1
+def hidden_before(stage: str, probe: StepRecord) -> tuple[str, ...]:
+    """The stages right before that the backend does not show, so that their causes appear in this one."""
+    stages = HIDING.get(stage, ())
+    n_hidden = next((i for i, other in enumerate(stages) if shown(other, probe)), len(stages))
+    return stages[:n_hidden]
 
 
 def score(ratios: Mapping[str, float]) -> float:
     """How much is left, in powers of two beyond rounding."""
     return sum(math.log2(min(max(r, OFF), 2.0**60) / OFF) for r in ratios.values())
-
-
-def explanation(oracle: StepOracle, question: Question, hypothesis: Hypothesis) -> Explanation:
-    """What a hypothesis leaves at the probes, as far as it explains the first ones."""
-    known: list[float] = []
-    for outside in question.outside:
-        left = residual(oracle, question, hypothesis, outside)
-        known += [] if left is None else [left]
-        if left is not None and left >= OFF:
-            break
-    if not known or max(known) >= OFF:
-        return Explanation(hypothesis, max(known, default=math.inf))
-    rest = {o.probe.step: residual(oracle, question, hypothesis, o) for o in question.inside}
-    missed = [step for step, left in rest.items() if left is not None and left >= OFF]
-    return Explanation(hypothesis, max(known), tuple(missed))
-
-
-def residual(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float | None:
-    """The worst ratio that a hypothesis leaves at one probe; None where the records cannot tell."""
-    try:
-        return (
-            in_band(oracle, question, hypothesis, outside)
-            if hypothesis.lossy
-            else refined(oracle, question, hypothesis, outside)
-        )
-    except UnknownError:
-        return None
-
-
-def refined(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
-    """The worst ratio, by the envelope of careful code that does the same where that of the recipe is too narrow."""
-    worst = max(predicted_ratios(oracle, question, hypothesis, outside).values(), default=math.inf)
-    if OFF <= worst < min(REFINED, outside.measured.worst / 2):
-        changes = question.known.with_(hypothesis.changes)
-        measured = measure(oracle, question.stage, outside.probe, changes)
-        return worst if measured is None else min(worst, measured.worst)
-    return worst
-
-
-def predicted_ratios(
-    oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside
-) -> dict[str, float]:
-    """The ratio of every tensor against what a hypothesis predicts, by the envelope of the recipe; none where it
-    predicts nothing."""
-    predicted = predict(oracle, question, hypothesis, outside)
-    if predicted is None:
-        return {}
-    measured, unit = outside.measured, UNIT_ROUNDOFF[oracle.dtype]
-    found = {}
-    for name, observed in measured.observed.items():
-        theirs, ours = size(predicted[name]), size(measured.exact[name])
-        envelope = measured.envelopes[name].scaled(max(1.0, theirs.rms / ours.rms if ours.rms else 1.0))
-        envelope = envelope.joined(Envelope(unit * theirs.rms, unit * theirs.max))
-        found[name] = ratio(observed, predicted[name], envelope)
-    return found
-
-
-def predict(
-    oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside
-) -> dict[str, np.ndarray] | None:
-    """What the stage would be; None where the lines refuse, or give something of another shape. Raises UnknownError."""
-    try:
-        found = oracle.answer(question.stage, outside.probe, question.known.with_(hypothesis.changes))
-    except IncompatibleError:
-        return None
-    exact = outside.measured.exact
-    fits = all(name in found and found[name].shape == values.shape for name, values in exact.items())
-    return found if fits else None
-
-
-def in_band(oracle: StepOracle, question: Question, hypothesis: Hypothesis, outside: Outside) -> float:
-    """For what loses digits: how far the sizes of the errors are from what it loses, for the tensor in the middle; inf
-    where one is much further, or it loses nothing. A tensor that is all error says nothing."""
-    predicted = predict(oracle, question, hypothesis, outside)
-    if predicted is None:
-        return math.inf
-    found = []
-    for name in (name for name, base in outside.measured.ratios.items() if base >= OFF):
-        exact, finite = outside.measured.exact[name], math.isfinite(outside.measured.ratios[name])
-        lost = size(predicted[name] - exact).rms
-        error = size(outside.measured.observed[name].astype(exact.dtype) - exact).rms
-        if lost < size(exact).rms or not finite:
-            found.append(max(error / lost, lost / error) if finite and lost and error else math.inf)
-    return median(found) if found and max(found) < BAND**2 and median(found) < BAND else math.inf
-
-
-def competing(stage: str, probe: Probe) -> tuple[str, ...]:
-    """The stages before that the side does not show, so that their causes appear in this one."""
-    before = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}.get(stage, ())
-    found = []
-    for other in before:
-        if shown(other, probe):
-            break
-        found.append(other)
-    return tuple(found)
-
-
-__all__ = ["KINDS", "Explanation", "Found", "Outside", "Question", "competing", "explanation", "search"]

@@ -1,228 +1,162 @@
-"""One stage of one probed step: how far what a side had is from what it should have had, in envelopes."""
+"""One backend of a training: what is measured of its steps as they come, and why it is outside where it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
-import numpy as np
+from parity.judge.bound.envelope import OFF
+from parity.judge.compare.metrics import Metrics, compare
+from parity.training.judge.hypotheses import Hypothesis
+from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure
+from parity.training.judge.oracle import NOTHING, Changes, StepOracle
+from parity.training.judge.recorded import Rates, Rows
+from parity.training.judge.search import StageFault, StageSearch
+from parity.training.records import Curves, StepRecord
+from parity.training.spec import STAGES
 
-from parity.cases import OPS
-from parity.cases.op import IncompatibleError
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, Size, envelope_of, error_ratio, size
-from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, Probe, StepOracle, UnknownError
-from parity.training.spec import walk
-from parity.training.steps import Update, params_of
-from parity.training.variants import terms as cancelling_terms
-
-FIRST_RUNS = 3
-RUNS = 12
-EXPONENTIAL = 16.0
-"""Unit roundoffs that the exponentials of a loss may be off by, which is what its logarithm is off by absolutely, and
-its gradient relatively to what it would be for other classes. Vectorised ones lose so much: the losses of oneflow 0.9.0
-are off by 25 in float32, those of torch 2.13.0 and paddle 3.3.1 by less than 2."""
-NEAR = 4.0
-"""More runs are made where the first ones leave a ratio from here on."""
-FAR = 1e4
-"""No envelope grows by so much with more runs, except where an activation has a kink."""
-POOLED = 1.0 / 16.0
-"""The part of a unit roundoff of the largest gradient that any gradient may be off by."""
-ZERO = 4.0
-"""A gradient of so many envelopes is zero but for rounding."""
-CANCELLED = 8.0
-"""Unit roundoffs of its terms that such a gradient may hold: each of many terms brings its own."""
-TOLERATED = 160.0
-"""Unit roundoffs, beside the size of its tensor, of an error in the forward pass, the loss or a gradient that is told
-but fails nothing where no cause explains it: the functions of a library are approximations of this order."""
-APPROXIMATED = ("forward", "loss", "gradient")
-"""The stages in which such functions are at work."""
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "forward": ("output", "buffer."),
-    "loss": ("loss",),
-    "gradient": ("grad.",),
-    "clip": ("clipped.", "norm"),
-    "update": ("param.", "state."),
-}
-"""The tensors of a record that belong to a stage."""
+KEPT = 3
+"""So many probes outside, and so many inside, are kept of every stage for the search."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A stage of a probe: what was observed, what it should be, what careful code loses, and the ratio by tensor."""
+@dataclass
+class StageProbes:
+    """What is kept of a stage: some probes outside and inside, the steps outside, the worst measurement, and whether
+    all errors are `small` enough to be tolerated."""
 
-    observed: Arrays
-    exact: Arrays
-    envelopes: Mapping[str, Envelope]
-    ratios: Mapping[str, float] = field(default_factory=dict)
+    outside: list[Measured] = field(default_factory=list)
+    inside: list[Measured] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    probed: list[int] = field(default_factory=list)
+    worst: float = 0.0
+    metrics: Metrics | None = None
+    small: bool = True
 
-    @property
-    def worst(self) -> float:
-        """The largest ratio."""
-        return max(self.ratios.values(), default=0.0)
+    def take(self, measured: Measured, dtype: str) -> None:
+        """One probe more."""
+        if measured.outside:
+            self.steps.append(measured.probe.step)
+            self.small = self.small and measured.small(dtype)
+        kept = self.outside if measured.outside else self.inside
+        if len(kept) < KEPT:
+            kept.append(measured)
+        if measured.worst > self.worst or not self.probed:
+            self.worst = measured.worst
+            observed, exact = measured.observed.get(measured.tensor), measured.exact.get(measured.tensor)
+            if observed is not None and exact is not None and observed.shape == exact.shape:
+                self.metrics = compare(observed, exact.astype("float64"), 0.0, 0.0)
+        self.probed.append(measured.probe.step)
 
-    @property
-    def tensor(self) -> str:
-        """The tensor with the largest ratio."""
-        return max(self.ratios, key=lambda name: self.ratios[name]) if self.ratios else ""
 
-    @property
-    def outside(self) -> bool:
-        """Whether a tensor is outside."""
-        return self.worst >= OFF
+class StepJudge:
+    """Measures one backend's steps against the oracle."""
 
-    def small(self, dtype: str) -> bool:
-        """Whether every error is at most TOLERATED unit roundoffs of its tensor's size, or a part of the largest's."""
-        sizes = {name: size(values).rms for name, values in self.exact.items()}
-        floor = POOLED * max(sizes.values(), default=0.0)
-        limit = TOLERATED * UNIT_ROUNDOFF[dtype]
-        off = [name for name, found in self.ratios.items() if found >= OFF]
+    def __init__(self, name: str, oracle: StepOracle, ranks: int = 1) -> None:
+        training = oracle.training
+        self.name, self.oracle, self.ranks = name, oracle, ranks
+        self.rows = Rows(oracle.setting.order, training.accumulation, ranks)
+        self.rates = Rates(training, oracle.dtype)
+        self.stages: dict[str, StageProbes] = {}
+        self.probes: dict[int, dict[str, float]] = {}
+        self.n_steps = 0
+        self.tolerated: set[str] = set()
+        self._last: StepRecord | None = None
+
+    def observe(self, curves: Curves) -> None:
+        """The next steps."""
+        self.rows.take(curves.first, curves.rows)
+        self.rates.take(curves.lr)
+        self.n_steps = curves.first + curves.n_steps - 1
+
+    def take(self, record: StepRecord) -> None:
+        """The record of a step, later than those before."""
+        follows = self._last is not None and self._last.step == record.step - 1
+        probe = replace(record, previous=self._last if follows else None)
+        grads = {n: v for n, v in record.tensors.items() if n.startswith(("grad.", "clipped."))}
+        self._last = replace(record, before={}, tensors=grads)
+        ratios = self.probes.setdefault(record.step, {})
+        in_data_set = (record.rows >= 0) & (record.rows < len(self.oracle.setting.x))
+        for stage in KINDS if record.rows.size and in_data_set.all() else ():
+            measured = measure(self.oracle, stage, probe)
+            if measured is not None:
+                ratios[stage] = measured.worst
+                self.stages.setdefault(stage, StageProbes()).take(measured, self.oracle.dtype)
+
+    def right_at(self, step: int) -> bool:
+        """Whether the step and the one before it were probed, and every stage of both is inside or tolerated."""
+        known = self.ratios()
         return all(
-            name in sizes
-            and math.isfinite(self.ratios[name])
-            and size(self.observed[name] - self.exact[name]).rms <= limit * max(sizes[name], floor)
-            for name in off
+            len(known.get(s, {})) > len(("data", "schedule"))
+            and all(ratio < OFF or stage in self.tolerated for stage, ratio in known[s].items())
+            for s in (step - 1, step)
+            if s > 0
         )
 
+    def ratios(self) -> dict[int, dict[str, float]]:
+        """Of every probe, the ratio of each stage that was observed, in the order of the stages."""
+        rates = self.rates.ratios
+        ratios = {}
+        for step, known in sorted(self.probes.items()):
+            schedule = {"schedule": float(rates[step - 1])} if step <= len(rates) else {}
+            every = {"data": math.inf if step in self.rows.off else 0.0, **schedule, **known}
+            ratios[step] = {stage: every[stage] for stage in STAGES if stage in every}
+        return ratios
 
-class Spread:
-    """The largest error of careful code at each element, as runs are added."""
+    def seen(self, stage: str) -> tuple[float, Metrics | None] | None:
+        """The largest ratio of a stage, with the metrics of its worst tensor; None where it was not observed."""
+        if not self.n_steps:
+            return None
+        if stage == "data":
+            return (math.inf if self.rows.off else 0.0), self.rows.metrics
+        if stage == "schedule":
+            return self.rates.worst
+        probes = self.stages.get(stage)
+        return None if probes is None else (probes.worst, probes.metrics)
 
-    def __init__(self, exact: Arrays, dtype: str) -> None:
-        self._exact = exact
-        self._largest = {n: UNIT_ROUNDOFF[dtype] * np.abs(v) for n, v in exact.items()}
-        self._finite = {n: np.zeros(v.shape, np.bool_) for n, v in exact.items()}
+    def faults(self, *, diagnose: bool = True) -> list[StageFault]:
+        """Every stage outside that is no consequence of another, the first to diverge first; why, where to `diagnose`.
 
-    def add(self, found: Arrays) -> None:
-        """One run more."""
-        for name, exact in self._exact.items():
-            with np.errstate(invalid="ignore"):
-                error = np.abs(found[name] - exact)
-            self._finite[name] |= np.isfinite(found[name])
-            self._largest[name] = np.fmax(self._largest[name], error)
+        Those that no cause explains and that are off by little are `tolerated` instead.
+        """
+        self.tolerated = set()
+        faults = [fault for fault in (self.rows.fault, self.rates.fault) if fault is not None]
+        causes: list[Hypothesis] = []
+        for stage, probes in ((stage, self.stages[stage]) for stage in KINDS if stage in self.stages):
+            fault = self._fault(stage, probes, causes, diagnose)
+            if fault is not None and fault.best is None and stage in APPROXIMATED and probes.small:
+                self.tolerated.add(stage)
+            elif fault is not None:
+                faults.append(fault)
+                causes += [] if fault.best is None else [fault.best.hypothesis]
+        return sorted(faults, key=lambda fault: (fault.first, STAGES.index(fault.stage)))
 
-    @property
-    def envelopes(self) -> dict[str, Envelope]:
-        """The envelope of every tensor."""
-        return {n: envelope_of(v, self._exact[n], self._finite[n]) for n, v in self._largest.items()}
+    def _fault(
+        self, stage: str, probes: StageProbes, causes: Sequence[Hypothesis], diagnose: bool
+    ) -> StageFault | None:
+        """Why a stage is outside; None where it is not, or only as a consequence of the `causes` of stages before."""
+        outside, known = self._not_explained(stage, probes.outside, causes)
+        if not outside:
+            return None
+        alone = known is NOTHING
+        steps = probes.steps if alone else [measured.probe.step for measured in outside]
+        fault = StageFault(stage, tuple(steps), tuple(outside[0].tensors_outside), outside[0].worst)
+        search = StageSearch(self.oracle, stage, outside, probes.inside if alone else [], known, self.ranks)
+        return search.explain(fault) if diagnose else fault
 
-
-def measure(oracle: StepOracle, stage: str, probe: Probe, changes: Changes = NOTHING) -> Measured | None:
-    """A stage under a hypothesis, by default none, with the envelope of careful code that does the same.
-
-    None where the side does not show the stage; inf where its tensors do not fit each other.
-    """
-    if not shown(stage, probe):
-        return None
-    try:
-        exact = oracle.answer(stage, probe, changes)
-    except UnknownError:
-        return None
-    except IncompatibleError:
-        return Measured({}, {}, {}, {stage: math.inf})
-    observed = observed_of(probe, exact, oracle.dtype)
-    exact = {name: values for name, values in exact.items() if name in observed}
-    spread = Spread(exact, oracle.dtype)
-    for run in range(FIRST_RUNS):
-        spread.add(oracle.answer(stage, probe, changes, run))
-    measured = with_ratios(observed, exact, widened(oracle, stage, probe, exact, spread.envelopes))
-    if measured.worst < NEAR or (measured.worst > FAR and not kinked(oracle)):
-        return measured
-    for run in range(FIRST_RUNS, RUNS):
-        spread.add(oracle.answer(stage, probe, changes, run))
-    if stage == "update" and oracle.dtype != "float64":
-        for arguments in narrow_arguments(oracle, probe):
-            narrow = Changes(update=Update(arguments))
-            spread.add(oracle.answer(stage, probe, narrow.with_(changes), 0))
-    return with_ratios(observed, exact, widened(oracle, stage, probe, exact, spread.envelopes))
-
-
-def shown(stage: str, probe: Probe) -> bool:
-    """Whether the record has a tensor of the stage, and rows that are rows."""
-    return any(name.startswith(KINDS[stage]) for name in probe.record.tensors)
-
-
-def kinked(oracle: StepOracle) -> bool:
-    """Whether an activation of the model has a kink, at which rounding decides on which side an element is."""
-    return any(layer.op == "relu" for layer in walk(oracle.training.layers))
-
-
-def narrow_arguments(oracle: StepOracle, probe: Probe) -> list[Mapping[str, object]]:
-    """The arguments under which the optimizer's lines keep attributes in float32."""
-    params = params_of(oracle.training, 0, probe.step, 1.0, Update())
-    knobs = OPS[oracle.training.optimizer].knobs(params, {})
-    return [knob.arguments for knob in knobs if knob.id == "attribute-precision"]
-
-
-def observed_of(probe: Probe, exact: Arrays, dtype: str) -> dict[str, Array]:
-    """What the side has of the stage's tensors, in the dtype, and in the exact one's shape where that is but a form.
-
-    A whole kind of tensors that the mode does not show is left out; a single one that is missing is NaN.
-    """
-    seen = probe.record.tensors
-    kinds = {kind_of(name) for name in seen}
-    found = {}
-    for name, values in exact.items():
-        if kind_of(name) not in kinds:
-            continue
-        mine = seen.get(name)
-        if mine is None:
-            found[name] = np.full(values.shape, np.nan, dtype)
-        else:
-            found[name] = in_shape(mine, values.shape).astype(dtype, copy=False)
-    return found
-
-
-def kind_of(name: str) -> str:
-    """What a tensor is: `param`, `grad`, `state.exp_avg`."""
-    head, _, rest = name.partition(".")
-    return f"{head}.{rest.partition('.')[0]}" if head == "state" else head
-
-
-def owner(name: str) -> str:
-    """The parameter or buffer that a tracked tensor belongs to: `state.exp_avg.a.weight` to `a.weight`."""
-    kind, _, rest = name.partition(".")
-    return rest.partition(".")[2] if kind == "state" else rest
-
-
-def in_shape(values: Array, shape: tuple[int, ...]) -> Array:
-    """A scalar as it is wanted; everything else as it is."""
-    return values.reshape(shape) if values.size == 1 == math.prod(shape) else values
-
-
-def with_ratios(observed: Arrays, exact: Arrays, envelopes: Mapping[str, Envelope]) -> Measured:
-    """The ratio of every tensor."""
-    ratios = {n: ratio(observed[n], exact[n], envelopes[n]) for n in exact}
-    return Measured(observed, exact, envelopes, ratios)
-
-
-def ratio(observed: Array, exact: Array, envelope: Envelope) -> float:
-    """A tensor's error ratio; inf for another shape."""
-    if observed.shape != exact.shape:
-        return float("inf")
-    return error_ratio(observed, exact.astype(WORK[str(observed.dtype)]), envelope)
-
-
-def widened(
-    oracle: StepOracle, stage: str, probe: Probe, exact: Arrays, envelopes: Mapping[str, Envelope]
-) -> dict[str, Envelope]:
-    """The envelopes with a floor for gradients, so that one whose terms cancel has a scale: a part of the others', and
-    where it is zero but for rounding, that of its terms."""
-    unit = UNIT_ROUNDOFF[oracle.dtype]
-    if stage == "loss" and oracle.training.loss.name == "cross_entropy":
-        return {n: e.joined(Envelope(EXPONENTIAL * unit, EXPONENTIAL * unit)) for n, e in envelopes.items()}
-    if stage != "gradient" or not exact:
-        return dict(envelopes)
-    sizes = {name: size(values) for name, values in exact.items()}
-    floor = unit * POOLED * max(s.rms for s in sizes.values())
-    zero = {name for name in exact if sizes[name].rms <= ZERO * envelopes[name].rms}
-    terms = oracle.answer(stage, probe, Changes(model=cancelling_terms(oracle.training))) if zero else {}
-    classes = oracle.terms(probe)
-    found = {}
-    for name, envelope in envelopes.items():
-        whole = size(terms[name]) if name in zero else Size(0.0, 0.0)
-        moved = size(classes[name]) if name in classes else Size(0.0, 0.0)
-        lost = CANCELLED * unit
-        wide = envelope.joined(Envelope(max(floor, lost * whole.rms), max(floor, lost * whole.max)))
-        found[name] = wide.joined(Envelope(moved.rms, moved.max).scaled(EXPONENTIAL * unit))
-    return found
+    def _not_explained(
+        self, stage: str, outside: Sequence[Measured], causes: Sequence[Hypothesis]
+    ) -> tuple[Sequence[Measured], Changes]:
+        """The probes that stay outside where all `causes` are at work, and these, if they come nearer to the
+        backend."""
+        if not outside or not causes:
+            return outside, NOTHING
+        search = StageSearch(self.oracle, stage, outside)
+        if any(search.explanation(cause).explains for cause in causes):
+            return [], NOTHING
+        known = reduce(Changes.with_, (cause.changes for cause in causes), NOTHING)
+        again = [measure(self.oracle, stage, measured.probe, known) or measured for measured in outside]
+        left = [measured for measured in again if measured.outside]
+        nearer = max((m.worst for m in left), default=0.0) < max(m.worst for m in outside)
+        return (left, known) if nearer else (outside, NOTHING)

@@ -9,23 +9,19 @@ from pathlib import Path
 
 from parity.engine import bundles
 from parity.engine.bundles import BundleError
-from parity.outcome import Arrays, Curves, StepRecord
-from parity.training.lockstep import curves
+from parity.outcome import Arrays
+from parity.training.records import CURVES_AXES, Curves, StepRecord, read_curves
 
 BEFORE = "before."
 CURVE = "curve."
 STATE = "state-"
 
 
-class RecordError(Exception):
-    """There is no record of a step; the message says why."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """All steps up to one, and the files of the participant's tensors after it."""
+    """The curves of all steps up to one, and the files of the participant's tensors after it."""
 
-    past: Curves
+    curves: Curves
     tensors: Mapping[str, Path]
 
 
@@ -35,12 +31,11 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, past: Curves, state: Arrays) -> None:
-        """Store `past` and the tensors after it, in place of an earlier checkpoint."""
-        parts = {f"{CURVE}{name}": getattr(past, name) for name in curves.PARTS}
-        header = {"step": past.n_steps, "tracked": list(past.tracked)}
-        new = self._folder / f"{STATE}{past.n_steps}"
-        bundles.write(new, header, {**parts, **state})
+    def write(self, curves: Curves, state: Arrays) -> None:
+        """Store all steps and the tensors after them, in place of an earlier checkpoint."""
+        arrays = {f"{CURVE}{name}": array for name, array in curves.arrays.items()}
+        new = self._folder / f"{STATE}{curves.n_steps}"
+        bundles.write(new, {"step": curves.n_steps, "tracked": list(curves.tracked)}, {**arrays, **state})
         for older in self._folder.glob(f"{STATE}*"):
             if older != new:
                 shutil.rmtree(older)
@@ -50,11 +45,11 @@ class Checkpoints:
         for folder in sorted(self._folder.glob(f"{STATE}*"), key=step_of, reverse=True):
             try:
                 bundle = bundles.read(folder)
-                parts = {name: bundle.load(f"{CURVE}{name}") for name in curves.PARTS}
-                past = curves.read(1, int(bundle.header["step"]), parts, list(bundle.header["tracked"]))
+                arrays = {name: bundle.load(f"{CURVE}{name}") for name in CURVES_AXES}
+                curves = read_curves(1, int(bundle.header["step"]), arrays, list(bundle.header["tracked"]))
             except (BundleError, ValueError, TypeError, KeyError):
                 continue
-            return Checkpoint(past, {n: path for n, path in bundle.paths.items() if not n.startswith(CURVE)})
+            return Checkpoint(curves, {n: path for n, path in bundle.paths.items() if not n.startswith(CURVE)})
         return None
 
     def keep(self, record: StepRecord) -> None:
@@ -62,13 +57,13 @@ class Checkpoints:
         before = {f"{BEFORE}{name}": array for name, array in record.before.items()}
         bundles.write(self._record(record.step), {}, {**before, **record.tensors, "rows": record.rows})
 
-    def record(self, step: int) -> StepRecord:
-        """A record that was kept; raises RecordError."""
+    def record(self, step: int) -> StepRecord | None:
+        """A record that was kept; None where there is none that can be read."""
         try:
             bundle = bundles.read(self._record(step))
-            return split(step, {name: bundle.load(name) for name in bundle.paths})
-        except (BundleError, KeyError) as error:
-            raise RecordError(f"step {step} was not kept: {error}") from error
+            return record_of(step, {name: bundle.load(name) for name in bundle.paths})
+        except (BundleError, KeyError):
+            return None
 
     def copy(self, step: int, folder: Path) -> None:
         """Copy a record, if it was kept, to `folder`, in place of what is there."""
@@ -86,7 +81,7 @@ def step_of(folder: Path) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def split(step: int, arrays: Arrays) -> StepRecord:
+def record_of(step: int, arrays: Arrays) -> StepRecord:
     """A record from its tensors, `rows` among them, by their names in the protocol; raises KeyError without `rows`."""
     before = {n.removeprefix(BEFORE): array for n, array in arrays.items() if n.startswith(BEFORE)}
     tensors = {n: array for n, array in arrays.items() if n != "rows" and not n.startswith(BEFORE)}

@@ -1,4 +1,4 @@
-"""One who takes part in a training: a worker of its own, how far it is, and what it has shown so far."""
+"""One who takes part in a training: a worker of its own, the steps it has taken, and what it has shown of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from parity.config.memory import RING
 from parity.config.plan import BackendSpec
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
-from parity.outcome import Arrays, CellOutcome, Curves, Outcome, StepRecord
-from parity.training.lockstep import curves as reading
-from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, RecordError, split
-from parity.training.lockstep.workers import Worker, Workers
+from parity.outcome import Arrays, CellOutcome, Outcome
+from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, record_of
+from parity.training.lockstep.workers import Reply, Worker, Workers
+from parity.training.records import Curves, StepRecord, joined, read_curves
 
 START_S = 60.0
 """What the first step may take beyond the time that is allowed for a step: compilers are at work."""
@@ -26,9 +26,9 @@ SLOWER = 20.0
 
 @dataclass(frozen=True)
 class Role:
-    """Who takes part as what: `recipe` is the training as a worker is told of it.
+    """Who takes part as what: `recipe` is the training as a worker gets it.
 
-    `moved` is the seed by which the weights are moved by an ulp, 0 where they are not. Nobody asks for the records of
+    `seed` is that by which the weights are perturbed by an ulp, 0 where they are not. Nobody asks for the records of
     those who are not `recorded`.
     """
 
@@ -36,7 +36,7 @@ class Role:
     spec: BackendSpec
     dtype: str
     recipe: Message = field(compare=False)
-    moved: int = 0
+    seed: int = 0
     recorded: bool = True
 
 
@@ -49,15 +49,15 @@ class Participant:
 
     def __init__(self, role: Role, workers: Workers, checkpoints: Checkpoints, stopped: threading.Event) -> None:
         self.role = role
+        self.checkpoints = checkpoints
         self.outcome, self.message = Outcome.OK, ""
         self.position, self.keeps, self.seconds, self.loss = 0, 0, 0.0, math.nan
         self._workers = workers
-        self.checkpoints = checkpoints
         self._stopped = stopped
         self._worker: Worker | None = None
         self._tracked: tuple[str, ...] = ()
-        self._past: Checkpoint | None = None
-        self._shown: list[Curves] = []
+        self._checkpoint: Checkpoint | None = None
+        self._reported: list[Curves] = []
         self._fresh: list[Curves] = []
         self._pace = 0.0
         self._saved = 0
@@ -74,62 +74,64 @@ class Participant:
     @property
     def shown(self) -> Curves | None:
         """All steps that were reported, None where there are none."""
-        self._shown = [reading.joined(self._shown)] if self._shown else []
-        return self._shown[0] if self._shown else None
+        curves = joined(self._reported)
+        self._reported = [] if curves is None else [curves]
+        return curves
 
-    def told(self, case: str) -> CellOutcome:
-        """What became of it."""
+    def result(self, case: str) -> CellOutcome:
+        """Its outcome so far."""
         role = self.role
         return CellOutcome(case, role.dtype, role.name, self.outcome, seconds=self.seconds, message=self.message)
-
-    def fail(self, outcome: Outcome, message: str) -> None:
-        """It takes no further steps."""
-        self.outcome, self.message = outcome, message
 
     def begin(self, setting: Message) -> None:
         """Take a worker and let it build the model; `setting` has the paths of what all share."""
         with self._dropping_out():
             worker = self._worker = self._workers.take(self.role.spec)
-            asked = {"do": "train", "spec": self.role.recipe, "dtype": self.role.dtype, "moved": self.role.moved}
-            reply, _ = worker.ask({**asked, **setting, "memory": RING if self.role.recorded else 0}, self._allowance())
+            recipe = {"spec": self.role.recipe, "dtype": self.role.dtype, "moved": self.role.seed, **setting}
+            reply, _ = self._ask(worker, "train", **recipe, memory=RING if self.role.recorded else 0)
             if self._accepted(reply):
-                self._tracked, self.keeps = understood(worker, reply)
+                with worker.reading():
+                    self._tracked, self.keeps = tuple(map(str, reply["tracked"])), max(1, int(reply["keeps"]))
                 self._resume(worker)
 
     def advance(self, last: int) -> None:
         """Go on to step `last`."""
-        self._fresh += self._remembered(last)
-        while self.going and self.position < last and not self._stopped.is_set():
-            self._fresh += self._burst(last - self.position)
+        if self._checkpoint is not None:
+            end = min(last, self._checkpoint.curves.n_steps)
+            if end > self.position:
+                self._fresh.append(self._checkpoint.curves.between(self.position, end))
+                self.position = end
+        while self._worker is not None and self.going and self.position < last and not self._stopped.is_set():
+            self._burst(self._worker, last - self.position)
 
     def report(self) -> Curves | None:
         """The steps since the last report, None where there are none."""
         fresh, self._fresh = self._fresh, []
-        self._shown += fresh
-        return reading.joined(fresh) if fresh else None
+        self._reported += fresh
+        return joined(fresh)
 
-    def record(self, step: int) -> StepRecord:
-        """Every tensor of a step; raises RecordError where they are gone."""
-        if self._past is not None and step <= self._past.past.n_steps:
+    def record(self, step: int) -> StepRecord | None:
+        """Every tensor of a step; None where they are gone."""
+        if self._checkpoint is not None and step <= self._checkpoint.curves.n_steps:
             return self.checkpoints.record(step)
-        if self._worker is None or (shown := self.shown) is None:
-            raise RecordError(f"{self.role.name} is gone")
+        shown = self.shown
+        if self._worker is None or shown is None:
+            return None
         with self._dropping_out(f"the record of step {step}: "):
-            reply, arrays = self._worker.ask({"do": "record", "step": step}, self._allowance())
-            if reply["outcome"] != Outcome.OK.value:
-                raise RecordError(str(reply.get("message")))
-            record = split(step, {"rows": shown.rows[step - shown.first], **arrays})
-            self.checkpoints.keep(record)
-            return record
-        raise RecordError(self.message)
+            reply, arrays = self._ask(self._worker, "record", step=step)
+            if reply["outcome"] == Outcome.OK.value:
+                record = record_of(step, {"rows": shown.rows[step - shown.first], **arrays})
+                self.checkpoints.keep(record)
+                return record
+        return None
 
     def save(self) -> None:
-        """Write down how far it is, for a run that is to go on from here."""
+        """Write a checkpoint, for a run that is to go on from here."""
         shown = self.shown
         if self._worker is None or not self.going or shown is None or self.position <= self._saved:
             return
         with self._dropping_out("its state: "):
-            reply, state = self._worker.ask({"do": "state"}, self._allowance())
+            reply, state = self._ask(self._worker, "state")
             if reply["outcome"] == Outcome.OK.value:
                 self.checkpoints.write(shown, state)
                 self._saved = self.position
@@ -140,66 +142,51 @@ class Participant:
         if worker is not None:
             self._workers.give_back(worker)
 
-    def _remembered(self, last: int) -> list[Curves]:
-        """Steps of the interrupted run, up to `last`."""
-        end = 0 if self._past is None else min(last, self._past.past.n_steps)
-        if self._past is None or end <= self.position:
-            return []
-        after, self.position = self.position, end
-        return [reading.between(self._past.past, after, end)]
-
-    def _burst(self, most: int) -> list[Curves]:
+    def _burst(self, worker: Worker, most: int) -> None:
         """Take a few steps with one request: as many as take two seconds, at most `most`."""
-        if self._worker is None:
-            raise AssertionError("who goes on has a worker")
         count = max(1, min(most, int(BURST_S / self._pace))) if self._pace else 1
-        first = self.position + 1
-        with self._dropping_out(f"{spelled(first, first + count - 1)}: "):
-            reply, arrays = self._worker.ask({"do": "steps", "count": count}, self._allowance(count))
-            found = self._understood(self._worker, reply, arrays, count)
+        first, last = self.position + 1, self.position + count
+        with self._dropping_out(f"step {first}: " if count == 1 else f"steps {first} to {last}: "):
+            reply, arrays = self._ask(worker, "steps", count=count)
+            with worker.reading():
+                self._take(reply, arrays, count)
             self._accepted(reply)
-            return found
-        return []
 
-    def _understood(self, worker: Worker, reply: Message, arrays: Arrays, count: int) -> list[Curves]:
-        """The steps in a reply; raises WorkerError where they make no sense."""
-        try:
-            done, seconds = int(reply["done"]), float(reply["seconds"])
-            if not 0 <= done <= count or (reply["outcome"] == Outcome.OK.value and done < count):
-                raise ValueError(f"{done} of {count} steps were done")
-            found = [reading.read(self.position + 1, done, arrays, self._tracked)] if done else []
-            for curves in found:
-                reading.check_like(curves, (self._fresh or self._shown or found)[-1])
-        except (KeyError, TypeError, ValueError) as error:
-            raise worker.nonsense(error) from error
-        self.position += done
-        self.loss = float(found[-1].loss[-1]) if found else self.loss
+    def _take(self, reply: Message, arrays: Arrays, count: int) -> None:
+        """The steps in a reply; raises KeyError, TypeError or ValueError where they make no sense."""
+        done, seconds = int(reply["done"]), float(reply["seconds"])
+        if not 0 <= done <= count or (reply["outcome"] == Outcome.OK.value and done < count):
+            raise ValueError(f"{done} of {count} steps were done")
+        if done:
+            curves = read_curves(self.position + 1, done, arrays, self._tracked)
+            curves.check_like((self._fresh or self._reported or [curves])[-1])
+            self._fresh.append(curves)
+            self.position += done
+            self.loss = float(curves.loss[-1])
+            self._pace = seconds / done
         self.seconds += seconds
-        self._pace = seconds / done if done else self._pace
-        return found
 
     def _resume(self, worker: Worker) -> None:
         """Put the worker behind the steps of an interrupted run, where its mode can; else it takes them again."""
         stored = self.checkpoints.read()
-        if stored is None or stored.past.tracked != self._tracked:
+        if stored is None or stored.curves.tracked != self._tracked:
             return
         paths = {name: str(path) for name, path in stored.tensors.items()}
-        reply, _ = worker.ask({"do": "restore", "step": stored.past.n_steps, "tensors": paths}, self._allowance())
+        reply, _ = self._ask(worker, "restore", step=stored.curves.n_steps, tensors=paths)
         if reply["outcome"] == Outcome.OK.value:
-            self._past, self._saved = stored, stored.past.n_steps
+            self._checkpoint, self._saved = stored, stored.curves.n_steps
 
-    def _allowance(self, count: int = 0) -> float:
-        """How many seconds a request for `count` steps may take."""
-        return self._workers.options.timeout_s + (SLOWER * self._pace * count if self._pace and count else START_S)
+    def _ask(self, worker: Worker, do: str, **request: object) -> Reply:
+        """The reply to a request, in the time that it may take; `count` are the steps that are asked for."""
+        count = request.get("count")
+        allowed = SLOWER * self._pace * count if self._pace and isinstance(count, int) else START_S
+        return worker.ask({"do": do, **request}, self._workers.options.timeout_s + allowed)
 
     def _accepted(self, reply: Message) -> bool:
-        """Whether the worker did as it was told; else its part has ended."""
-        outcome = Outcome(reply["outcome"])
-        if outcome is not Outcome.OK:
-            self.fail(outcome, str(reply.get("message", "")))
-        else:
-            self.message = self.message or str(reply.get("message", ""))
-        return outcome is Outcome.OK
+        """Whether the worker did what it was asked for; else its part has ended."""
+        self.outcome, message = Outcome(reply["outcome"]), str(reply.get("message", ""))
+        self.message = (self.message or message) if self.going else message
+        return self.going
 
     @contextlib.contextmanager
     def _dropping_out(self, where: str = "") -> Iterator[None]:
@@ -208,17 +195,4 @@ class Participant:
             yield
         except (BackendError, WorkerError) as error:
             self._worker = None
-            self.fail(error.outcome, f"{where}{error}")
-
-
-def understood(worker: Worker, reply: Message) -> tuple[tuple[str, ...], int]:
-    """What a worker tracks and how many steps it keeps; raises WorkerError where the reply makes no sense."""
-    try:
-        return tuple(map(str, reply["tracked"])), max(1, int(reply["keeps"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise worker.nonsense(error) from error
-
-
-def spelled(first: int, last: int) -> str:
-    """`step 7`, or `steps 7 to 9`."""
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+            self.outcome, self.message = error.outcome, f"{where}{error}"

@@ -16,17 +16,18 @@ from parity.cases.draw import TensorPlan, coarsest, generator
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.inputs import slug
 from parity.engine.process import Message
-from parity.outcome import CellOutcome, Curves, Ensemble, Setting, StepRecord
+from parity.outcome import CellOutcome
 from parity.training import data
-from parity.training.lockstep.checkpoints import Checkpoints, RecordError
+from parity.training.lockstep.checkpoints import Checkpoints
 from parity.training.lockstep.participant import Participant, Role
 from parity.training.lockstep.workers import Workers
+from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training, as_member, message
 
 MAX_CHUNK = 50
 POLL_S = 0.5
 REST_S = 5.0
-UNMOVED = "~0"
+UNPERTURBED = "~0"
 NUMPY = "numpy"
 WIDE = {"float64": "longdouble"}
 """The dtype of the oracle's own run; float64 for all others."""
@@ -38,31 +39,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class TrainingAdvanced:
-    """All participants have taken `step` steps of `steps`; `loss` is the baseline's last one.
-
-    `parted` are the steps at which curves left what rounding explains, by backend.
-    """
-
-    case: str
-    dtype: str
-    step: int
-    steps: int
-    loss: float
-    parted: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class TrainingFinished:
-    """A training was run and judged in one dtype."""
-
-    case: str
-    dtype: str
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What the participants share, and the files that hold it, as a worker is told of them."""
+class DrawnTraining:
+    """What the participants share, and the files that hold it, as the message that a worker gets."""
 
     setting: Setting
     message: Message
@@ -73,7 +51,7 @@ def training_folder(run_dir: Path, index: int, case: CasePlan) -> Path:
     return run_dir / "training" / f"{index:04d}-{slug(case.id)}"
 
 
-def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
+def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
     """Draw the data set, its order and the first weights in the case's coarsest dtype, and store them in `folder`."""
     training: Training = case.params
     dtype = coarsest(case.dtypes)
@@ -85,30 +63,29 @@ def draw(case: CasePlan, seed: int, folder: Path) -> Drawn:
     weights = {p.name: str(folder / f"{i:03d}-{slug(p.name)}.npy") for i, p in enumerate(training.tensors)}
     for path, array in zip((*paths.values(), *weights.values()), (x, target, order, *tensors.values()), strict=True):
         np.save(path, array, allow_pickle=False)
-    return Drawn(Setting(x, target, order, tensors), {**paths, "tensors": weights})
+    return DrawnTraining(Setting(x, target, order, tensors), {**paths, "tensors": weights})
 
 
 def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
-    """Who takes part, and the ensemble: `of` the oracle's lines (which then run beside it in a wider dtype too), or of
-    a backend.
+    """Who takes part, and the ensemble: `of` the oracle (which then runs beside it in a wider dtype too), or of a
+    backend.
 
-    Members have their weights moved by an ulp, and take their steps as `as_member` says.
+    Members have their weights perturbed by an ulp, and take their steps as `as_member` says.
     """
     training: Training = case.params
-    recipe = message(training)
-    found = [Role(spec.name, spec, dtype, recipe) for spec in plan.backends]
-    numpy = BackendSpec(ORACLE, NUMPY)
+    recipe, numpy = message(training), BackendSpec(ORACLE, NUMPY)
+    participants = [Role(spec.name, spec, dtype, recipe) for spec in plan.backends]
     if ORACLE in (of, plan.baseline):
-        found.append(Role(ORACLE, numpy, WIDE.get(dtype, "float64"), recipe, recorded=False))
+        participants.append(Role(ORACLE, numpy, WIDE.get(dtype, "float64"), recipe, recorded=False))
     if of == ORACLE:
-        found.append(Role(UNMOVED, numpy, dtype, recipe, recorded=False))
-    moving = numpy if of == ORACLE else next(spec for spec in plan.backends if spec.name == of)
+        participants.append(Role(UNPERTURBED, numpy, dtype, recipe, recorded=False))
+    perturbed = numpy if of == ORACLE else next(spec for spec in plan.backends if spec.name == of)
     members = tuple(f"~{i}" for i in range(1, training.members + 1))
-    seeds = {name: int(generator(plan.seed, case.id, name).integers(1, 2**31)) for name in members}
     for i, name in enumerate(members):
-        moved = as_member(recipe, dtype, 1 if i % 2 else -1)
-        found.append(Role(name, moving, dtype, moved, seeds[name], recorded=False))
-    return tuple(found), Ensemble(of, UNMOVED if of == ORACLE else of, members)
+        seed = int(generator(plan.seed, case.id, name).integers(1, 2**31))
+        member = as_member(recipe, dtype, 1 if i % 2 else -1)
+        participants.append(Role(name, perturbed, dtype, member, seed, recorded=False))
+    return tuple(participants), Ensemble(of, UNPERTURBED if of == ORACLE else of, members)
 
 
 def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
@@ -121,7 +98,7 @@ def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
 
 
 class TrainingSession:
-    """All participants of a training in one dtype, on their way together; `folder` keeps their checkpoints.
+    """All participants of a training in one dtype, in lockstep; `folder` keeps their checkpoints.
 
     Whoever fails drops out with an outcome, and the others go on. `tick` is called again and again while all wait.
     """
@@ -129,7 +106,7 @@ class TrainingSession:
     def __init__(
         self,
         case: CasePlan,
-        drawn: Drawn,
+        drawn: DrawnTraining,
         participants: Sequence[Role],
         workers: Workers,
         folder: Path,
@@ -138,98 +115,78 @@ class TrainingSession:
         self.case = case
         self._drawn = drawn
         self._workers = workers
-        self._flying: list[Future[Any]] = []
+        self._running: list[Future[Any]] = []
         self._tick = tick
         self._stopped = threading.Event()
-        self._participants = {
+        self.participants = {
             role.name: Participant(role, workers, Checkpoints(folder / f"{i:02d}-{slug(role.name)}"), self._stopped)
             for i, role in enumerate(participants)
         }
 
     @property
     def outcomes(self) -> dict[str, CellOutcome]:
-        """What became of every participant so far."""
-        return {name: one.told(self.case.id) for name, one in self._participants.items()}
+        """The outcome of every participant so far."""
+        return {name: participant.result(self.case.id) for name, participant in self.participants.items()}
+
+    @property
+    def going(self) -> list[Participant]:
+        """Those who go on."""
+        return [participant for participant in self.participants.values() if participant.going]
 
     @property
     def position(self) -> int:
         """The step that everybody who goes on has taken."""
-        return min((one.position for one in self._participants.values() if one.going), default=0)
+        return min((participant.position for participant in self.going), default=0)
 
     @property
     def keeps(self) -> int:
-        """How many of the last steps everybody who is recorded and goes on has a record of."""
-        return min((one.keeps for one in self._participants.values() if one.going and one.role.recorded), default=1)
-
-    @property
-    def going(self) -> bool:
-        """Whether anybody goes on."""
-        return any(one.going for one in self._participants.values())
-
-    def loss(self, name: str) -> float:
-        """A participant's last loss; NaN where there is none yet."""
-        return self._participants[name].loss
+        """Number of latest steps that every recorded participant who goes on still holds."""
+        return min((participant.keeps for participant in self.going if participant.role.recorded), default=1)
 
     def begin(self) -> None:
         """Start the workers, let them build the model, and put them behind what an interrupted run did."""
-        self._each(lambda one: one.begin(self._drawn.message), self._participants)
+        self._for_each(lambda participant: participant.begin(self._drawn.message), self.participants)
 
     def advance(self, last: int) -> dict[str, Curves]:
         """Let everybody go on to step `last`; the steps since the last call of those who took any."""
-        self._each(lambda one: one.advance(last), self._participants)
-        reports = {name: one.report() for name, one in self._participants.items()}
+        self._for_each(lambda participant: participant.advance(last), self.participants)
+        reports = {name: participant.report() for name, participant in self.participants.items()}
         return {name: curves for name, curves in reports.items() if curves is not None}
 
     def records(self, wanted: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StepRecord]]:
         """The records of these steps by participant, step after step; what is gone is left out."""
         for step in sorted({step for steps in wanted.values() for step in steps}):
             names = [name for name, steps in wanted.items() if step in steps]
-            found = self._each(partial(attempt, step=step), names)
-            yield from ((name, record) for name, record in found.items() if record is not None)
-
-    def shown(self, name: str) -> Curves | None:
-        """All steps of a participant, None where it took none."""
-        return self._participants[name].shown
-
-    def keep(self, name: str, step: int, folder: Path) -> None:
-        """Copy the record that was taken of a participant's step, if one was, to `folder`."""
-        self._participants[name].checkpoints.copy(step, folder)
+            records = self._for_each(partial(Participant.record, step=step), names)
+            yield from ((name, record) for name, record in records.items() if record is not None)
 
     def save(self) -> None:
-        """Write down how far everybody is; to be called at the end of a chunk, once its records are taken."""
-        self._each(Participant.save, self._participants)
+        """Write everybody's checkpoint; to be called at the end of a chunk, once its records are taken."""
+        self._for_each(Participant.save, self.participants)
 
     def comes_to_rest(self, last: int) -> bool:
         """Whether everybody gets to step `last` within a few seconds, after an interrupt."""
-        if max(one.needs(last) for one in self._participants.values()) > REST_S:
+        if max(participant.needs(last) for participant in self.participants.values()) > REST_S:
             return False
-        return not wait(self._flying, REST_S).not_done
+        return not wait(self._running, REST_S).not_done
 
     def close(self) -> None:
         """Let the workers go. Those that are still at work are ended."""
         self._stopped.set()
-        for future in self._flying:
+        for future in self._running:
             future.cancel()
-        if any(not future.done() for future in self._flying):
+        if any(not future.done() for future in self._running):
             self._workers.stop()
-            wait(self._flying)
-        for one in self._participants.values():
-            one.leave()
+            wait(self._running)
+        for participant in self.participants.values():
+            participant.leave()
 
-    def _each(self, work: Callable[[Participant], Result], names: Iterable[str]) -> dict[str, Result]:
+    def _for_each(self, work: Callable[[Participant], Result], names: Iterable[str]) -> dict[str, Result]:
         """What `work` gives for each of these participants, in threads; raises what it raises, but for outcomes."""
-        futures = {name: self._workers.threads.submit(work, self._participants[name]) for name in names}
-        self._flying = list(futures.values())
+        futures = {name: self._workers.threads.submit(work, self.participants[name]) for name in names}
+        self._running = list(futures.values())
         left: set[Future[Result]] = set(futures.values())
         while left:
             left = wait(left, POLL_S, FIRST_EXCEPTION).not_done
             self._tick()
         return {name: future.result() for name, future in futures.items()}
-
-
-def attempt(one: Participant, step: int) -> StepRecord | None:
-    """The record of a step, None where it is gone."""
-    try:
-        return one.record(step)
-    except RecordError:
-        return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,17 +38,19 @@ class Worker:
     def ask(self, request: Message, timeout_s: float) -> Reply:
         """The reply, and its tensors as arrays of their own. Raises WorkerError, with the process ended."""
         reply = self.process.request({**request, "slot": str(self.buffer)}, timeout_s)
-        try:
+        with self.reading():
             Outcome(reply["outcome"])
-            found = self.buffers.outputs(self.buffer, reply.get("tensors", []))
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            raise self.nonsense(error) from error
-        return reply, {name: np.array(output.values) for name, output in found.items() if output.values is not None}
+            outputs = self.buffers.outputs(self.buffer, reply.get("tensors", []))
+        return reply, {name: np.array(output.values) for name, output in outputs.items() if output.values is not None}
 
-    def nonsense(self, error: Exception) -> WorkerError:
-        """The worker lied, so that it is ended; the error to raise."""
-        self.process.kill()
-        return WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}")
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """While a reply is read: ends a worker whose reply makes no sense, and raises WorkerError."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            self.process.kill()
+            raise WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}") from error
 
 
 class Workers:
@@ -67,7 +70,7 @@ class Workers:
         self._post = post
         self._idle: dict[BackendSpec, list[Worker]] = {}
         self._interpreters: dict[BackendSpec, environments.Interpreter | BackendError] = {}
-        self._told: set[BackendSpec] = set()
+        self._announced: set[BackendSpec] = set()
         self._processes: list[WorkerProcess] = []
         self._lock = threading.Lock()
         self._resolving = threading.Lock()
@@ -113,16 +116,13 @@ class Workers:
         with self._resolving:
             if spec not in self._interpreters:
                 try:
-                    found: environments.Interpreter | BackendError = resolve(
-                        spec, provision=self.options.provision, announce=self._announce
-                    )
+                    self._interpreters[spec] = resolve(spec, provision=self.options.provision, announce=self._announce)
                 except BackendError as error:
-                    found = error
-                self._interpreters[spec] = found
-        found = self._interpreters[spec]
-        if isinstance(found, BackendError):
-            raise BackendError(str(found), found.outcome)
-        return found
+                    self._interpreters[spec] = error
+        interpreter = self._interpreters[spec]
+        if isinstance(interpreter, BackendError):
+            raise BackendError(str(interpreter), interpreter.outcome)
+        return interpreter
 
     def _announce(self, text: str) -> None:
         if self._stopped.is_set():
@@ -140,8 +140,8 @@ class Workers:
         try:
             info = load_ops(process, info, self._ops, self.options.timeout_s)
         finally:
-            if spec not in self._told:
-                self._told.add(spec)
+            if spec not in self._announced:
+                self._announced.add(spec)
                 self._post(BackendStarted(info))
         buffer = buffers.take(self._stopped)
         if buffer is None:

@@ -1,0 +1,123 @@
+"""What the participants of a training share, and what they show of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.outcome import Arrays
+
+CURVES_AXES = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketches": 2}
+"""The arrays of `Curves` and the number of their axes; the first counts the steps."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What is known of every one of `n` steps in a row, the first of which is `first` (counted from 1).
+
+    `loss` [n] and `grad_norm` [n], the 2-norm of all gradients before clipping, in float64, NaN where a mode does not
+    show it; `lr` [n, groups]; `rows` [n, batch], the examples of the data set that were used; `norms` [n, tracked], the
+    2-norms, and `sketches` [n, tracked], a fixed random projection of every tensor in `tracked` after the step.
+    """
+
+    first: int
+    loss: NDArray[Any]
+    grad_norm: NDArray[Any]
+    lr: NDArray[Any]
+    rows: NDArray[Any]
+    norms: NDArray[Any]
+    sketches: NDArray[Any]
+    tracked: tuple[str, ...] = ()
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps these are."""
+        return len(self.loss)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name."""
+        return {name: getattr(self, name) for name in CURVES_AXES}
+
+    def between(self, after: int, last: int) -> Curves:
+        """The steps from `after` + 1 to `last`."""
+        steps = slice(after + 1 - self.first, last + 1 - self.first)
+        return Curves(after + 1, **{name: array[steps] for name, array in self.arrays.items()}, tracked=self.tracked)
+
+    def check_like(self, earlier: Curves) -> None:
+        """Raise ValueError where the earlier ones have other rows, groups or tensors, so that they cannot be joined."""
+        for name, array in self.arrays.items():
+            own, before = array.shape[1:], getattr(earlier, name).shape[1:]
+            if own != before:
+                raise ValueError(f"{name} of step {self.first} has {list(own)} numbers and had {list(before)} before")
+
+
+def read_curves(first: int, n_steps: int, arrays: Arrays, tracked: Sequence[str]) -> Curves:
+    """The curves of `n_steps` from their arrays; raises ValueError where these are none."""
+    checked = {}
+    for name, n_axes in CURVES_AXES.items():
+        if name not in arrays:
+            raise ValueError(f"{name} is missing")
+        if arrays[name].ndim != n_axes or len(arrays[name]) != n_steps:
+            raise ValueError(f"{name} has shape {arrays[name].shape} after {n_steps} steps")
+        checked[name] = arrays[name].astype(np.int64 if name == "rows" else np.float64)
+    for name in ("norms", "sketches"):
+        if checked[name].shape[1] != len(tracked):
+            raise ValueError(f"{name} are of {checked[name].shape[1]} tensors and not of {len(tracked)}")
+    return Curves(first, **checked, tracked=tuple(tracked))
+
+
+def joined(parts: Sequence[Curves]) -> Curves | None:
+    """Curves that follow each other as one; None of none."""
+    if not parts:
+        return None
+    arrays = {name: np.concatenate([curves.arrays[name] for curves in parts]) for name in CURVES_AXES}
+    return Curves(parts[0].first, **arrays, tracked=parts[0].tracked)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Every tensor of one step, in the framework's own numbers.
+
+    `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` as they were before the step. `tensors` has
+    them after it, and `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
+    clipping, `clipped.<name>` after it and `norm`. What a mode does not show is missing. `previous` is the step before,
+    where it is known, with its gradients alone.
+    """
+
+    step: int
+    rows: NDArray[Any]
+    before: Arrays
+    tensors: Arrays
+    previous: StepRecord | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What everybody who takes part in a training shares, in the case's coarsest dtype.
+
+    `x` and `target` [rows, ...] are the data set, `order` [steps, batch] (int32) the rows of every step, and `tensors`
+    the parameters and buffers by name, as they start.
+    """
+
+    x: NDArray[Any]
+    target: NDArray[Any]
+    order: NDArray[Any]
+    tensors: Arrays
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Whose runs say what rounding does to a curve: `base` is the unperturbed run's name, `members` are the perturbed
+    ones'.
+
+    `of` is `oracle` or a backend's name.
+    """
+
+    of: str
+    base: str
+    members: tuple[str, ...]
