@@ -68,7 +68,7 @@ def measure(folder: Path, cells: int) -> dict[str, float]:
     if done.returncode != 1:
         sys.exit(f"the run ended with {done.returncode}: {done.stderr}")
     results = read_results(folder / "run")
-    figures: dict[str, float] = {"cells": cells, "run_s": results.run["seconds"]}
+    figures: dict[str, float] = {"cells": cells, "run_s": results.run.seconds}
     for name, render in RENDERERS.items():
         began = time.perf_counter()
         text = render(results, folder / "run", Outputs({}))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from parity import __version__
 from parity.config.plan import BackendSpec
@@ -196,7 +197,7 @@ def document(request: Request, gathered: Gathered, found: Sequence[Fingerprint],
             "format": FORMAT,
             "op": request.op,
             "run": run,
-            "backends": [backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends],
+            "backends": to_builtins([backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends]),
             "dtypes": list(request.dtypes),
             "fingerprints": [fingerprint_row(f) for f in found],
             "problems": [

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
-from parity.reporting.results.results import Results, Row, as_number
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.rows import Results
 from parity.reporting.text.evidence import evidence_text, residual_text
 from parity.reporting.text.safe import code, fenced, longest_run
 from parity.reporting.text.safe import prose as said
@@ -84,7 +85,7 @@ def computed(recipe: Recipe) -> str:
 
 def drawn(recipe: Recipe) -> str:
     """How the inputs were drawn."""
-    texts = (f"{code(name)} is {code(item['draw'])}" for name, item in recipe.cell.case["inputs"].items())
+    texts = (f"{code(name)} is {code(item.draw)}" for name, item in recipe.cell.case.inputs.items())
     return f"The inputs: {', '.join(texts)}."
 
 
@@ -110,18 +111,18 @@ def diagnosed(recipe: Recipe) -> Iterator[str]:
     """Each diagnosis with its evidence; what the convention is has been told."""
     told = convention(recipe)
     for row in recipe.cell.diagnoses:
-        entry = CATALOGUE.get(row["id"])
-        sentence = ours(entry.title) if entry and entry.title == row["title"] else said(row["title"])
-        who, tensors = f"{row['backend']} {row['dtype']}: {row['id']}:", f"({', '.join(row['tensors'])})"
+        entry = CATALOGUE.get(row.id)
+        sentence = ours(entry.title) if entry and entry.title == row.title else said(row.title)
+        who, tensors = f"{row.backend} {row.dtype}: {row.id}:", f"({', '.join(row.tensors)})"
         lines = [f"{said(who)} {sentence} {said(tensors)}"]
         lines += map(said, (residual_text(row), *evidence(row)))
         lines += [ours(entry.what)] if entry and entry is not told else []
         yield "\n".join(f"{'  ' if i else '- '}{line}" for i, line in enumerate(lines))
 
 
-def evidence(row: Row) -> Iterator[str]:
+def evidence(row: Diagnosis) -> Iterator[str]:
     """What supports a diagnosis, in the words of all reports."""
-    for key, value in as_number(row["evidence"]).items():
-        itself = key == "second" and isinstance(value, dict) and value.get("id") == row["id"]
+    for key, value in row.evidence.items():
+        itself = key == "second" and isinstance(value, dict) and value.get("id") == row.id
         if key not in INTERNAL and not itself and (text := evidence_text(str(key), value)):
             yield text

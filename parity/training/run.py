@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import convert
 
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event
@@ -22,7 +23,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.kept import side_folders
-from parity.reporting.results.results import Row
+from parity.reporting.results.rows import TrainingRow
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.findings import Parting
 from parity.training.judge.judge import JudgedTraining, TrainingJudge
@@ -56,7 +57,7 @@ class Trained:
     outcomes: Sequence[CellOutcome]
     comparisons: Sequence[Comparison]
     diagnoses: Sequence[Diagnosis]
-    rows: Sequence[Row]
+    rows: Sequence[TrainingRow]
     judge_seconds: float
 
 
@@ -65,7 +66,7 @@ def trainings(
     options: EngineOptions,
     run_dir: Path,
     observe: Callable[[Event], None],
-    rows: Sequence[Row] = (),
+    rows: Sequence[TrainingRow] = (),
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[Trained]:
     """Run the trainings of a plan but for those (case, dtype) that are `done`; `rows` are those of all up to now.
@@ -130,7 +131,7 @@ class Course:
         workers: Workers,
         folder: Path,
         told: Told,
-        rows: Sequence[Row],
+        rows: Sequence[TrainingRow],
     ) -> None:
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         self.run_dir = folder.parents[2]
@@ -222,22 +223,22 @@ class Course:
         with self._judging():
             judged = self.judge.judged(outcomes, self._others(), diagnose=not interrupted)
         norms = self._keep_norms()
-        rows = [{**vars(finding), "norms": norms.get(finding.backend)} for finding in judged.findings]
+        rows = [convert({**vars(row), "norms": norms.get(row.backend)}, TrainingRow) for row in judged.findings]
         for row in rows:
-            if row["parting"] is not None:
-                self._keep_step(row["parting"]["step"])
+            if row.parting is not None:
+                self._keep_step(row.parting.step)
         told = [outcomes[spec.name] for spec in self.plan.backends]
         told = [one for one in told if not interrupted or one.outcome is not Outcome.OK]
         return Trained(self.case, self.dtype, told, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
 
     def _others(self) -> dict[str, JudgedTraining]:
         """What was found in the case's dtypes that were judged before: where backends part."""
-        rows = [row for row in self._rows if row["case"] == self.case.id and row["dtype"] != self.dtype]
+        rows = [row for row in self._rows if row.case == self.case.id and row.dtype != self.dtype]
         found: dict[str, dict[str, Parting | None]] = {}
         for row in rows:
-            at = row["parting"]
-            parting = at and Parting(at["step"], at["stage"], at["tensor"] or "", at["ratio"] or math.nan)
-            found.setdefault(row["dtype"], {})[row["backend"]] = parting
+            at = row.parting
+            parting = None if at is None else Parting(at.step, at.stage, at.tensor or "", at.ratio or math.nan)
+            found.setdefault(row.dtype, {})[row.backend] = parting
         return {dtype: JudgedTraining((), (), (), partings) for dtype, partings in found.items()}
 
     def _outcomes(self) -> dict[str, CellOutcome]:

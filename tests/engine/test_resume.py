@@ -104,7 +104,7 @@ class Workplace:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     found = Workplace(tmp_path_factory.mktemp("resume"))
-    assert found.whole.summary["exit_code"] == 1
+    assert found.whole.summary.exit_code == 1
     return found
 
 
@@ -118,7 +118,7 @@ def numbers(results):
 def goes_on(place):
     """Interrupts the second training in its middle, and goes on."""
     cut = place.run("cut", Stop(KeyboardInterrupt(), "second", 20))
-    assert cut.summary["exit_code"] == 130
+    assert cut.summary.exit_code == 130
     assert place.taken[-31:] == list(range(1, 32))
     seen = Stop()
     resumed = place.run("cut", seen, resume=True)
@@ -157,7 +157,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(place, monkeypatch):
 
 def test_cells_of_ops_go_on_too(place):
     cut = place.run("ops", Stop(KeyboardInterrupt(), "op"))
-    assert cut.summary["exit_code"] == 130
+    assert cut.summary.exit_code == 130
     assert not cut.trainings
     assert numbers(place.run("ops", resume=True)) == numbers(place.whole)
 

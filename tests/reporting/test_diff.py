@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from parity.reporting.diff.compare import Diff, Kind, compare
-from parity.reporting.results.results import FILE_NAME, ResultsError, Row
-from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, stored, unstable
+from parity.reporting.results.results import FILE_NAME, ResultsError
+from tests.reporting.stored_runs import CASE, Row, case_row, comparison, diagnosis, stored, unstable
 
 Y = {"dtype": "float32", "expected": "oracle"}
 

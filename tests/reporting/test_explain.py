@@ -8,6 +8,7 @@ import json
 import subprocess
 
 import pytest
+from parity.reporting.text.advice import ADVICE
 from rich.console import Console
 
 from parity.config.plan import REASON_WANTED, Asked, KnownDeviation, Plan
@@ -16,8 +17,8 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import apply
 from parity.reporting.console.explain import ExplainError, case_called, explain_case, explain_id, explain_list
-from parity.reporting.results.results import Results, ResultsError
-from parity.reporting.text.advice import ADVICE
+from parity.reporting.results.results import ResultsError
+from parity.reporting.results.rows import Results
 from parity.reporting.text.evidence import evidence_text
 from parity.reporting.text.reasons import FINDINGS, REASONS, aligned, limit, rounded_up
 from tests.configs.loading import load

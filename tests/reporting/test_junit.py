@@ -69,7 +69,7 @@ def test_the_counts_are_those_of_the_test_cases(name):
 def test_it_is_red_exactly_where_the_exit_code_is_not_0(name):
     results = RUNS[name]()
     read = JUnitXml.fromstring(junit_xml(results).encode())
-    assert bool(read.failures + read.errors) == bool(results.summary["exit_code"])
+    assert bool(read.failures + read.errors) == bool(results.summary.exit_code)
 
 
 def test_each_status_has_its_element():

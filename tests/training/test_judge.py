@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parity.training.report.rows import training as read_row
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import OFF
@@ -20,7 +21,6 @@ from parity.training.judge.oracle import NOTHING, Probe, StepOracle, UnknownErro
 from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows, listed
 from parity.training.judge.stages import measure
-from parity.training.report.rows import training as read_row
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, rates
 from tests.training.runs import HONEST, MEMBERS, WIDE, Lie, Run, judge_of, judged, lies, planned, setting_of, told

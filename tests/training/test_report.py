@@ -32,7 +32,8 @@ from parity.reporting.junit import junit_xml
 from parity.reporting.markdown import markdown
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.record import case_row, excess, training_row
-from parity.reporting.results.results import FILE_NAME, Results, ResultsError, Row, read_results
+from parity.reporting.results.results import FILE_NAME, ResultsError, read_results
+from parity.reporting.results.rows import Results
 from parity.training.judge.findings import attributed
 from parity.training.judge.judge import TrainingFinding
 from parity.training.report.plot import Band, Curve, Look, Mark, Panel, plot
@@ -42,10 +43,13 @@ from tests.reporting import ci_runs
 from tests.reporting.stored_runs import (
     PARTING,
     TRAINING,
+    Row,
     backend_row,
+    changed,
     comparison,
     diagnosis,
     parted,
+    plain,
     trained,
     training,
     training_case,
@@ -181,9 +185,9 @@ def test_every_format_says_where_and_why(tmp_path):
 
 def test_formats_agree_about_the_cells_of_a_training(tmp_path):
     results = read_results(trained(tmp_path))
-    results = replace(results, run={**results.run, "fail_on": "mismatch"})
+    results = changed(results, run={**plain(results.run), "fail_on": "mismatch"})
     numbers = counts(cells(results))
-    assert agree(replace(results, summary={**results.summary, "cells": numbers})) == []
+    assert agree(changed(results, summary={**plain(results.summary), "cells": numbers})) == []
     assert numbers == {"failed": 1, "passed": 1}
 
 

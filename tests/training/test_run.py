@@ -115,7 +115,7 @@ def test_a_norm_that_is_summed_in_sequence_is_rounding(tmp_path, parity_run, fac
 def test_without_an_ensemble_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "BOOTSTRAP", FAKES / "trainer.py")
     results = run(plan("unmoved", "unmoved"), EngineOptions(), tmp_path, Stop())
-    assert results.summary["exit_code"] != 0
+    assert results.summary.exit_code != 0
     curves = [row for row in results.comparisons if row["expected"] == "b0"]
     assert {row["verdict"] for row in curves} == {"not-compared"}
     said = "no run of the ensemble of b0 came through; ~1: it cannot be moved"

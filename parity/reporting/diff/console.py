@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.text import (
     COLUMNS,
     GROUPED,
@@ -22,7 +22,7 @@ from parity.reporting.diff.text import (
     headline,
     runs_text,
 )
-from parity.reporting.text.answer import plural
+from parity.reporting.text.words import plural
 
 MAX_ROWS = 16
 TABLE_WIDTH = 110
@@ -34,7 +34,13 @@ NOTE = COLUMNS.index("note")
 MAX_NOTE = 40
 """A longer note would make a column of many short lines."""
 STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
-ROW_STYLES = {Kind.NEW: "red", Kind.WORSE: "red", Kind.VANISHED: "yellow", Kind.FIXED: "green", Kind.BETTER: "green"}
+ROW_STYLES = {
+    ChangeKind.NEW: "red",
+    ChangeKind.WORSE: "red",
+    ChangeKind.VANISHED: "yellow",
+    ChangeKind.FIXED: "green",
+    ChangeKind.BETTER: "green",
+}
 
 
 def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
@@ -49,14 +55,14 @@ def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
     for line in told[:limit]:
         console.print(Text(printable(line), style="yellow"), soft_wrap=True)
     more(len(told), limit, console)
-    for kind in Kind:
+    for kind in ChangeKind:
         if diff.of(kind):
             section(kind, diff.of(kind), console, limit)
-    if any(diff.of(kind) for kind in Kind if kind not in GROUPED):
+    if any(diff.of(kind) for kind in ChangeKind if kind not in GROUPED):
         console.print(Text(f"\n{LEGEND}", style="dim"), soft_wrap=True)
 
 
-def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int | None) -> None:
+def section(kind: ChangeKind, changes: Sequence[Change], console: Console, limit: int | None) -> None:
     """All changes of one kind."""
     console.print()
     title = (count_text(kind, len(changes)), ROW_STYLES.get(kind, "bold"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from parity.config.nodes import printable
-from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.text import (
     ARROW,
     COLUMNS,
@@ -50,13 +50,13 @@ def html(diff: Diff) -> str:
         said=said,
         runs=shown(runs_text(diff)),
         differences=[shown(line) for line in differences(diff)],
-        sections=[section(kind, diff.of(kind), links) for kind in Kind if diff.of(kind)],
+        sections=[section(kind, diff.of(kind), links) for kind in ChangeKind if diff.of(kind)],
         cases=zip(links.values(), map(shown, cases), case_commands(diff, cases), strict=True),
         legend=LEGEND,
     )
 
 
-def section(kind: Kind, changes: Sequence[Change], links: Mapping[str, str]) -> dict[str, Any]:
+def section(kind: ChangeKind, changes: Sequence[Change], links: Mapping[str, str]) -> dict[str, Any]:
     """All changes of one kind, as the template shows them; `links` are the anchors of the cases' commands."""
     head: Sequence[str] = COLUMNS
     rows: list[Sequence[str]] = [[shown(text) for text in columns(change)] for change in changes]
@@ -70,7 +70,7 @@ def section(kind: Kind, changes: Sequence[Change], links: Mapping[str, str]) -> 
         "kind": kind.value,
         "title": count_text(kind, len(changes)),
         "meaning": MEANINGS[kind],
-        "open": kind in (Kind.NEW, Kind.WORSE, Kind.VANISHED),
+        "open": kind in (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED),
         "head": [head[i] for i in used],
         "rows": [([row[i] for i in used], anchor) for row, anchor in zip(rows[:MAX_ROWS], anchors, strict=False)],
         "hidden": max(len(rows) - MAX_ROWS, 0),

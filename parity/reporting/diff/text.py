@@ -6,47 +6,46 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity import gate
-from parity.reporting.diff.compare import Change, Diff, Kind, total_cells
-from parity.reporting.diff.sides import Point, Side, shortened
+from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
+from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.answer import plural
-from parity.reporting.text.reasons import factor, listed
+from parity.reporting.text.words import factor, listed, plural
 
 ARROW = "->"
 UNKNOWN = "–"
 MAX_SHOWN = 2
 """How many names are shown where there may be many."""
 
-NOUNS: Mapping[Kind, tuple[str, str]] = {
-    Kind.NEW: ("new finding", "new findings"),
-    Kind.WORSE: ("worse", "worse"),
-    Kind.VANISHED: ("vanished", "vanished"),
-    Kind.FIXED: ("fixed", "fixed"),
-    Kind.BETTER: ("better", "better"),
-    Kind.CAUSE: ("with another cause", "with another cause"),
-    Kind.ACCEPTED: ("accepted", "accepted"),
-    Kind.TOLERATED: ("tolerated", "tolerated"),
-    Kind.GAINED: ("compared now", "compared now"),
+NOUNS: Mapping[ChangeKind, tuple[str, str]] = {
+    ChangeKind.NEW: ("new finding", "new findings"),
+    ChangeKind.WORSE: ("worse", "worse"),
+    ChangeKind.VANISHED: ("vanished", "vanished"),
+    ChangeKind.FIXED: ("fixed", "fixed"),
+    ChangeKind.BETTER: ("better", "better"),
+    ChangeKind.CAUSE: ("with another cause", "with another cause"),
+    ChangeKind.ACCEPTED: ("accepted", "accepted"),
+    ChangeKind.TOLERATED: ("tolerated", "tolerated"),
+    ChangeKind.GAINED: ("compared now", "compared now"),
 }
 """A kind of change behind its number."""
 
-MEANINGS: Mapping[Kind, str] = {
-    Kind.NEW: "failing in B, but passing, accepted or not compared in A",
-    Kind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
-    Kind.VANISHED: "compared in A, not compared in B",
-    Kind.FIXED: "failing or accepted in A, passing in B",
-    Kind.BETTER: "a milder verdict or a smaller error in B",
-    Kind.CAUSE: "the verdict is the same, the diagnosis is not",
-    Kind.ACCEPTED: "the ledger accepts in B what it did not in A",
-    Kind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
-    Kind.GAINED: "not compared in A, passing in B",
+MEANINGS: Mapping[ChangeKind, str] = {
+    ChangeKind.NEW: "failing in B, but passing, accepted or not compared in A",
+    ChangeKind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
+    ChangeKind.VANISHED: "compared in A, not compared in B",
+    ChangeKind.FIXED: "failing or accepted in A, passing in B",
+    ChangeKind.BETTER: "a milder verdict or a smaller error in B",
+    ChangeKind.CAUSE: "the verdict is the same, the diagnosis is not",
+    ChangeKind.ACCEPTED: "the ledger accepts in B what it did not in A",
+    ChangeKind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
+    ChangeKind.GAINED: "not compared in A, passing in B",
 }
 """A kind of change in words."""
 
 COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ratio", "cause", "note")
 """The columns of the changes that are listed one by one."""
 
-GROUPED = (Kind.VANISHED, Kind.GAINED)
+GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
 """The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
 
 LEGEND = (
@@ -56,7 +55,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Group:
+class ReasonGroup:
     """The changes that have one reason, with the number of cells, and how many of them had failed."""
 
     reason: str
@@ -94,7 +93,9 @@ def headline(diff: Diff) -> tuple[str, str]:
     if not diff.changes:
         return "SAME", f"no difference: {changed_text(diff)}"
     kinds = {change.kind for change in diff.changes}
-    return "BETTER" if kinds <= {Kind.FIXED, Kind.BETTER, Kind.GAINED} else "CHANGED", changed_text(diff)
+    return "BETTER" if kinds <= {ChangeKind.FIXED, ChangeKind.BETTER, ChangeKind.GAINED} else "CHANGED", changed_text(
+        diff
+    )
 
 
 def changed_text(diff: Diff) -> str:
@@ -105,7 +106,7 @@ def changed_text(diff: Diff) -> str:
 
 def count_text(kind: str, n: int) -> str:
     """`1 new finding`, `2 new findings`, `3 vanished`."""
-    return f"{n} {NOUNS[Kind(kind)][n != 1]}"
+    return f"{n} {NOUNS[ChangeKind(kind)][n != 1]}"
 
 
 def same_text(diff: Diff) -> str:
@@ -133,9 +134,9 @@ def runs_text(diff: Diff) -> str:
     return f"A {run_text(diff.a)} {ARROW} B {run_text(diff.b)}"
 
 
-def run_text(side: Side) -> str:
+def run_text(side: ComparedRun) -> str:
     """`reports/a (2026-11-21T06:26:20)`."""
-    started = shortened(str(side.results.run.get("started", "")))[:19]
+    started = shortened(side.results.run.started)[:19]
     return f"{side.run_dir} ({started})" if started else str(side.run_dir)
 
 
@@ -191,7 +192,7 @@ def some(names: Iterable[str], separator: str = ", ") -> str:
     return separator.join(every[:MAX_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def standing(point: Point) -> str:
+def standing(point: TensorState) -> str:
     """A verdict with what is special about it."""
     if not point.compared:
         return "none"
@@ -199,12 +200,12 @@ def standing(point: Point) -> str:
     return point.verdict + mark.get(point.status, "")
 
 
-def size_text(value: float | None, point: Point) -> str:
+def size_text(value: float | None, point: TensorState) -> str:
     """A factor for reading."""
     return UNKNOWN if value is None or not point.compared else factor(value)
 
 
-def causes_text(point: Point) -> str:
+def causes_text(point: TensorState) -> str:
     """The causes."""
     return ", ".join(point.causes)
 
@@ -220,11 +221,11 @@ def reasons_text(change: Change) -> Iterator[str]:
         yield from (f"accepted: {listed(new)}",) if new else ()
 
 
-def groups(changes: Sequence[Change]) -> list[Group]:
+def groups(changes: Sequence[Change]) -> list[ReasonGroup]:
     """Changes by their reason, the findings first, then the largest group."""
     found: dict[str, list[Change]] = {}
     for change in changes:
         for reason in dict.fromkeys(item.after.reason or item.before.reason for item in change.tensors):
             found.setdefault(reason, []).append(change)
-    made = [Group(reason, tuple(some_changes)) for reason, some_changes in found.items()]
+    made = [ReasonGroup(reason, tuple(some_changes)) for reason, some_changes in found.items()]
     return sorted(made, key=lambda group: (-group.n_findings, -group.n_cells))

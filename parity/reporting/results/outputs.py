@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from parity.reporting.results.results import FILE_NAME, Results, write_atomically
+from parity.reporting.results.results import FILE_NAME, write_atomically
+from parity.reporting.results.results import as_json as results_json
+from parity.reporting.results.rows import Results
 
 STDOUT = "-"
 
@@ -64,7 +66,7 @@ def as_markdown(results: Results, _run_dir: Path, _wanted: Outputs) -> str:
 
 def as_json(results: Results, _run_dir: Path, _wanted: Outputs) -> str:
     """results.json."""
-    return results.as_json()
+    return results_json(results)
 
 
 RENDERERS: Mapping[str, Callable[[Results, Path, Outputs], str]] = {
