@@ -135,7 +135,7 @@ class Recipe:
     @property
     def mode(self) -> str:
         """The mode of execution."""
-        return self.backend.mode
+        return self.backend.mode or "eager"
 
     @property
     def adapter(self) -> str:
@@ -201,7 +201,7 @@ def known_op(cell: CellResult, backend: BackendRow) -> Op:
     """The op; raises ReproError for an op, an adapter, a device or a dtype that parity does not know."""
     traits = ADAPTERS.get(backend.framework)
     known = traits is not None and backend.device in traits.devices and cell.dtype in UNIT_ROUNDOFF
-    known = known and traits is not None and backend.mode in traits.modes
+    known = known and traits is not None and (backend.mode or "eager") in traits.modes
     if cell.op not in OPS or not known:
         asked = f"{cell.op} on {backend.framework}, {backend.device}, {cell.dtype}"
         raise ReproError(f"{name_of(cell)}: this parity does not know {printable(asked)}")

@@ -11,6 +11,7 @@ import sys
 import jsonschema
 import pytest
 
+from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
 from tests.conftest import CONFIGS, FAKES, parity_command, user_config
 
@@ -164,7 +165,7 @@ def test_a_result_that_is_none_is_refused(tmp_path, text):
 
 
 def test_a_stored_run_as_a_frame(parity_run):
-    frame = read_results(parity_run(NUMPY).run_dir).frame()
+    frame = frame_of(read_results(parity_run(NUMPY).run_dir))
     assert len(frame) == 16 * 3
     assert set(frame["op"]) == {"layer_norm", "linear"}
     assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)

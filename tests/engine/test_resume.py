@@ -130,18 +130,18 @@ def goes_on(place):
 
 def test_an_interrupted_training_goes_on_where_it_was(place):
     cut, resumed, seen = goes_on(place)
-    assert {(row["case"], row["steps"]) for row in cut.trainings} == {("first", 40), ("second", 31)}
+    assert {(row.case, row.steps) for row in cut.trainings} == {("first", 40), ("second", 31)}
     assert not any(isinstance(event, CellFinished) for event in seen.events)
     assert [event.case for event in seen.events if isinstance(event, TrainingFinished)] == ["second"]
-    finished = [row for row in cut.outcomes if row["case"] != "second"]
-    assert finished == [row for row in resumed.outcomes if row["case"] != "second"]
+    finished = [row for row in cut.outcomes if row.case != "second"]
+    assert finished == [row for row in resumed.outcomes if row.case != "second"]
     assert resumed.run["started"] == cut.run["started"]
 
 
 @pytest.mark.frameworks
 def test_an_interrupted_training_in_torch_goes_on_where_it_was(tmp_path):
     cut, _, _ = goes_on(Workplace(tmp_path, "torch", "second"))
-    assert {row["backend"]: row["steps"] for row in cut.trainings} == {"torch": 31, "mine": 31}
+    assert {row.backend: row.steps for row in cut.trainings} == {"torch": 31, "mine": 31}
 
 
 def test_a_killed_training_goes_on_from_its_last_checkpoint(place, monkeypatch):

@@ -85,9 +85,9 @@ def healthy(run_dir: Path, n_cases: int = 3) -> Results:
     return with_code(read_results(run_of(run_dir, n_cases)), 0)
 
 
-def found(run_dir: Path, **changed: Any) -> Results:
+def found(run_dir: Path, **parts: Any) -> Results:
     """One finding, with its outcomes and its cause."""
-    return changed(read_results(stored(run_dir, finding(), [diagnosis()], outcomes=outcomes(CASE))), **changed)
+    return changed(read_results(stored(run_dir, finding(), [diagnosis()], outcomes=outcomes(CASE))), **parts)
 
 
 def with_envelope(rows: list[dict[str, Any]], rms: Any) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def test_the_check_of_validity_can_fail():
 
 def test_a_finding_shows_values_reasons_pictures_and_what_to_do(tmp_path):
     results = found(tmp_path)
-    results = changed(results, comparisons=with_envelope(list(results.comparisons), 2e-6))
+    results = changed(results, comparisons=with_envelope(plain(results.comparisons), 2e-6))
     keep(tmp_path)
     page = html_report(results, tmp_path)
     text = text_of(page)
@@ -245,10 +245,10 @@ def test_a_tensor_outside_the_run_is_not_read(tmp_path):
     assert "is not inside the run directory" in text_of(html_report(results, run_dir))
 
 
-@pytest.mark.parametrize("rms", [None, "nan", 0.0, -1.0, "inf", "text", [1]])
+@pytest.mark.parametrize("rms", ["nan", 0.0, -1.0, "inf"])
 def test_without_the_envelope_the_errors_are_shown_as_they_are(tmp_path, rms):
     results = found(tmp_path)
-    results = changed(results, comparisons=with_envelope(list(results.comparisons), rms))
+    results = changed(results, comparisons=with_envelope(plain(results.comparisons), rms))
     keep(tmp_path)
     text = text_of(html_report(results, tmp_path))
     assert "The error of careful code was not kept, so the errors are shown as they are." in text
@@ -281,7 +281,7 @@ def hostile_run(run_dir: Path) -> Results:
     names = {"torch": f"torch {ALL_HOSTILE}", "paddle": f"paddle {ALL_HOSTILE}"}
     tensor, dtype = f"y {ALL_HOSTILE}", "float32"
     base = case_row(case)
-    inputs = {f"x {ALL_HOSTILE}": {"shape": [ALL_HOSTILE], "draw": ALL_HOSTILE, "file": f"../{ALL_HOSTILE}/x.npy"}}
+    inputs = {f"x {ALL_HOSTILE}": {"shape": [2], "draw": ALL_HOSTILE, "file": f"../{ALL_HOSTILE}/x.npy"}}
     changed = {"op": ALL_HOSTILE, "params": {ALL_HOSTILE: ALL_HOSTILE}, "inputs": inputs}
     row = {**base, **changed, "source": {"file": ALL_HOSTILE, "line": 3}}
     sides = {"actual": names["paddle"], "expected": names["torch"], "culprit": [names["paddle"]]}
@@ -321,10 +321,10 @@ def hostile_run(run_dir: Path) -> Results:
     }
     backends = [
         {**b, "name": names[b["name"]], "version": ALL_HOSTILE, "flags": {ALL_HOSTILE: ALL_HOSTILE}}
-        for b in results.backends
+        for b in plain(results.backends)
     ]
     run = {
-        **results.run, "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": ALL_HOSTILE, "fail_on": "mismatch",
+        **plain(results.run), "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": 1.5, "fail_on": "mismatch",
         "host": {ALL_HOSTILE: ALL_HOSTILE}, "configs": [{"path": ALL_HOSTILE, "sha256": ALL_HOSTILE}], "parity": ALL_HOSTILE,
     }  # fmt: skip
     folder = run_dir / "fingerprint-x"
@@ -334,13 +334,13 @@ def hostile_run(run_dir: Path) -> Results:
         "backend": ALL_HOSTILE,
         "dtype": ALL_HOSTILE,
         "claims": claims,
-        "drift": [[1, 2], ["nan", 1], [1e300, 1e-300], [10, 1e-3], None],
+        "drift": [[1, 2], ["nan", 1], [1e300, 1e-300], [10, 1e-3]],
     }
     plot = {
         "axes": [ALL_HOSTILE, ALL_HOSTILE],
         "theory": [{"name": ALL_HOSTILE, "dtype": ALL_HOSTILE, "points": [[1, 1e-5], [5, 1]]}],
     }
-    document = {"format": 1, "op": ALL_HOSTILE, "fingerprints": [line, 3, None], "plot": plot}
+    document = {"format": 1, "op": ALL_HOSTILE, "fingerprints": [line], "plot": plot}
     (folder / "fingerprint.json").write_text(json.dumps(document))
     return changed(results, known=[known], backends=backends, run=run)
 
@@ -409,12 +409,12 @@ def test_the_matrix_counts_the_cells(tmp_path):
 def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
     """A run on one backend in one dtype; a case for each name, which differs or has no result as it says."""
     rows = [comparison(case=name, actual="paddle", expected="oracle") for name in given]
-    changed = {
+    kinds = {
         "failed": unstable(actual="paddle", expected="oracle", culprit=["paddle"]),
         "known": {"verdict": "unstable", "known": "as it is", "culprit": ["paddle"]},
         "suspect": {"suspect": True},
     }
-    rows = [{**row, **changed.get(given[row["case"]], {}), "case": row["case"]} for row in rows]
+    rows = [{**row, **kinds.get(given[row["case"]], {}), "case": row["case"]} for row in rows]
     told = [
         outcome(name, "float32", "paddle", outcome=kind if kind in ("crash", "unsupported") else "ok")
         for name, kind in given.items()
@@ -422,7 +422,7 @@ def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
     compared = [row for row, told_of in zip(rows, told, strict=True) if told_of["outcome"] == "ok"]
     cases = [case_row(name, dtypes=["float32"]) for name in given]
     results = read_results(stored(run_dir, compared, (), cases, told))
-    results = changed(results, backends=[row for row in results.backends if row["name"] == "paddle"])
+    results = changed(results, backends=[row for row in results.backends if row.name == "paddle"])
     return with_code(results, 1 if "failed" in given.values() else 0)
 
 
@@ -467,8 +467,8 @@ def test_an_anchor_is_never_given_twice(tmp_path):
     ("document", "said"),
     [
         ("not json", "not JSON"), ('{"format": 2}', "not a fingerprint of format 1"), ("[" * 100_000, "not JSON"),
-        ('{"format": 1}', "Drift of ?"), ('{"format": 1, "op": "x", "fingerprints": {"a": 1}, "plot": 7}', "nothing was measured"),
-        ('{"format": 1, "fingerprints": [{"backend": "b", "claims": 3, "drift": [[0, 1], [1e999, 1], [true, 2]]}]}', "nothing was measured"),
+        ('{"format": 1}', "Drift of ?"), ('{"format": 1, "op": "x", "fingerprints": {"a": 1}, "plot": 7}', "fingerprints: expected array, got object"),
+        ('{"format": 1, "fingerprints": [{"backend": "b", "claims": 3, "drift": [[0, 1], [1e999, 1], [true, 2]]}]}', "fingerprints[0].claims: expected array, got int"),
     ],
 )  # fmt: skip
 def test_a_strange_fingerprint_is_told_and_harms_nothing(tmp_path, document, said):
@@ -489,7 +489,7 @@ def test_what_differs_between_backends_stands_first(tmp_path):
     results = healthy(tmp_path)
     backends = [
         {**row, "flags": {"tf32": row["name"] == "torch"} | ({"mkldnn": True} if row["name"] == "torch" else {})}
-        for row in results.backends
+        for row in plain(results.backends)
     ]
     root = parsed(html_report(changed(results, backends=backends), tmp_path))
     rows = [
@@ -526,10 +526,10 @@ def test_runs_without_a_finding_read_well(tmp_path, code):
     if code == 3:
         lost = [
             {**row, "outcome": "unavailable", "message": "no route\nto host"}
-            for row in results.outcomes
+            for row in plain(results.outcomes)
             if row["backend"] == "paddle"
         ]
-        rest = [row for row in results.outcomes if row["backend"] != "paddle"]
+        rest = [row for row in plain(results.outcomes) if row["backend"] != "paddle"]
         verdicts = {**plain(results.summary), "verdicts": {"not-compared": 8}}
         results = changed(results, outcomes=[*rest, *lost], summary=verdicts, comparisons=[])
     if code == 130:

@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,8 +108,22 @@ def read_results(run_dir: Path) -> Results:
 
 def results_of(document: Mapping[str, Any]) -> Results:
     """The results that a document holds; raises msgspec.ValidationError."""
-    # Not strict, so that "nan" is a number where a number belongs.
-    return msgspec.convert(document, Results, strict=False)
+    try:
+        # Not strict, so that "nan" is a number where a number belongs.
+        results = msgspec.convert(document, Results, strict=False)
+    except UnicodeEncodeError:  # msgspec 0.22 takes no lone surrogate
+        return results_of(escaped(document))
+    diagnoses = [replace(cause, evidence=as_number(cause.evidence)) for cause in results.diagnoses]
+    return msgspec.structs.replace(results, diagnoses=diagnoses)
+
+
+def escaped(value: Any) -> Any:
+    """A document with lone surrogates as the escapes that they are written as."""
+    if isinstance(value, dict):
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [escaped(item) for item in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def problem(error: Exception) -> str:

@@ -79,8 +79,8 @@ class BackendRow(Struct, frozen=True, kw_only=True):
     framework: str
     version: str
     python: str = ""
-    mode: str = "eager"
-    device: str = "cpu"
+    mode: str = ""
+    device: str = ""
     numpy: str = ""
     flags: dict[str, Any] = {}
     executable: str = ""
@@ -130,8 +130,8 @@ class OutcomeRow(Struct, frozen=True, kw_only=True):
 class Ratios(Struct, frozen=True):
     """The error ratios of the two backends of a comparison, None where they were not measured."""
 
-    actual: float | None = None
-    expected: float | None = None
+    actual: float | None
+    expected: float | None
 
 
 class EnvelopeRow(Struct, frozen=True):
