@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from parity.config import Overrides, load_plan
 from parity.engine import CellFinished, EngineOptions, TrainingAdvanced, TrainingFinished
-from parity.reporting.results.results import Results
+from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
+from parity.reporting.results.rows import Results
 from parity.run import claim, run
 from tests.conftest import parity_command
 
@@ -110,9 +112,9 @@ def place(tmp_path_factory):
 
 def numbers(results):
     """All that a run says, without times."""
-    outcomes = [{**row, "seconds": 0} for row in results.outcomes]
+    outcomes = [replace(row, seconds=0.0) for row in results.outcomes]
     rows = (outcomes, results.comparisons, results.diagnoses, results.trainings, results.summary)
-    return json.loads(json.dumps(rows))
+    return json.loads(encode_part(rows))
 
 
 def goes_on(place):
@@ -135,7 +137,7 @@ def test_an_interrupted_training_goes_on_where_it_was(place):
     assert [event.case for event in seen.events if isinstance(event, TrainingFinished)] == ["second"]
     finished = [row for row in cut.outcomes if row.case != "second"]
     assert finished == [row for row in resumed.outcomes if row.case != "second"]
-    assert resumed.run["started"] == cut.run["started"]
+    assert resumed.run.started == cut.run.started
 
 
 @pytest.mark.frameworks
@@ -145,8 +147,8 @@ def test_an_interrupted_training_in_torch_goes_on_where_it_was(tmp_path):
 
 
 def test_a_killed_training_goes_on_from_its_last_checkpoint(place, monkeypatch):
-    monkeypatch.setattr("parity.training.SAVE_S", 0.0)
-    monkeypatch.setattr("parity.training.SAVE_SHARE", 0.0)
+    monkeypatch.setattr("parity.training.run.SAVE_S", 0.0)
+    monkeypatch.setattr("parity.training.run.SAVE_SHARE", 0.0)
     with pytest.raises(RuntimeError):
         place.run("killed", Stop(RuntimeError("killed"), "first", 20))
     assert numbers(place.run("killed", resume=True)) == numbers(place.whole)
@@ -187,7 +189,7 @@ def test_results_that_are_none_are_told(place, part):
     results = json.loads((place.folder / "whole" / "results.json").read_text())
     del results["run"][part]
     (broken / "results.json").write_text(json.dumps(results))
-    with pytest.raises(ResumeError, match=f"not those of a run: KeyError\\('{part}'\\)"):
+    with pytest.raises(ResumeError, match=f"not those of a run: {part} is missing; run it without --resume"):
         place.run(broken.name, resume=True)
 
 

@@ -15,6 +15,7 @@ from parity.reporting.diff.text import (
     GROUPED,
     LEGEND,
     MEANINGS,
+    change_table,
     columns,
     count_text,
     differences,
@@ -97,11 +98,10 @@ def more(n: int, limit: int | None, console: Console) -> None:
 
 def table(changes: Sequence[Change]) -> Table:
     """One row for each change; columns that say nothing are left out."""
-    rows = [columns(change) for change in changes]
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for i in used:
-        made.add_column(COLUMNS[i], overflow="fold", min_width=MIN_WIDTHS.get(COLUMNS[i]))
+    heads, rows = change_table(changes)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in heads:
+        shown.add_column(name, overflow="fold", min_width=MIN_WIDTHS.get(name))
     for row in rows:
-        made.add_row(*(Text(printable(row[i])) for i in used))
-    return made
+        shown.add_row(*(Text(printable(text)) for text in row))
+    return shown

@@ -9,11 +9,10 @@ from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.sides import shortened
 from parity.reporting.diff.text import (
     ARROW,
-    COLUMNS,
     GROUPED,
     LEGEND,
     MEANINGS,
-    columns,
+    change_table,
     count_text,
     differences,
     groups,
@@ -67,10 +66,9 @@ def body(kind: ChangeKind, changes: Sequence[Change]) -> tuple[list[str], list[s
     """The head of a table and its rows; a list has no head."""
     if kind in GROUPED:
         return [], [f"- {sentence(group.text)}" for group in groups(changes)]
-    rows = [columns(change) for change in changes]
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    head = [row_text(COLUMNS[i] for i in used), row_text("---" for _ in used)]
-    return head, [row_text(cell(COLUMNS[i], row[i]) for i in used) for row in rows]
+    heads, rows = change_table(changes)
+    head = [row_text(heads), row_text("---" for _ in heads)]
+    return head, [row_text(map(cell, heads, row)) for row in rows]
 
 
 def cell(column: str, text: str) -> str:

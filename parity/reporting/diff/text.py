@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity import gate
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
 from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.words import factor, listed, plural
+from parity.reporting.text.words import factor, few, listed, plural
 
 ARROW = "->"
 UNKNOWN = "–"
@@ -74,7 +74,7 @@ class ReasonGroup:
     @property
     def text(self) -> str:
         """`the backend is not in B: 12 cells on oneflow, 4 of them findings (not fixed), for example ...`."""
-        backends = some(dict.fromkeys(change.backend for change in self.changes))
+        backends = few(dict.fromkeys(change.backend for change in self.changes), MAX_SHOWN)
         first = self.changes[0]
         example = f"{first.case} {first.dtype} {tensors_text(first)}"
         lost = f", {self.n_findings} of them had failed and count as not fixed" if self.n_findings else ""
@@ -146,7 +146,7 @@ def differences(diff: Diff) -> Iterator[str]:
     yield from diff.run_notes
     if diff.not_alike:
         n = len(diff.not_alike)
-        kinds = some(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), "; ")
+        kinds = few(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), MAX_SHOWN, "; ")
         yield f"{plural(n, 'case')} {'was' if n == 1 else 'were'} not given the same, numbers do not compare: {kinds}"
     for change in diff.ledger:
         yield f"ledger: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
@@ -162,15 +162,22 @@ def columns(change: Change) -> tuple[str, ...]:
         moved(standing(change.before), standing(change.after)),
         moved(size_text(change.before.excess, change.before), size_text(change.after.excess, change.after)),
         moved(size_text(change.before.ratio, change.before), size_text(change.after.ratio, change.after)),
-        moved(causes_text(change.before), causes_text(change.after)),
+        moved(", ".join(change.before.causes), ", ".join(change.after.causes)),
         "; ".join([*reasons_text(change), *comparability(change)]),
     )
+
+
+def change_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of the columns in which any change says something."""
+    rows = [columns(change) for change in changes]
+    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def comparability(change: Change) -> Iterator[str]:
     """What forbids to compare the numbers."""
     if change.notes:
-        yield f"not comparable: {some(change.notes, '; ')}"
+        yield f"not comparable: {few(change.notes, MAX_SHOWN, '; ')}"
 
 
 def moved(before: str, after: str) -> str:
@@ -182,14 +189,7 @@ def moved(before: str, after: str) -> str:
 
 def tensors_text(change: Change) -> str:
     """The tensors, the worst first."""
-    return some(item.tensor for item in change.tensors)
-
-
-def some(names: Iterable[str], separator: str = ", ") -> str:
-    """The first few names, and how many more there are."""
-    every = list(names)
-    hidden = len(every) - MAX_SHOWN
-    return separator.join(every[:MAX_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
+    return few((item.tensor for item in change.tensors), MAX_SHOWN)
 
 
 def standing(point: TensorState) -> str:
@@ -203,11 +203,6 @@ def standing(point: TensorState) -> str:
 def size_text(value: float | None, point: TensorState) -> str:
     """A factor for reading."""
     return UNKNOWN if value is None or not point.compared else factor(value)
-
-
-def causes_text(point: TensorState) -> str:
-    """The causes."""
-    return ", ".join(point.causes)
 
 
 def reasons_text(change: Change) -> Iterator[str]:

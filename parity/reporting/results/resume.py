@@ -24,6 +24,7 @@ from parity.reporting.results.rows import (
     ComparisonRow,
     OutcomeRow,
     Results,
+    RunRow,
     TrainingRow,
 )
 
@@ -59,6 +60,10 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """What the run in `run_dir` has finished of the plan; raises ResumeError where it was another plan's."""
     try:
         results = read_results(run_dir)
+        for name in missing(results.run):
+            raise ResumeError(
+                f"{run_dir}: its results are not those of a run: {name} is missing; run it without --resume"
+            )
         for difference in differences(plan, options, results, run_dir):
             raise ResumeError(
                 f"{run_dir}: {difference}; --resume goes on with the very same run, so name another --out for a new one"
@@ -68,6 +73,12 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
         raise ResumeError(f"{error}; run it without --resume") from error
     except ValueError as error:
         raise ResumeError(f"{run_dir}: its results are not those of a run: {error!r}") from error
+
+
+def missing(run: RunRow) -> Iterator[str]:
+    """What a run that can go on has, and this one has not."""
+    given = {"started": run.started, "seconds": run.seconds, "judge_seconds": run.judge_seconds, "host": run.host}
+    yield from (name for name, value in given.items() if value in (None, "", {}))
 
 
 def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
