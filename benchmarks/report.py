@@ -23,7 +23,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from parity.reporting.results.outputs import RENDERERS, Outputs
+from parity.reporting.results.outputs import RENDERERS, Outputs, rendered
 from parity.reporting.results.results import read_results
 
 WRONG = """
@@ -68,10 +68,10 @@ def measure(folder: Path, cells: int) -> dict[str, float]:
     if done.returncode != 1:
         sys.exit(f"the run ended with {done.returncode}: {done.stderr}")
     results = read_results(folder / "run")
-    figures: dict[str, float] = {"cells": cells, "run_s": results.run["seconds"]}
-    for name, render in RENDERERS.items():
+    figures: dict[str, float] = {"cells": cells, "run_s": results.run.seconds}
+    for name in RENDERERS:
         began = time.perf_counter()
-        text = render(results, folder / "run", Outputs({}))
+        text = rendered(name, results, folder / "run", Outputs({}))
         figures |= {f"{name}_s": time.perf_counter() - began, f"{name}_kB": len(text.encode()) / 1000}
     return figures | in_browser(folder / "run" / "report.html")
 

@@ -108,17 +108,17 @@ def wheels(folder: Path, seed: int) -> Iterator[dict[str, Any]]:
     if done.returncode not in (0, 1, 3):
         sys.exit(f"parity ended with {done.returncode}")
     results = read_results(out)
-    versions = {row["name"]: row["version"] for row in results.backends}
+    versions = {row.name: row.version for row in results.backends}
     for row in results.trainings:
-        parting = row["parting"]
+        parting = row.parting
         yield {
-            "case": row["case"],
-            "dtype": row["dtype"],
+            "case": row.case,
+            "dtype": row.dtype,
             "seed": seed,
-            "side": row["backend"],
-            "version": versions.get(row["backend"], ""),
-            "parted": None if parting is None else [parting["diagnosis"], parting["step"], parting["stage"]],
-            **largest(row["probes"], row["curves"]["ratio"]),
+            "side": row.backend,
+            "version": versions.get(row.backend, ""),
+            "parted": None if parting is None else [parting.diagnosis, parting.step, parting.stage],
+            **largest(row.probes, row.curves.ratio),
         }
 
 

@@ -25,7 +25,7 @@ class JudgedCase:
     outcomes: Sequence[CellOutcome]
     comparisons: Sequence[Comparison]
     diagnoses: Sequence[Diagnosis]
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[Any]
     judge_seconds: float
 
 

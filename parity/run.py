@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from parity import gate
 from parity.clients import CLIENTS, JudgedCase, client_of
@@ -39,19 +40,18 @@ from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.kept import file_name, side_folders
-from parity.reporting.results.known_rows import ledger_row
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
-    Results,
     ResultsError,
-    Row,
+    as_json,
     new_directory,
     read_results,
-    summarize,
+    summary_of,
     write_atomically,
 )
-from parity.reporting.results.resume import Finished, ResumeError, comparison, diagnosis, finished, key
+from parity.reporting.results.resume import Finished, Key, ResumeError, comparison, finished, key
+from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow, Results, TrainingRow
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
@@ -76,17 +76,17 @@ class RunState:
     fail_on: str = gate.FAIL_ON[0]
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
-    backends: dict[str, Row] = field(default_factory=dict)
+    backends: dict[str, BackendRow] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
-    outcomes: list[Row] = field(default_factory=list)
+    outcomes: list[OutcomeRow] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
-    trainings: list[Row] = field(default_factory=list)
+    trainings: list[TrainingRow] = field(default_factory=list)
     judging_s: float = 0.0
     memory: Memory = field(default_factory=Memory)
     judges: dict[str, CaseJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
-    stored: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    stored: dict[Key, ComparisonRow] = field(default_factory=dict)
 
     def resume(self, finished: Finished) -> None:
         """Go on from what an interrupted run has finished."""
@@ -99,7 +99,7 @@ class RunState:
         self.outcomes += finished.outcomes
         self.trainings += finished.trainings
         self.comparisons += map(comparison, finished.comparisons)
-        self.diagnoses += map(diagnosis, finished.diagnoses)
+        self.diagnoses += finished.diagnoses
         self.stored = {key(row): row for row in finished.comparisons}
 
     def take(self, judged: JudgedCase) -> None:
@@ -110,11 +110,12 @@ class RunState:
         self.trainings += judged.rows
         self.judging_s += judged.judge_seconds
 
-    def row(self, comparison: Comparison) -> Row:
+    def row(self, comparison: Comparison) -> ComparisonRow:
         """A comparison's row; that of a resumed run as it stands."""
-        row = record.comparison_row(comparison)
-        stored = self.stored.get(key(row))
-        return row if stored is None else {**stored, "known": comparison.known}
+        stored = self.stored.get(key(comparison))
+        if stored is None:
+            return record.comparison_row(comparison)
+        return structs.replace(stored, known=comparison.known)
 
     def results(self, *, interrupted: bool = False) -> Results:
         """The results as they stand."""
@@ -125,23 +126,24 @@ class RunState:
         code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
+        summary = summary_of(self.outcomes, rows, gate.INTERRUPTED if interrupted else code)
         results = Results(
-            run={**run, "fail_on": self.fail_on, **{name: round(value, 3) for name, value in seconds.items()}},
+            run=structs.replace(run, fail_on=self.fail_on, **{name: round(s, 3) for name, s in seconds.items()}),
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
             outcomes=self.outcomes,
             comparisons=rows,
-            diagnoses=list(map(record.diagnosis_row, self.diagnoses)),
-            known=list(map(ledger_row, held.entries)),
+            diagnoses=self.diagnoses,
+            known=list(map(record.known_row, held.entries)),
             trainings=self.trainings,
+            summary=summary,
         )
-        numbers = {**summarize(self.outcomes, rows), "cells": counts(cells(results))}
-        return replace(results, summary={**numbers, "exit_code": gate.INTERRUPTED if interrupted else code})
+        return structs.replace(results, summary=structs.replace(summary, cells=counts(cells(results))))
 
     def write(self, *, interrupted: bool = False) -> Results:
         """Write results.json and return what it holds."""
         results = self.results(interrupted=interrupted)
-        write_atomically(self.run_dir / FILE_NAME, results.as_json())
+        write_atomically(self.run_dir / FILE_NAME, as_json(results))
         return results
 
 
@@ -293,9 +295,9 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
 
 def check_version(state: RunState, info: BackendInfo) -> None:
     """Raise ResumeError where a run that goes on would mix two releases of a framework."""
-    earlier = state.finished.backends.get(info.spec.name, {}).get("version", info.version)
-    if earlier != info.version:
-        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier} and is {info.version} now")
+    earlier = state.finished.backends.get(info.spec.name)
+    if earlier is not None and earlier.version != info.version:
+        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier.version} and is {info.version} now")
 
 
 def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:

@@ -17,7 +17,8 @@ from benchmarks.judge.report import percent, upper_bound
 from benchmarks.judge.runs import DTYPES, ZERO, parity
 from benchmarks.judge.score import by_cell, causes_of
 from parity.cases import OPS
-from parity.reporting.results.results import Results, read_results
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import Results
 
 BACKENDS = ("torch", "paddle", "oneflow", "numpy")
 TABLE = "benchmarks/README.md, table of what reaches 8"
@@ -69,7 +70,7 @@ def clean_report(n_cases: int, seed: int, path: Path | None) -> str:
     with tempfile.TemporaryDirectory() as name:
         for op in OPS:
             results = run_op(op, n_cases, seed, Path(name))
-            cells.update((row["backend"], op) for row in results.outcomes if row["outcome"] == "ok")
+            cells.update((row.backend, op) for row in results.outcomes if row.outcome == "ok")
             alarms += alarms_of(results)
     if path:
         document = {"cells": {"/".join(k): n for k, n in cells.items()}, "alarms": [vars(a) for a in alarms]}
@@ -94,13 +95,13 @@ def run_op(op: str, n_cases: int, seed: int, folder: Path) -> Results:
 
 def alarms_of(results: Results) -> list[Alarm]:
     """Every backend that is called a culprit in a cell."""
-    ops = {case["id"]: case["op"] for case in results.cases}
+    ops = {case.id: case.op for case in results.cases}
     diagnoses, comparisons = by_cell(results.diagnoses), by_cell(results.comparisons)
     found = []
     for (case, dtype), rows in comparisons.items():
-        for backend in sorted({name for row in rows for name in row["culprit"]}):
-            said = tuple(d["id"] for d in causes_of(diagnoses[case, dtype], backend))
-            ratios = {r["tensor"]: r["error_ratio"]["actual"] for r in rows if (r["actual"], r["expected"]) == (backend, "oracle") and backend in r["culprit"]}  # fmt: skip
+        for backend in sorted({name for row in rows for name in row.culprit}):
+            said = tuple(d.id for d in causes_of(diagnoses[case, dtype], backend))
+            ratios = {r.tensor: r.error_ratio.actual for r in rows if (r.actual, r.expected) == (backend, "oracle") and backend in r.culprit}  # fmt: skip
             found.append(
                 Alarm(backend, ops[case], case, dtype, said, ratios, is_established(backend, ops[case], dtype, said))
             )

@@ -23,7 +23,7 @@ from benchmarks.judge.local import compute
 from benchmarks.judge.runs import Run
 from parity.config.plan import DEFAULT_TOLERANCES
 from parity.engine.inputs import slug
-from parity.reporting.results.results import Results, Row
+from parity.reporting.results.rows import CaseRow, Results
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 DETECTABLE = 8.0
@@ -59,14 +59,14 @@ def measure(run: Run, out: Path, results: Results) -> dict[tuple[str, str, str],
     """The effect of every backend by case, dtype and backend."""
     measured = {}
     for row in results.cases:
-        for dtype in row["dtypes"]:
+        for dtype in row.dtypes:
             for backend, effect in measure_cell(run, out, row, dtype).items():
-                measured[row["id"], dtype, backend] = effect
+                measured[row.id, dtype, backend] = effect
     return measured
 
 
-def measure_cell(run: Run, out: Path, row: Row, dtype: str) -> dict[str, Effect]:
-    files = {name: item["file"] for name, item in row["inputs"].items()}
+def measure_cell(run: Run, out: Path, row: CaseRow, dtype: str) -> dict[str, Effect]:
+    files = {name: item.file for name, item in row.inputs.items()}
     inputs = {name: np.load(out / file) for name, file in files.items()}
     folder = (out / next(iter(files.values()))).parent / dtype
     sides = {name: read_side(folder / slug(name)) for name in run.kernels}
@@ -74,17 +74,17 @@ def measure_cell(run: Run, out: Path, row: Row, dtype: str) -> dict[str, Effect]
 
 
 def effects(
-    run: Run, row: Row, inputs: Arrays, oracle: Arrays, sides: Mapping[str, Arrays], dtype: str
+    run: Run, row: CaseRow, inputs: Arrays, oracle: Arrays, sides: Mapping[str, Arrays], dtype: str
 ) -> dict[str, Effect]:
     """The effect of every side; tensors that are not in `oracle` were equal to it, bit for bit, on all sides."""
     right = [sides[name] for name, kernel in run.kernels.items() if isinstance(kernel, Healthy)]
-    params = {name: value for name, value in row["params"].items() if name not in ("in_features", "out_features")}
-    right += [compute(row["op"], params, inputs, dtype, h.switches) for h in healthy_of(run.family)]
+    params = {name: value for name, value in row.params.items() if name not in ("in_features", "out_features")}
+    right += [compute(row.op, params, inputs, dtype, h.switches) for h in healthy_of(run.family)]
     yardsticks = {slug(name): yardstick(name, oracle, right, dtype) for name in oracle}
     base = sides[BASE.name]
     found = {name: effect(side, oracle, base, yardsticks, dtype) for name, side in sides.items()}
     for name, fault in run.faults.items():
-        without = [compute(row["op"], params, inputs, dtype, other.switches) for other in reversed(fault.alone)]
+        without = [compute(row.op, params, inputs, dtype, other.switches) for other in reversed(fault.alone)]
         seen = tuple(differs(sides[name], side, yardsticks) for side in without)
         found[name] = replace(found[name], visible=seen)
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from benchmarks.judge.faults import Fault, Healthy
 from benchmarks.judge.measure import Effect
 from benchmarks.judge.runs import Run
-from parity.reporting.results.results import Results, Row
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.rows import ComparisonRow, Results
 
 NOT_IDENTIFIABLE = "not-identifiable"
 HARMLESS = ("rounding", "degenerate-gradient")
@@ -17,6 +19,8 @@ UNEXPLAINED = ("unexplained", "none")
 """First diagnoses that name no cause."""
 
 Key = tuple[str, str, str]
+
+R = TypeVar("R", ComparisonRow, Diagnosis)
 
 
 @dataclass(frozen=True)
@@ -121,57 +125,55 @@ class Cell:
 
 def score(run: Run, results: Results, measured: Mapping[Key, Effect]) -> list[Cell]:
     """One Cell for each outcome of a run."""
-    ops = {case["id"]: case["op"] for case in results.cases}
+    ops = {case.id: case.op for case in results.cases}
     comparisons, diagnoses = by_cell(results.comparisons), by_cell(results.diagnoses)
     cells = []
     for row in results.outcomes:
-        key, cell = (row["case"], row["dtype"], row["backend"]), (row["case"], row["dtype"])
-        accused = [c for c in comparisons[cell] if row["backend"] in c["culprit"]]
-        mine = causes_of(diagnoses[cell], row["backend"])
-        kernel = run.kernels[row["backend"]]
+        key, cell = (row.case, row.dtype, row.backend), (row.case, row.dtype)
+        accused = [c for c in comparisons[cell] if row.backend in c.culprit]
+        mine = causes_of(diagnoses[cell], row.backend)
+        kernel = run.kernels[row.backend]
         cells.append(
             Cell(
                 framework=run.framework,
                 seed=run.seed,
-                op=ops[row["case"]],
-                case=row["case"],
-                dtype=row["dtype"],
-                backend=row["backend"],
+                op=ops[row.case],
+                case=row.case,
+                dtype=row.dtype,
+                backend=row.backend,
                 fault=None if isinstance(kernel, Healthy) else kernel,
-                outcome=row["outcome"],
+                outcome=row.outcome,
                 effect=measured[key],
                 named=bool(accused),
                 verdicts=tuple(
-                    sorted(
-                        {c["verdict"] for c in accused if c["actual"] == row["backend"] and c["expected"] == "oracle"}
-                    )
+                    sorted({c.verdict for c in accused if c.actual == row.backend and c.expected == "oracle"})
                 ),
-                said=tuple((d["id"], bool(d["explained"])) for d in mine),
+                said=tuple((d.id, bool(d.explained)) for d in mine),
                 candidates=candidates(mine[:1]),
             )
         )
     return cells
 
 
-def causes_of(diagnoses: Sequence[Row], backend: str) -> list[Row]:
+def causes_of(diagnoses: Sequence[Diagnosis], backend: str) -> list[Diagnosis]:
     """What was said about a backend, but for the tensors in which it only rounds."""
-    return [d for d in diagnoses if d["backend"] == backend and d["id"] not in HARMLESS]
+    return [d for d in diagnoses if d.backend == backend and d.id not in HARMLESS]
 
 
-def verdicts(accused: Sequence[Row], backend: str) -> tuple[str, ...]:
+def verdicts(accused: Sequence[ComparisonRow], backend: str) -> tuple[str, ...]:
     """The verdicts of the tensors of which a backend is the culprit, against the oracle."""
-    return tuple(sorted({c["verdict"] for c in accused if (c["actual"], c["expected"]) == (backend, "oracle")}))
+    return tuple(sorted({c.verdict for c in accused if (c.actual, c.expected) == (backend, "oracle")}))
 
 
-def by_cell(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:
+def by_cell(rows: Sequence[R]) -> Mapping[tuple[str, str], list[R]]:
     """Rows by case and dtype."""
-    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[R]] = defaultdict(list)
     for row in rows:
-        grouped[row["case"], row["dtype"]].append(row)
+        grouped[row.case, row.dtype].append(row)
     return grouped
 
 
-def candidates(rows: Sequence[Row]) -> tuple[str, ...]:
+def candidates(rows: Sequence[Diagnosis]) -> tuple[str, ...]:
     """The ids between which the first diagnosis does not decide; `a + b` are two causes together."""
-    found = [item["id"] for row in rows for item in row.get("evidence", {}).get("candidates", ())]
+    found = [item["id"] for row in rows for item in row.evidence.get("candidates", ())]
     return tuple(name for text in found for name in text.split(" + "))

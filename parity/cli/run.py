@@ -138,7 +138,7 @@ def run(
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
-    sys.exit(results.summary["exit_code"])
+    sys.exit(results.summary.exit_code)
 
 
 @main.command(
@@ -148,7 +148,7 @@ def run(
 @click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
-    from parity.reporting.text.answer import plural
+    from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
     ops = tuple(case for case in plan.cases if not case.trains)

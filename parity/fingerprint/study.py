@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from parity import __version__
 from parity.config.plan import BackendSpec
@@ -209,25 +210,34 @@ def document(
     problems = [o for o in gathered.outcomes if o.outcome is not Outcome.OK]
     claims = [claim for fingerprint in fingerprints for claim in fingerprint.claims]
     unmeasured = sum(not claim.measured for claim in claims)
-    return {
-        "format": FORMAT,
-        "op": request.op,
-        "run": run,
-        "backends": [backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends],
-        "dtypes": request.dtypes,
-        "fingerprints": [fingerprint_row(fingerprint) for fingerprint in fingerprints],
-        "problems": [
-            {"probe": o.case, "dtype": o.dtype, "backend": o.backend, "outcome": o.outcome.value, "message": o.message}
-            for o in problems
-        ],
-        "summary": {
-            "decided": sum(claim.decided for claim in claims),
-            "cannot tell": sum(not claim.decided and claim.measured for claim in claims),
-            "not measured": unmeasured,
-            "exit_code": INTERRUPTED if gathered.interrupted else INCOMPLETE if problems or unmeasured else PASSED,
-        },
-        "plot": {"axes": request.experiment.axes, "theory": [asdict(line) for line in expected]},
-    }
+    row: Row = plain(
+        {
+            "format": FORMAT,
+            "op": request.op,
+            "run": run,
+            "backends": to_builtins([backend_row(spec, gathered.infos.get(spec.name)) for spec in request.backends]),
+            "dtypes": list(request.dtypes),
+            "fingerprints": [fingerprint_row(fingerprint) for fingerprint in fingerprints],
+            "problems": [
+                {
+                    "probe": o.case,
+                    "dtype": o.dtype,
+                    "backend": o.backend,
+                    "outcome": o.outcome.value,
+                    "message": o.message,
+                }
+                for o in problems
+            ],
+            "summary": {
+                "decided": sum(claim.decided for claim in claims),
+                "cannot tell": sum(not claim.decided and claim.measured for claim in claims),
+                "not measured": unmeasured,
+                "exit_code": INTERRUPTED if gathered.interrupted else INCOMPLETE if problems or unmeasured else PASSED,
+            },
+            "plot": {"axes": request.experiment.axes, "theory": [asdict(line) for line in expected]},
+        }
+    )
+    return row
 
 
 def fingerprint_row(fingerprint: KernelFingerprint) -> Row:

@@ -19,8 +19,8 @@ from typing import TextIO
 from parity import gate
 from parity.config.nodes import printable
 from parity.reporting.markdown import LEAST, markdown
-from parity.reporting.results.cells import Cell, Status, cells
-from parity.reporting.results.results import Results
+from parity.reporting.results.cells import CellResult, Status, cells
+from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
 from parity.reporting.text.cell_text import commands, failing_entries, headline, place, run_dir_of
 from parity.reporting.text.safe import bounded
@@ -62,7 +62,7 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
     The last one says how many more there are. Paths are relative to `workspace` where they are inside.
     """
     found = [*ledger_annotations(results), *case_annotations(results)]
-    if not found and results.summary["exit_code"] != gate.PASSED:
+    if not found and results.summary.exit_code != gate.PASSED:
         found = [Annotation("error", "", 1, "parity", answer(results).plain)]
     if len(found) > limit:
         shown = max(limit - 1, 0)
@@ -75,12 +75,12 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
 def ledger_annotations(results: Results) -> Iterator[Annotation]:
     """An error for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        yield Annotation("error", *place(row), f"parity: known deviation {row['case']}", row["message"])
+        yield Annotation("error", *place(row.source), f"parity: known deviation {row.case}", row.message)
 
 
 def case_annotations(results: Results) -> Iterator[Annotation]:
     """An annotation for each case of which a cell fails the run or is missing, by its worst cell."""
-    by_case: dict[str, list[Cell]] = {}
+    by_case: dict[str, list[CellResult]] = {}
     for cell in cells(results):
         if cell.status in LEVELS:
             by_case.setdefault(cell.id, []).append(cell)
@@ -90,7 +90,7 @@ def case_annotations(results: Results) -> Iterator[Annotation]:
         also = f"; also {', '.join(others)}" if others else ""
         explain, *_ = commands(worst.case, run_dir_of(results))
         message = f"{headline(worst)}{also}; {explain}"
-        yield Annotation(LEVELS[worst.status], *place(worst.case), f"parity: {case_id}", message)
+        yield Annotation(LEVELS[worst.status], *place(worst.case.source), f"parity: {case_id}", message)
 
 
 def inside(file: str, workspace: Path | None) -> str:

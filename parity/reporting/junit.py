@@ -17,18 +17,17 @@ A difference below the level that fails and a suspect pass are passes with a not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
 from parity import gate
 from parity.config.nodes import printable
-from parity.reporting.results.cells import LABELS, Cell, Status, cells
-from parity.reporting.results.results import Results
+from parity.reporting.results.cells import LABELS, CellResult, Status, cells
+from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
 from parity.reporting.text.cell_text import (
     accepted_text,
-    case_rows,
     commands,
     details,
     environment,
@@ -37,6 +36,7 @@ from parity.reporting.text.cell_text import (
     place,
     run_dir_of,
 )
+from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded
 
 TEXT_LIMIT = 8_000
@@ -82,11 +82,13 @@ class Budget:
 def junit_xml(results: Results) -> str:
     """The document; characters that XML cannot hold are escaped as Python spells them."""
     tests = list(cases_of(results))
-    root = Xml.Element("testsuites", {"name": "parity", **numbers(tests), "time": seconds_text(total_seconds(results))})
+    root = Xml.Element(
+        "testsuites", {"name": "parity", **numbers(tests), "time": seconds_text(seconds_of(results.run.seconds))}
+    )
     grouped: dict[str, list[TestCase]] = {}
     for test in tests:
         grouped.setdefault(test.suite, []).append(test)
-    files = {printable(place(case)[0]) for case in results.cases}
+    files = {printable(case.source.file) for case in results.cases}
     for name, group in grouped.items():
         root.append(suite_element(name, group, results, files))
     Xml.indent(root)
@@ -99,19 +101,18 @@ def cases_of(results: Results) -> Iterator[TestCase]:
     for test in (*cell_cases(results), *ledger_cases(results)):
         red = red or test.kind in RED
         yield test
-    if not red and results.summary["exit_code"] != gate.PASSED:
+    if not red and results.summary.exit_code != gate.PASSED:
         said = printable(answer(results).plain)
-        kind = f"exit code {results.summary['exit_code']}"
+        kind = f"exit code {results.summary.exit_code}"
         yield TestCase("run", "parity.run", "everything asked for was compared", 0.0, "error", kind, said, said)
 
 
 def cell_cases(results: Results) -> Iterator[TestCase]:
     """A test case for each cell."""
-    spent = {(row["case"], row["dtype"], row["backend"]): row.get("seconds") for row in results.outcomes}
     rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
     for cell in cells(results):
-        kind, type_, message = KINDS[cell.status](cell, results)
-        file, line = place(cell.case)
+        kind, type_, message = element_of(cell, results)
+        file, line = place(cell.case.source)
         more = list(details(cell, rows[cell.id]))
         body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
         lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
@@ -119,7 +120,7 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
             suite=printable(file) or "cases",
             classname=f"parity.{printable(cell.op)}.{classes[cell.backend]}",
             name=printable(f"{cell.id} [{cell.dtype}]"),
-            seconds=number_of(spent.get((cell.id, cell.dtype, cell.backend))),
+            seconds=0.0 if cell.ended is None else seconds_of(cell.ended.seconds),
             kind=kind,
             type=type_,
             message=bounded([message], MESSAGE_LIMIT),
@@ -127,67 +128,38 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
         )
 
 
-def failure(cell: Cell, _: Results) -> tuple[str, str, str]:
-    """It differs."""
-    return "failure", cell.verdict, headline(cell)
-
-
-def error(cell: Cell, _: Results) -> tuple[str, str, str]:
-    """It gave no result."""
-    return "error", printable(cell.outcome) or cell.status.value, headline(cell)
-
-
-def unsupported(cell: Cell, _: Results) -> tuple[str, str, str]:
-    """The framework cannot do it."""
-    return "skipped", cell.status.value, headline(cell)
-
-
-def accepted(cell: Cell, results: Results) -> tuple[str, str, str]:
-    """The ledger accepts it."""
-    return "skipped", cell.status.value, accepted_text(cell, results)
-
-
-def noted(cell: Cell, _: Results) -> tuple[str, str, str]:
-    """A pass with something to say."""
-    return "system-out", "", LABELS[cell.status]
-
-
-def passed(_: Cell, __: Results) -> tuple[str, str, str]:
-    """A pass."""
-    return "", "", ""
-
-
-KINDS: Mapping[Status, Callable[[Cell, Results], tuple[str, str, str]]] = {
-    Status.FAILED: failure,
-    Status.ERROR: error,
-    Status.NOT_RUN: error,
-    Status.UNSUPPORTED: unsupported,
-    Status.KNOWN: accepted,
-    Status.BELOW: noted,
-    Status.SUSPECT: noted,
-    Status.PASSED: passed,
-}
-"""The element of each status, with its type and its message."""
+def element_of(cell: CellResult, results: Results) -> tuple[str, str, str]:
+    """The element that says what became of a cell, with its type and its message; empty texts for a pass."""
+    status = cell.status
+    if status is Status.FAILED:
+        return "failure", cell.verdict, headline(cell)
+    if status in (Status.ERROR, Status.NOT_RUN):
+        return "error", printable(cell.outcome) or status.value, headline(cell)
+    if status is Status.UNSUPPORTED:
+        return "skipped", status.value, headline(cell)
+    if status is Status.KNOWN:
+        return "skipped", status.value, accepted_text(cell, results)
+    return ("", "", "") if status is Status.PASSED else ("system-out", "", LABELS[status])
 
 
 def ledger_cases(results: Results) -> Iterator[TestCase]:
     """A failing test case for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        name = printable(f"{row['case']} ({':'.join(map(str, place(row)))})")
-        message = printable(row["message"])
-        text = bounded([message, printable(f"reason given: {row['reason']}")], TEXT_LIMIT)
+        name = printable(f"{row.case} ({':'.join(map(str, place(row.source)))})")
+        message = printable(row.message)
+        text = bounded([message, printable(f"reason given: {row.reason}")], TEXT_LIMIT)
         message = bounded([message], MESSAGE_LIMIT)
-        yield TestCase("known deviations", "parity.known", name, 0.0, "failure", printable(row["state"]), message, text)
+        yield TestCase("known deviations", "parity.known", name, 0.0, "failure", printable(row.state), message, text)
 
 
 def class_names(results: Results) -> dict[str, str]:
     """The last part of each backend's class name: no dot, which would make a package, and no two alike."""
     found: dict[str, str] = {}
     for row in results.backends:
-        name = printable(row["name"]).replace(".", "_")
+        name = printable(row.name).replace(".", "_")
         while name in found.values():
             name += "_"
-        found[row["name"]] = name
+        found[row.name] = name
     return found
 
 
@@ -195,7 +167,7 @@ def suite_element(name: str, group: Sequence[TestCase], results: Results, files:
     """A test suite with the environment as its properties."""
     attributes = {"name": name, **numbers(group), "skipped": str(count(group, "skipped"))}
     attributes["time"] = seconds_text(sum(test.seconds for test in group))
-    attributes["timestamp"] = printable(str(results.run.get("started", "")))
+    attributes["timestamp"] = printable(results.run.started)
     attributes |= {"file": name} if name in files else {}
     element = Xml.Element("testsuite", attributes)
     properties = Xml.SubElement(element, "properties")
@@ -231,11 +203,6 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
-def number_of(value: object) -> float:
+def seconds_of(value: float | None) -> float:
     """A duration that can be added up, whatever was stored."""
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) and value > 0 else 0.0
-
-
-def total_seconds(results: Results) -> float:
-    """How long the whole run took."""
-    return number_of(results.run.get("seconds"))
+    return value if value is not None and math.isfinite(value) and value > 0 else 0.0

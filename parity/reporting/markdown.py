@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from parity.config.nodes import printable
-from parity.reporting.results.cells import Cell, Status, cells, counts, counts_text
-from parity.reporting.results.results import Results
-from parity.reporting.text.answer import answer, causes, plural, suspects
+from parity.reporting.kinds import reports_of
+from parity.reporting.results.cells import CellResult, Status, cells, counts, counts_text
+from parity.reporting.results.rows import Results
+from parity.reporting.text.answer import answer, causes, suspects
 from parity.reporting.text.cell_text import (
     NO_RESULT,
     accepted_text,
-    case_rows,
     commands,
     details,
     environment,
@@ -24,11 +23,9 @@ from parity.reporting.text.cell_text import (
     headline,
     run_dir_of,
 )
-from parity.reporting.text.reasons import factor
-from parity.reporting.text.safe import bounded, code, fenced, html_code, prose
-from parity.training.report.view import HEAD as TRAINING_HEAD
-from parity.training.report.view import TrainingRun, brief, training_runs
-from parity.training.report.view import table_row as side_texts
+from parity.reporting.text.reasons import case_rows
+from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
+from parity.reporting.text.words import factor, plural
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -36,7 +33,6 @@ MARKER = "<!-- parity -->"
 LIMIT = 60_000
 """GitHub's comments hold 65,536 characters."""
 LEAST = 8_000
-TEXT_LIMIT = 600
 FOLD_LIMIT = 3_000
 ROOM_FOR_NOTE = 200
 
@@ -97,7 +93,7 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
     return text
 
 
-def head(results: Results, found: Sequence[Cell]) -> Iterator[str]:
+def head(results: Results, found: Sequence[CellResult]) -> Iterator[str]:
     """The answer, the counts, who is off and why."""
     said = answer(results)
     status, _, rest = said.plain.partition("  ")
@@ -112,50 +108,36 @@ def head(results: Results, found: Sequence[Cell]) -> Iterator[str]:
     yield from (f"- {line(remark)}" for remark in remarks)
 
 
-def line(text: str) -> str:
-    """A sentence of limited length, safe in Markdown."""
-    return prose(bounded([printable(text)], TEXT_LIMIT))
-
-
-def ledger(results: Results, _: Sequence[Cell]) -> Section:
+def ledger(results: Results, _: Sequence[CellResult]) -> Section:
     """The entries of the ledger that fail the run."""
-    pieces = [f"- {line(entry['message'])}\n" for entry in failing_entries(results)]
+    pieces = [f"- {line(entry.message)}\n" for entry in failing_entries(results)]
     return Section("\n**Known deviations that must be mended**\n\n", pieces, "", "entry", 0.3)
 
 
-def table(_: Results, found: Sequence[Cell]) -> Section:
+def table(_: Results, found: Sequence[CellResult]) -> Section:
     """The cells that fail the run, the worst first."""
     return Section(TABLE_HEAD, [row(cell) for cell in urgent(found)[:MAX_ROWS]], "", "cell", 0.5)
 
 
-def trainings(results: Results, _: Sequence[Cell]) -> Section:
-    """A table of the trainings in which somebody parts, and a line for each of the others."""
-    runs = sorted(training_runs(results), key=lambda run: not run.parted)
-    pieces = [f"\n{code(run.id)} {code(run.dtype)}: {line(brief(run))}\n{sides(run)}" for run in runs]
+def trainings(results: Results, _: Sequence[CellResult]) -> Section:
+    """What kinds of cases have to say about all of their own: trainings, each in a piece."""
+    pieces = [piece for report in reports_of(results) for piece in report.markdown_pieces(results)]
     return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
 
 
-def sides(run: TrainingRun) -> str:
-    """The backends of a training, where one of them parts."""
-    if not run.parted:
-        return ""
-    rows = (table_row(tuple(code(text) for text in side_texts(run, row))) for row in run.rows)
-    return f"\n{table_row(TRAINING_HEAD)}{table_row(['---'] * len(TRAINING_HEAD))}{''.join(rows)}"
-
-
-def rest(_: Results, found: Sequence[Cell]) -> Section:
+def rest(_: Results, found: Sequence[CellResult]) -> Section:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(found)[MAX_ROWS:]]
     begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
     return Section(begin, rows, "\n</details>\n", "cell", 0.5)
 
 
-def urgent(found: Sequence[Cell]) -> list[Cell]:
+def urgent(found: Sequence[CellResult]) -> list[CellResult]:
     """The cells that fail the run."""
     return [cell for cell in found if cell.status in URGENT]
 
 
-def row(cell: Cell) -> str:
+def row(cell: CellResult) -> str:
     """A cell as a row of the table."""
     verdict = code(cell.outcome or "not run") if cell.status in NO_RESULT else cell.verdict
     ratio = "" if cell.ratio is None else factor(cell.ratio)
@@ -164,15 +146,10 @@ def row(cell: Cell) -> str:
     return table_row((*names, verdict, factor(cell.excess) if cell.excess else "", ratio, why))
 
 
-def table_row(values: Sequence[str]) -> str:
-    """A row of a Markdown table; the values are safe already."""
-    return f"| {' | '.join(values)} |\n"
-
-
-def findings(results: Results, found: Sequence[Cell]) -> Section:
+def findings(results: Results, found: Sequence[CellResult]) -> Section:
     """A fold for each case that fails the run, in the order of its worst cell."""
     rows, run_dir = case_rows(results), run_dir_of(results)
-    by_case: dict[str, list[Cell]] = {}
+    by_case: dict[str, list[CellResult]] = {}
     for cell in urgent(found):
         by_case.setdefault(cell.id, []).append(cell)
     pieces = []
@@ -183,31 +160,31 @@ def findings(results: Results, found: Sequence[Cell]) -> Section:
     return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
 
 
-def unsupported(_: Results, found: Sequence[Cell]) -> Section:
+def unsupported(_: Results, found: Sequence[CellResult]) -> Section:
     """What a framework cannot do, in one fold."""
     told = [told_of(cell) for cell in found if cell.status is Status.UNSUPPORTED]
     return listing(f"{plural(len(told), 'cell')} not supported", told)
 
 
-def known(results: Results, found: Sequence[Cell]) -> Section:
+def known(results: Results, found: Sequence[CellResult]) -> Section:
     """What the ledger accepts, in one fold."""
     cells_ = [cell for cell in found if cell.status is Status.KNOWN]
     told = [f"{told_of(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
     return listing(f"{plural(len(told), 'cell')} known and accepted", told)
 
 
-def quiet(_: Results, found: Sequence[Cell]) -> Section:
+def quiet(_: Results, found: Sequence[CellResult]) -> Section:
     """Passes that are worth a look, in one fold."""
     told = [told_of(cell) for cell in found if cell.status in QUIET]
     return listing(f"{plural(len(told), 'pass', 'passes')} with something to say: suspect, or below the level", told)
 
 
-def machine(results: Results, _: Sequence[Cell]) -> Section:
+def machine(results: Results, _: Sequence[CellResult]) -> Section:
     """Versions, seed and host, in one fold."""
     return listing("Environment", [f"{line(key)}: {code(value)}" for key, value in environment(results).items()])
 
 
-def told_of(cell: Cell) -> str:
+def told_of(cell: CellResult) -> str:
     """A cell in one line."""
     return f"{code(cell.id)}: {line(headline(cell))}"
 
@@ -223,7 +200,7 @@ def fold(summary: str, lines: Sequence[str]) -> str:
     return f"<details><summary>{summary}</summary>\n\n{fenced(lines)}\n\n</details>\n"
 
 
-SECTIONS: tuple[Callable[[Results, Sequence[Cell]], Section], ...] = (
+SECTIONS: tuple[Callable[[Results, Sequence[CellResult]], Section], ...] = (
     ledger,
     table,
     trainings,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
-from parity.reporting.results.results import Results, Row, as_number
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.rows import Results
 from parity.reporting.text import safe
 from parity.reporting.text.evidence import evidence_text, residual_text
 from parity.repro.recipe import ScriptRecipe
@@ -62,7 +63,7 @@ def block(text: str, language: str) -> Markdown:
 def issue(recipe: ScriptRecipe, results: Results, script: str, name: str, archive: str, user_ops: str) -> str:
     """Markdown around the script `name`; text of others is never markup."""
     params = ", ".join(f"{name}={value!r}" for name, value in recipe.params.items())
-    draws = (f"{code(name)} is {code(item['draw'])}" for name, item in recipe.cell.case["inputs"].items())
+    draws = (f"{code(name)} is {code(item.draw)}" for name, item in recipe.cell.case.inputs.items())
     return template("issue.md.jinja", Markdown, code, prose, ours, fenced, block).render(
         recipe=recipe,
         heading=heading(recipe),
@@ -99,18 +100,18 @@ def diagnosed(recipe: ScriptRecipe) -> Iterator[Markdown]:
     """Each diagnosis with its evidence; what the convention is stands above."""
     explained = convention(recipe)
     for row in recipe.cell.diagnoses:
-        entry = CATALOGUE.get(row["id"])
-        sentence = ours(entry.title) if entry and entry.title == row["title"] else prose(row["title"])
-        who, tensors = f"{row['backend']} {row['dtype']}: {row['id']}:", f"({', '.join(row['tensors'])})"
+        entry = CATALOGUE.get(row.id)
+        sentence = ours(entry.title) if entry and entry.title == row.title else prose(row.title)
+        who, tensors = f"{row.backend} {row.dtype}: {row.id}:", f"({', '.join(row.tensors)})"
         lines = [f"{prose(who)} {sentence} {prose(tensors)}"]
         lines += map(prose, (residual_text(row), *evidence(row)))
         lines += [ours(entry.what)] if entry and entry is not explained else []
         yield Markdown("\n".join(f"{'  ' if i else '- '}{line}" for i, line in enumerate(lines)))
 
 
-def evidence(row: Row) -> Iterator[str]:
+def evidence(row: Diagnosis) -> Iterator[str]:
     """What supports a diagnosis, in the words of all reports."""
-    for key, value in as_number(row["evidence"]).items():
-        itself = key == "second" and isinstance(value, dict) and value.get("id") == row["id"]
+    for key, value in row.evidence.items():
+        itself = key == "second" and isinstance(value, dict) and value.get("id") == row.id
         if key not in INTERNAL and not itself and (text := evidence_text(str(key), value)):
             yield text

@@ -19,13 +19,13 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
-from parity.reporting.results.cells import Cell, ratio_of
+from parity.reporting.results.cells import CellResult, ratio_of
 from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
-from parity.reporting.results.results import Results, Row, as_number
+from parity.reporting.results.results import as_number
+from parity.reporting.results.rows import BackendRow, ComparisonRow, Results
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
-from parity.training.spec import TRAIN
 
 EXACT = "exact"
 """What the oracle is called in a script."""
@@ -37,11 +37,6 @@ BY_SIZE = frozenset(v.value for v in Verdict) - {Verdict.NONFINITE.value, Verdic
 """Verdicts on an error that has a size."""
 
 MAX_THREADS = 256
-
-NO_SCRIPT = (
-    "scripts are made of cases of one op, and this is a training; `parity explain` tells the step and the stage in "
-    "which it parts, and a case of that stage's op (the optimizer, the clipping, a layer) has a script"
-)
 
 Array = NDArray[Any]
 
@@ -66,7 +61,7 @@ class Check:
     side gave, `expected` those of the other; None where a side has no such tensor.
     """
 
-    row: Row
+    row: ComparisonRow
     live: str
     side: str
     shown: tuple[tuple[int, ...], str] | None
@@ -76,7 +71,7 @@ class Check:
     @property
     def structural(self) -> bool:
         """Whether the two differ in shape or dtype, or one of them lacks the tensor."""
-        return bool(self.row["verdict"] == Verdict.STRUCTURE.value)
+        return self.row.verdict == Verdict.STRUCTURE.value
 
     @property
     def other(self) -> str:
@@ -93,9 +88,9 @@ class ScriptRecipe:
     `own` whether that has to have the op. `patience_s` is how long the run waited for an answer.
     """
 
-    cell: Cell
+    cell: CellResult
     rows: CaseRows
-    backend: Row
+    backend: BackendRow
     op: Op
     params: Mapping[str, Any]
     droppable: Sequence[str]
@@ -135,12 +130,12 @@ class ScriptRecipe:
     @property
     def framework(self) -> str:
         """The adapter's name."""
-        return str(self.backend["framework"])
+        return self.backend.framework
 
     @property
     def mode(self) -> str:
         """The mode of execution."""
-        return str(self.backend.get("mode", "eager"))
+        return self.backend.mode or "eager"
 
     @property
     def adapter(self) -> str:
@@ -153,21 +148,21 @@ def after(prefix: str, text: str) -> str:
     return text[len(prefix) :] if text.startswith(prefix) else ""
 
 
-def shown(cell: Cell) -> bool:
+def shown(cell: CellResult) -> bool:
     """Whether a script could show something of a cell: a difference, or a call that gives no result."""
     return cell.finding or cell.outcome in SHOWN_OUTCOMES
 
 
-def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
+def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
     """What the script for a cell is made of, with what the run says about its case; raises ReproError."""
-    if cell.op == TRAIN:
-        raise ReproError(f"{name_of(cell)}: {NO_SCRIPT}")
-    backend = next(row for row in results.backends if row["name"] == cell.backend)
+    if cell.report.no_script:
+        raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
+    backend = next(row for row in results.backends if row.name == cell.backend)
     op = known_op(cell, backend)
-    params = known_params(op, cell.case["params"])
+    params = known_params(op, cell.case.params)
     ops = ops_file(backend, run_dir)
-    own = ops is not None and takes_from(ops, op.name, {case["op"] for case in results.cases})
-    if not own and not has_method(str(backend["framework"]), op.name):
+    own = ops is not None and takes_from(ops, op.name, {case.op for case in results.cases})
+    if not own and not has_method(backend.framework, op.name):
         raise ReproError(
             f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own lines; "
             "there is no call of a framework to show"
@@ -197,18 +192,18 @@ def recipe(cell: Cell, rows: CaseRows, results: Results, run_dir: Path) -> Scrip
     )
 
 
-def name_of(cell: Cell) -> str:
+def name_of(cell: CellResult) -> str:
     """`near-constant-pair float64 on paddle`, for messages."""
     return printable(f"{cell.id} {cell.dtype} on {cell.backend}")
 
 
-def known_op(cell: Cell, backend: Row) -> Op:
+def known_op(cell: CellResult, backend: BackendRow) -> Op:
     """The op; raises ReproError for an op, an adapter, a device or a dtype that parity does not know."""
-    traits = ADAPTERS.get(str(backend["framework"]))
-    known = traits is not None and backend.get("device") in traits.devices and cell.dtype in UNIT_ROUNDOFF
-    known = known and traits is not None and backend.get("mode", "eager") in traits.modes
+    traits = ADAPTERS.get(backend.framework)
+    known = traits is not None and backend.device in traits.devices and cell.dtype in UNIT_ROUNDOFF
+    known = known and traits is not None and (backend.mode or "eager") in traits.modes
     if cell.op not in OPS or not known:
-        asked = f"{cell.op} on {backend['framework']}, {backend.get('device')}, {cell.dtype}"
+        asked = f"{cell.op} on {backend.framework}, {backend.device}, {cell.dtype}"
         raise ReproError(f"{name_of(cell)}: this parity does not know {printable(asked)}")
     return OPS[cell.op]
 
@@ -225,11 +220,11 @@ def known_params(op: Op, given: Mapping[str, Any]) -> Any:
         raise ReproError(f"{op.name}: its params do not fit: {printable(str(error))}") from error
 
 
-def ops_file(backend: Row, run_dir: Path) -> Path | None:
+def ops_file(backend: BackendRow, run_dir: Path) -> Path | None:
     """The copy of the user's file in the run directory; raises ReproError where it is missing or lies elsewhere."""
-    if backend.get("ops") is None:
+    if backend.ops is None:
         return None
-    path = run_dir / str(backend["ops"])
+    path = run_dir / backend.ops
     if not path.is_file() or not path.resolve().is_relative_to(run_dir.resolve()):
         raise ReproError(f"{printable(str(path))}: the copy of the user's ops is not in the run directory")
     return path
@@ -246,37 +241,31 @@ def takes_from(path: Path, op: str, ops: Set[str]) -> bool:
 
 def patience_of(results: Results) -> float:
     """How many seconds the run waited for a cell, 60 where it does not say."""
-    waited = results.run.get("timeout_s")
-    return float(waited) if isinstance(waited, (int, float)) and 0 < waited < threading.TIMEOUT_MAX else 60.0
+    waited = results.run.timeout_s
+    return float(waited) if waited is not None and 0 < waited < threading.TIMEOUT_MAX else 60.0
 
 
 def threads_of(results: Results) -> int:
     """How many threads each worker had."""
-    threads = host_of(results).get("threads", 1)
+    threads = results.run.host.get("threads", 1)
     return threads if type(threads) is int and 0 < threads <= MAX_THREADS else 1
-
-
-def host_of(results: Results) -> Mapping[str, Any]:
-    """What the run says about its machine."""
-    host = results.run.get("host")
-    return host if isinstance(host, dict) else {}
 
 
 def side_labels(results: Results) -> dict[str, str]:
     """What each side is called in a script."""
-    folders = side_folders(backend["name"] for backend in results.backends)
+    folders = side_folders(backend.name for backend in results.backends)
     labels = {name: f"{folder}_" if folder in (EXACT, "inputs") else folder for name, folder in folders.items()}
     return labels | {ORACLE: EXACT}
 
 
-def inputs(cell: Cell, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
+def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
     """The inputs and upstream gradients in the cell's dtype."""
-    for name, item in cell.case["inputs"].items():
+    for name, item in cell.case.inputs.items():
         if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
-        if not item["file"]:
+        if not item.file:
             raise ReproError(f"{name_of(cell)}: its inputs were not stored; it was not reached in that run")
-        yield f"inputs/{name}", real(load(run_dir, item["file"]), item["file"]).astype(cell.dtype)
+        yield f"inputs/{name}", real(load(run_dir, item.file), item.file).astype(cell.dtype)
 
 
 def real(values: Array, name: str) -> Array:
@@ -286,13 +275,13 @@ def real(values: Array, name: str) -> Array:
     return values
 
 
-def checks_of(cell: Cell, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array]) -> Iterator[Check]:
+def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array]) -> Iterator[Check]:
     """The comparisons of a cell's tensors; what they need is added to `data`."""
     folders = side_folders(side for side in sides if side != ORACLE)
     for row in wanted_rows(cell):
-        live = "actual" if row["actual"] == cell.backend else "expected"
-        other = row["expected" if live == "actual" else "actual"]
-        tensor, structural = row["tensor"], row["verdict"] == Verdict.STRUCTURE.value
+        live = "actual" if row.actual == cell.backend else "expected"
+        other = row.expected if live == "actual" else row.actual
+        tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value
         stored = {
             side: kept(run_dir, kept_path(cell.case, cell.dtype, side, tensor, folders), optional)
             for side, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
@@ -313,26 +302,26 @@ def checks_of(cell: Cell, run_dir: Path, sides: Mapping[str, str], data: dict[st
         )
 
 
-def decides(cell: Cell, row: Row) -> bool:
+def decides(cell: CellResult, row: ComparisonRow) -> bool:
     """Whether a comparison is the last one of a tensor in which the backend is off by a finite error."""
-    rows = [other for other in wanted_rows(cell) if other["tensor"] == row["tensor"]]
-    by_size = all(cell.backend in other["culprit"] and other["verdict"] in BY_SIZE for other in rows)
-    known = bool(row.get("envelope")) or Verdict(row["verdict"]).passes
+    rows = [other for other in wanted_rows(cell) if other.tensor == row.tensor]
+    by_size = all(cell.backend in other.culprit and other.verdict in BY_SIZE for other in rows)
+    known = row.envelope is not None or Verdict(row.verdict).passes
     return row is rows[-1] and by_size and known
 
 
-def lacks(row: Row, side: str) -> bool:
+def lacks(row: ComparisonRow, side: str) -> bool:
     """Whether a side of a comparison has no such tensor, as its message says."""
-    return str(row["message"]).startswith(f"{side} has no ")
+    return row.message.startswith(f"{side} has no ")
 
 
-def wanted_rows(cell: Cell) -> list[Row]:
+def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
     """For each tensor the comparisons that fail, or the one in which a tolerance hides that the backend is off."""
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     for tensor in cell.tensors:
-        failing = [row for row in cell.failing if row["tensor"] == tensor]
-        hidden = [row for row in cell.hidden if row["tensor"] == tensor]
-        rows += failing or sorted(hidden, key=lambda row: row["expected"] != ORACLE)[:1]
+        failing = [row for row in cell.failing if row.tensor == tensor]
+        hidden = [row for row in cell.hidden if row.tensor == tensor]
+        rows += failing or sorted(hidden, key=lambda row: row.expected != ORACLE)[:1]
     return rows
 
 
@@ -346,13 +335,12 @@ def described(values: Array | None, dtype: str | None = None) -> tuple[tuple[int
     return None if values is None else (values.shape, dtype or str(values.dtype))
 
 
-def accuracy(cell: Cell, row: Row, live: Array | None, exact: Array | None) -> Accuracy:
+def accuracy(cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None) -> Accuracy:
     """How far off counts as a difference where a tolerance hides it."""
-    envelope = row.get("envelope")
-    rms, largest = (envelope.get(name) if isinstance(envelope, dict) else None for name in ("rms", "max"))
-    ratio = ratio_of(row, cell.backend)
-    if not isinstance(rms, float) or not isinstance(largest, float) or ratio is None or exact is None:
+    envelope, ratio = row.envelope, ratio_of(row, cell.backend)
+    if envelope is None or ratio is None or exact is None:
         raise ReproError(f"{name_of(cell)}: the run does not say how far off careful code is; run it again")
+    rms, largest = envelope.rms, envelope.max
     # The exact values are stored in float64, so that a float64 error is known up to a unit roundoff.
     measured = ratio if live is None else error_ratio(np.asarray(live), np.asarray(exact), Envelope(rms, largest))
     return Accuracy(rms, largest, measured, OFF if measured >= OFF else OFF - 1)

@@ -24,7 +24,7 @@ def is_small(recipe: ScriptRecipe) -> bool:
 
 def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
-    constructed = {"device": recipe.backend["device"], "threads": recipe.threads, "mode": recipe.mode, "ranks": 1}
+    constructed = {"device": recipe.backend.device, "threads": recipe.threads, "mode": recipe.mode, "ranks": 1}
     # What the user's op returns may be no tensor at all.
     checked = recipe.ops is not None and not recipe.checks
     taken = calls(recipe.adapter, methods(recipe), constructed, ["named_outputs"] if checked else [])
@@ -136,8 +136,8 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
 
     Where the backend is off, the error itself decides; where that fails a comparison, both do.
     """
-    for tensor in dict.fromkeys(check.row["tensor"] for check in checks):
-        mine = [check for check in checks if check.row["tensor"] == tensor]
+    for tensor in dict.fromkeys(check.row.tensor for check in checks):
+        mine = [check for check in checks if check.row.tensor == tensor]
         calls = [check_call(check) for check in mine]
         bound = mine[-1].accuracy
         if bound is None:
@@ -145,7 +145,7 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
             continue
         sizes = f"rms={literal(bound.rms)}, largest={literal(bound.max)}, limit={literal(bound.limit)}"
         inaccurate = f"inaccurate({literal(tensor)}, {sizes})"
-        if Verdict(mine[-1].row["verdict"]).passes:
+        if Verdict(mine[-1].row.verdict).passes:
             yield from (*calls, Code(inaccurate))
         else:
             joined = "\n        | ".join(calls)
@@ -155,7 +155,7 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
 
 def check_call(check: Check) -> Code:
     """The call that makes a comparison again."""
-    tensor, row = literal(check.row["tensor"]), check.row
+    tensor, row = literal(check.row.tensor), check.row
     swapped = ", swapped=True" if check.live == "expected" else ""
-    limits = f"rtol={literal(row['rtol'])}, atol={literal(row['atol'])}"
+    limits = f"rtol={literal(row.rtol)}, atol={literal(row.atol)}"
     return Code(f"check({tensor}, {literal(check.side)}, {limits}{swapped})")

@@ -6,18 +6,17 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
 
 from parity.config.nodes import printable
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
-from parity.reporting.results.cells import Cell
-from parity.reporting.results.results import Results
-from parity.reporting.text.answer import plural
+from parity.reporting.results.cells import CellResult
+from parity.reporting.results.rows import Results, Source
 from parity.reporting.text.evidence import HARMLESS
-from parity.reporting.text.reasons import listed, reason
+from parity.reporting.text.words import few as first_few
+from parity.reporting.text.words import listed, plural
 from parity.repro.literals import Code, paragraph
-from parity.repro.recipe import Check, ScriptRecipe, host_of, lacks
+from parity.repro.recipe import Check, ScriptRecipe, lacks
 
 MAX_TENSORS = 6
 """How many tensors are told of with their reasons; the script compares all."""
@@ -59,7 +58,7 @@ def title(recipe: ScriptRecipe) -> str:
 
 def subject(recipe: ScriptRecipe) -> str:
     """`layer_norm of paddle 3.3.1`, or `layer_norm in ops.py (paddle 3.3.1)`."""
-    release = f"{recipe.framework} {recipe.backend['version']}".rstrip()
+    release = f"{recipe.framework} {recipe.backend.version}".rstrip()
     return f"{recipe.op.name} in {user_file(recipe)} ({release})" if recipe.ops else f"{recipe.op.name} of {release}"
 
 
@@ -71,7 +70,7 @@ def kind(recipe: ScriptRecipe) -> str:
 
 def convention(recipe: ScriptRecipe) -> Entry | None:
     """The convention that the first explained diagnosis names, where that is what the finding is about."""
-    named = (row["id"] for row in recipe.cell.diagnoses if row["explained"] and row["id"] not in HARMLESS)
+    named = (row.id for row in recipe.cell.diagnoses if row.explained and row.id not in HARMLESS)
     first = next(named, None)
     meant = recipe.checks and kind(recipe) in ("semantic", SUSPECT)
     return CATALOGUE[first] if meant and first in CONVENTIONS else None
@@ -79,39 +78,37 @@ def convention(recipe: ScriptRecipe) -> Entry | None:
 
 def nobody_off(recipe: ScriptRecipe) -> bool:
     """Whether all that differs is rounding, that of every side within what careful code has."""
-    return bool(recipe.checks) and all(check.row["verdict"] == Verdict.ROUNDING.value for check in recipe.checks)
+    return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING.value for check in recipe.checks)
 
 
 def user_file(recipe: ScriptRecipe) -> str:
     """The name of the user's file as the config has it."""
-    flags = recipe.backend.get("flags")
-    return str((flags if isinstance(flags, dict) else {}).get("ops") or "the user's ops")
+    return str(recipe.backend.flags.get("ops") or "the user's ops")
 
 
 def few(names: tuple[str, ...]) -> str:
     """As many tensors as are told of."""
-    hidden = len(names) - MAX_TENSORS
-    return ", ".join(names[:MAX_TENSORS]) + (f" and {hidden} more" if hidden > 0 else "")
+    return first_few(names, MAX_TENSORS)
 
 
 def versions(recipe: ScriptRecipe, results: Results) -> str:
     """What the run was made with."""
-    row, host = recipe.backend, host_of(results)
-    parts = [f"{recipe.framework} {row['version'] or '(version unknown)'}", f"Python {row.get('python') or '?'}"]
-    parts += [f"NumPy {row.get('numpy') or '?'}", str(row.get("device")), plural(recipe.threads, "thread")]
+    row, host = recipe.backend, results.run.host
+    parts = [f"{recipe.framework} {row.version or '(version unknown)'}", f"Python {row.python or '?'}"]
+    parts += [f"NumPy {row.numpy or '?'}", row.device, plural(recipe.threads, "thread")]
     return ", ".join([*parts, *(str(host[name]) for name in ("os", "cpu") if host.get(name))])
 
 
-def place(source: Mapping[str, Any]) -> str:
+def place(source: Source) -> str:
     """File and line of the case; of a file elsewhere only the name, for a script may be published."""
-    path = PurePath(source["file"])
-    return f"{path.name if path.is_absolute() else path}:{source['line']}"
+    path = PurePath(source.file)
+    return f"{path.name if path.is_absolute() else path}:{source.line}"
 
 
 def sides(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
     """What the names of the recorded sides mean."""
-    versions = {row["name"]: f"{row['framework']} {row['version']}" for row in results.backends}
-    named = {check.side: check.row[check.other] for check in recipe.checks if check.side != "exact"}
+    versions = {row.name: f"{row.framework} {row.version}" for row in results.backends}
+    named = {check.side: getattr(check.row, check.other) for check in recipe.checks if check.side != "exact"}
     if recipe.checks:
         yield "exact", "the textbook formula in extended precision on the same inputs, rounded to float64"
     for side, backend in named.items():
@@ -122,21 +119,21 @@ def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
     """Each tensor with its verdict and the reason for it."""
     if not recipe.checks:
         yield recipe.cell.outcome, recipe.cell.message
-    rows = {check.row["tensor"]: check.row for check in reversed(recipe.checks)}
+    rows = {check.row.tensor: check.row for check in reversed(recipe.checks)}
     for tensor in recipe.cell.tensors[:MAX_TENSORS]:
         if tensor in rows:
-            yield tensor, f"{rows[tensor]['verdict']}: {reason(rows[tensor], recipe.rows)}"
+            yield tensor, f"{rows[tensor].verdict}: {recipe.rows.report.reason(rows[tensor], recipe.rows)}"
 
 
-def causes(cell: Cell) -> Iterator[str]:
+def causes(cell: CellResult) -> Iterator[str]:
     """Each diagnosis in one sentence."""
     for row in cell.diagnoses:
-        yield f"{row['id']}: {row['title']} ({listed(map(str, row['tensors']))})"
+        yield f"{row.id}: {row.title} ({listed(row.tensors)})"
 
 
 def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) -> list[Code]:
     """The docstring of the script `name`, which needs `files` beside it."""
-    source = recipe.cell.case["source"]
+    source = recipe.cell.case.source
     beside = f"; {listed(files)} must lie beside it" if files else ""
     exits = (
         "1 while the difference is there, 0 once it is gone"
@@ -165,20 +162,24 @@ def recorded(recipe: ScriptRecipe) -> list[str]:
 def recorded_check(check: Check, label: str) -> Iterator[str]:
     """One comparison."""
     row = check.row
-    tensor, live = row["tensor"], check.shown or unheld(check)
-    if check.structural and live is None and not lacks(row, row[check.live]):
-        yield printable(f"{tensor}: {row['message']}")
+    tensor, live = row.tensor, check.shown or unheld(check)
+    if check.structural and live is None and not lacks(row, getattr(row, check.live)):
+        yield printable(f"{tensor}: {row.message}")
         return
     if check.structural:
         yield f"{tensor}: {label} has {described(live)}, {check.side} has {described(check.expected)}"
         return
     shape, n = (list(live[0]), math.prod(live[0])) if live else ("?", "?")
     yield (
-        f"{tensor} {shape} against {check.side}: {row.get('n_mismatched', '?')} of {n} elements outside "
-        f"rtol={row['rtol']} atol={row['atol']}; largest difference {row['max_abs_diff']}"
+        f"{tensor} {shape} against {check.side}: {row.n_mismatched} of {n} elements outside "
+        f"rtol={row.rtol} atol={row.atol}; largest difference {row.max_abs_diff}"
     )
-    values = {label: row[f"{check.live}_value"], check.side: row[f"{check.other}_value"], "exact": row["oracle_value"]}
-    yield f"    worst at {row['worst_index']}: {', '.join(f'{name} {value}' for name, value in values.items())}"
+    values = {
+        label: getattr(row, f"{check.live}_value"),
+        check.side: getattr(row, f"{check.other}_value"),
+        "exact": row.oracle_value,
+    }
+    yield f"    worst at {row.worst_index}: {', '.join(f'{name} {value}' for name, value in values.items())}"
     if check.accuracy:
         size = check.accuracy
         yield f"    its error is {size.ratio:.3g} times that of careful code; {size.limit:g} is too much"
@@ -186,8 +187,8 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
 
 def unheld(check: Check) -> tuple[tuple[int, ...], str] | None:
     """Shape and dtype of what NumPy cannot hold, where the comparison's message tells them: the dtype alone differs."""
-    actual, expected = (re.escape(check.row[side]) for side in ("actual", "expected"))
-    dtypes = re.fullmatch(rf"{actual} has dtype (?P<actual>\w+), {expected} (?P<expected>\w+)", check.row["message"])
+    actual, expected = (re.escape(name) for name in (check.row.actual, check.row.expected))
+    dtypes = re.fullmatch(rf"{actual} has dtype (?P<actual>\w+), {expected} (?P<expected>\w+)", check.row.message)
     return (check.expected[0], dtypes[check.live]) if dtypes and check.expected else None
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from parity.config.nodes import printable
 from parity.reporting.console.explain import case_called, choices, hint
-from parity.reporting.results.cells import Cell, cells
-from parity.reporting.results.results import Results, read_results, write_atomically
-from parity.reporting.text.cell_text import case_rows
+from parity.reporting.results.cells import CellResult, cells
+from parity.reporting.results.results import read_results, write_atomically
+from parity.reporting.results.rows import Results
+from parity.reporting.text.reasons import case_rows
 from parity.repro import ReproError
 from parity.repro.issue import issue
 from parity.repro.recipe import ScriptRecipe, recipe, shown
@@ -61,7 +62,7 @@ def write_scripts(
     Raises ExplainError and ResultsError, and ReproError where there is no such finding.
     """
     results = read_results(run_dir)
-    asked = None if every else str(case_called(case, results)["id"])
+    asked = None if every else case_called(case, results).id
     chosen = cells_to_show(cells(results), results, asked, backend, dtype)
     folder, rows = folder_for(run_dir, out), case_rows(results)
     for cell in chosen:
@@ -73,11 +74,11 @@ def write_scripts(
 
 
 def cells_to_show(
-    recorded: Sequence[Cell], results: Results, case: str | None, backend: str | None, dtype: str | None
-) -> list[Cell]:
+    recorded: Sequence[CellResult], results: Results, case: str | None, backend: str | None, dtype: str | None
+) -> list[CellResult]:
     """The cells that have something to show; raises ReproError where there is none, and says why."""
     for what, name, known in (
-        ("backend", backend, [row["name"] for row in results.backends]),
+        ("backend", backend, results.backend_names),
         ("dtype", dtype, dict.fromkeys(cell.dtype for cell in recorded if case in (None, cell.id))),
     ):
         if name is not None and name not in known:
@@ -89,7 +90,7 @@ def cells_to_show(
     return able
 
 
-def nothing(cell: Cell) -> str:
+def nothing(cell: CellResult) -> str:
     """Why there is nothing to show of a cell."""
     reason = f"{cell.outcome}, {cell.message}" if cell.outcome not in ("", "ok") else cell.status.value
     return printable(f"{cell.backend} {cell.dtype}: {reason}")
@@ -153,7 +154,7 @@ def packed(item: ScriptRecipe) -> bytes:
 
 def interpreter(item: ScriptRecipe, run_dir: Path) -> str:
     """The interpreter that ran the backend, where it is still there; never a file of the run directory."""
-    recorded = Path(str(item.backend.get("executable") or ""))
+    recorded = Path(item.backend.executable)
     if not (recorded.is_absolute() and recorded.name.startswith("python") and recorded.is_file()):
         return "python"
     # An environment's interpreter is a link that leads out of it: both its ends count.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import convert
 
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
@@ -21,7 +22,7 @@ from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.kept import side_folders
-from parity.reporting.results.results import Row
+from parity.reporting.results.rows import TrainingRow
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.findings import FirstDivergence
 from parity.training.judge.judge import Divergences, TrainingJudge
@@ -50,7 +51,7 @@ def trainings(
     options: EngineOptions,
     run_dir: Path,
     observe: Callable[[Event], None],
-    rows: Sequence[Row] = (),
+    rows: Sequence[TrainingRow] = (),
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[JudgedCase]:
     """Run the trainings of a plan but for those (case, dtype) that are `done`; `rows` are those of all up to now.
@@ -119,7 +120,7 @@ class LockstepRun:
         workers: Workers,
         folder: Path,
         pass_on: Callable[..., None],
-        rows: Sequence[Row],
+        rows: Sequence[TrainingRow],
     ) -> None:
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
@@ -203,10 +204,10 @@ class LockstepRun:
         with self._judging():
             judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=not interrupted)
         norms = self._keep_norms()
-        rows = [{**vars(finding), "norms": norms.get(finding.backend)} for finding in judged.findings]
+        rows = [convert({**vars(row), "norms": norms.get(row.backend)}, TrainingRow) for row in judged.findings]
         for row in rows:
-            if row["parting"] is not None:
-                self._keep_step(row["parting"]["step"])
+            if row.parting is not None:
+                self._keep_step(row.parting.step)
         shown = [outcomes[spec.name] for spec in self.plan.backends]
         shown = [outcome for outcome in shown if not interrupted or outcome.outcome is not Outcome.OK]
         return JudgedCase(self.case, self.dtype, shown, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
@@ -215,10 +216,12 @@ class LockstepRun:
         """Where backends diverge in the case's dtypes that were judged before."""
         divergences: dict[str, dict[str, FirstDivergence | None]] = {}
         for row in self._rows:
-            if row["case"] == self.case.id and row["dtype"] != self.dtype:
-                at = row["parting"]
-                first = at and FirstDivergence(at["step"], at["stage"], at["tensor"] or "", at["ratio"] or math.nan)
-                divergences.setdefault(row["dtype"], {})[row["backend"]] = first
+            if row.case == self.case.id and row.dtype != self.dtype:
+                at = row.parting
+                first = None
+                if at is not None:
+                    first = FirstDivergence(at.step, at.stage, at.tensor or "", at.ratio or math.nan)
+                divergences.setdefault(row.dtype, {})[row.backend] = first
         return divergences
 
     def _outcomes(self) -> dict[str, CellOutcome]:

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from parity.cli import main
+from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
 from tests.conftest import CONFIGS, FAKES, parity_command, run_in, user_config
 
@@ -180,7 +181,7 @@ def test_a_result_that_is_none_is_refused(tmp_path, text):
 
 
 def test_a_stored_run_as_a_frame(passing):
-    frame = read_results(passing.run_dir).frame()
+    frame = frame_of(read_results(passing.run_dir))
     assert len(frame) == 16 * 3
     assert set(frame["op"]) == {"layer_norm", "linear"}
     assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)

@@ -13,10 +13,10 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import State, apply
-from parity.reporting.console.explain import rows_of
-from parity.reporting.results.known_rows import ledger_lines, ledger_row
+from parity.reporting.results.record import known_row
 from parity.reporting.results.results import read_results
-from parity.reporting.text.reasons import known_entries
+from parity.reporting.text.answer import known_lines
+from parity.reporting.text.reasons import case_rows, known_entries
 from tests.configs.loading import load, refused
 from tests.conftest import FAKES, user_config
 from tests.reporting.stored_runs import CASE, diagnosis, finding, stored
@@ -292,14 +292,14 @@ def test_states_have_no_truth_value():
 def test_rows_and_lines():
     known = (entry(until=TOMORROW, diagnosis="scaled", error_ratio=3.0), entry("bn-1", reason="[red]x"))
     _, _, result = judged(known, [off("oneflow", case="bn-1")])
-    rows = [ledger_row(e) for e in result.entries]
+    rows = [known_row(e) for e in result.entries]
     assert rows[0] == {
         "case": "bn-0", "backend": None, "dtype": None, "tensor": None, "diagnosis": "scaled", "error_ratio": 3.0,
         "outcome": None,
         "until": "2027-02-01", "reason": "because", "source": {"file": "x.yaml", "line": 7}, "state": "stale",
         "n_matched": 0, "worst_ratio": None, "message": result.entries[0].message,
     }  # fmt: skip
-    lines = [line.plain for line in ledger_lines(rows[::-1])]
+    lines = [line.plain for line in known_lines(rows[::-1])]
     assert lines[0].startswith("known x.yaml:7: stale: ")
     assert lines[1].endswith("1 comparison, error ratio up to 100: [red]x")
 
@@ -347,7 +347,7 @@ def test_what_is_unsupported_can_be_accepted(keys):
     (found,) = result.entries
     assert (found.state, found.n_matched, found.worst_ratio) == (State.MATCHED, 4, None)
     assert found.message == "x.yaml:7: matched: 4 comparisons that cannot be made: because"
-    assert ledger_row(found)["outcome"] == "unsupported"
+    assert known_row(found)["outcome"] == "unsupported"
 
 
 def test_a_baseline_that_cannot_compute_a_cell_is_accepted_for_all_that_wanted_it():
@@ -516,7 +516,7 @@ def test_an_entry_for_unsupported(tmp_path):
 def test_the_entries_that_are_offered_want_a_reason(tmp_path):
     stored(tmp_path / "run", finding(), [diagnosis()])
     results = read_results(tmp_path / "run")
-    (offered,) = known_entries(rows_of(results.cases[0], results))
+    (offered,) = known_entries(case_rows(results)[results.cases[0].id])
     text = TEXT + "known:\n  " + offered.replace(CASE, "a")
     assert "a known deviation needs a reason; say why it is accepted" in refused(tmp_path, text)
     assert load(tmp_path, text.replace("WHY IS IT ACCEPTED?", "as agreed")).known[0].reason == "as agreed"

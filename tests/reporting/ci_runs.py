@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from parity import gate
 from parity.reporting.results.cells import cells, counts
-from parity.reporting.results.results import Results, Row, summarize
-from tests.reporting.stored_runs import case_row, comparison, diagnosis, unstable
+from parity.reporting.results.results import results_of, summary_of
+from parity.reporting.results.rows import Results
+from tests.reporting.stored_runs import Row, case_row, changed, comparison, diagnosis, plain, unstable
 
 HOSTILE = (
     "a|b",
@@ -38,12 +38,12 @@ def outcome(case: str, backend: str, kind: str = "ok", message: str = "", dtype:
     return {"case": case, "dtype": dtype, "backend": backend, "outcome": kind, "seconds": 0.25, "message": message}
 
 
-def entry(case: str, state: str = "matched", **changed: Any) -> Row:
+def entry(case: str, state: str = "matched", **other: Any) -> Row:
     """An entry of the ledger."""
     row = {"case": case, "backend": "paddle", "dtype": None, "tensor": None, "diagnosis": None, "error_ratio": None}
     row |= {"until": "2027-06-30", "reason": "naive variance", "source": {"file": "configs/a.yaml", "line": 90}}
     message = f"configs/a.yaml:90: {state}: {case}; mend it"
-    return {**row, "state": state, "n_matched": 1, "worst_ratio": 9.0, "message": message, **changed}
+    return {**row, "state": state, "n_matched": 1, "worst_ratio": 9.0, "message": message, **other}
 
 
 def run_of(
@@ -62,25 +62,30 @@ def run_of(
     host = {"cpu": "some cpu", "os": "Linux", "threads": 1}
     about = {"id": "r", "baseline": "torch", "started": "2027-01-31T10:00:00+00:00", "seed": 7, "parity": "0.1.0"}
     about |= {"host": host, "seconds": 3.5, "fail_on": "mismatch", "command": ["parity", "run", "--out", "out dir"]}
-    results = Results({**about, **run}, backends, cases, outcomes, comparisons, diagnoses, known)
-    numbers = {**summarize(outcomes, comparisons), "cells": counts(cells(results))}
-    return replace(results, summary={**numbers, "exit_code": code_of(results)})
+    document = {
+        "format": 1, "run": {**about, **run}, "backends": backends, "cases": cases, "outcomes": outcomes,
+        "comparisons": comparisons, "diagnoses": diagnoses, "known": known,
+        "summary": {"outcomes": {}, "verdicts": {}, "exit_code": 0},
+    }  # fmt: skip
+    results = results_of(document)
+    summary = plain(summary_of(results.outcomes, results.comparisons, code_of(results)))
+    return changed(results, summary={**summary, "cells": counts(cells(results))})
 
 
 def code_of(results: Results) -> int:
     """The exit code, as `parity.gate` defines it."""
-    level = gate.FAILING[results.run["fail_on"]]
-    failing = any(row["verdict"] in level and row["known"] is None for row in results.comparisons)
-    if failing or any(row["state"] in ("stale", "expired", "worse") for row in results.known):
+    level = gate.FAILING[results.run.fail_on]
+    failing = any(row.verdict in level and row.known is None for row in results.comparisons)
+    if failing or any(row.state in ("stale", "expired", "worse") for row in results.known):
         return gate.MISMATCH
-    wanted = {(row["verdict"] == "not-compared", row["known"] is not None) for row in results.comparisons}
+    wanted = {(row.verdict == "not-compared", row.known is not None) for row in results.comparisons}
     made = any(not missing for missing, _ in wanted)
     return gate.PASSED if made and (True, False) not in wanted else gate.INCOMPLETE
 
 
-def case(name: str, line: int = 3, file: str = "configs/a.yaml", **changed: Any) -> Row:
+def case(name: str, line: int = 3, file: str = "configs/a.yaml", **other: Any) -> Row:
     """A case in float32."""
-    return case_row(name, dtypes=["float32"], source={"file": file, "line": line}, **changed)
+    return case_row(name, dtypes=["float32"], source={"file": file, "line": line}, **other)
 
 
 def compared(name: str, *rows: Row) -> list[Row]:
@@ -165,13 +170,13 @@ def below() -> Results:
 def interrupted() -> Results:
     """A run that was stopped after its last cell: nothing in it is red."""
     results = healthy()
-    return replace(results, summary={**results.summary, "exit_code": gate.INTERRUPTED})
+    return changed(results, summary={**plain(results.summary), "exit_code": gate.INTERRUPTED})
 
 
 def replace_known(results: Results, known: Sequence[Row]) -> Results:
     """The run with another ledger."""
-    changed = replace(results, known=known)
-    return replace(changed, summary={**results.summary, "exit_code": code_of(changed)})
+    other = changed(results, known=known)
+    return changed(other, summary={**plain(other.summary), "exit_code": code_of(other)})
 
 
 def hostile() -> Results:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from parity.reporting.results.results import FILE_NAME, Results, Row, write_atomically
+from parity.reporting.results.results import FILE_NAME, encode_part, results_of, write_atomically
+from parity.reporting.results.rows import Results
+
+Row = dict[str, Any]
+"""A row as JSON has it."""
 
 CASE = "group-norm-offset=10000"
 TRAINING = "perceptron"
@@ -17,6 +21,16 @@ PARTING = {
     "step": 1, "stage": "update", "tensor": "param.linear0.weight", "ratio": 81234.0, "diagnosis": "dampening-first-step",
     "seen": "probe",
 }  # fmt: skip
+
+
+def plain(part: Any) -> Any:
+    """A part of results as JSON has it, but for numbers that are not finite."""
+    return msgspec.to_builtins(part)
+
+
+def changed(results: Results, **parts: Any) -> Results:
+    """Results with other parts, which are rows as JSON has them."""
+    return results_of({**plain(results), **plain(parts)})
 
 
 def case_row(case: str = CASE, **changed: Any) -> Row:
@@ -138,18 +152,32 @@ def trained(run_dir: Path, rows: Sequence[Row] | None = None, **changed: Any) ->
     evidence = {"step": 1, "stage": "update"}
     cause = {"case": TRAINING, "tensors": ["stage.update", "loss", "param"], "evidence": evidence}
     told = diagnosis("dampening-first-step", title="the first step is dampened too", **cause)
-    results = Results(
-        run={"baseline": "torch", "started": "2027-01-31T10:00:00+00:00"},
-        backends=[backend_row(name) for name in ("torch", "paddle")],
-        cases=[training_case()],
-        outcomes=outcomes,
-        comparisons=training_finding(),
-        diagnoses=[told],
-        summary={"outcomes": {}, "verdicts": {}, "exit_code": 1},
-        trainings=[training("torch"), parted()] if rows is None else list(rows),
-    )
+    document = {
+        "cases": [training_case()],
+        "outcomes": outcomes,
+        "comparisons": training_finding(),
+        "diagnoses": [told],
+        "trainings": [training("torch"), parted()] if rows is None else list(rows),
+    }
+    return written(run_dir, **{**document, **changed})
+
+
+def written(run_dir: Path, **parts: Any) -> Path:
+    """A run directory with these parts, as they are."""
+    run = {"baseline": "torch", "started": "2027-01-31T10:00:00+00:00"}
+    backends = [backend_row(name) for name in ("torch", "paddle")]
+    summary = {"outcomes": {}, "verdicts": {}, "exit_code": 1}
+    document = {
+        "format": 1,
+        "run": run,
+        "backends": backends,
+        "diagnoses": [],
+        "known": [],
+        "summary": summary,
+        **parts,
+    }
     run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(run_dir / FILE_NAME, replace(results, **changed).as_json())
+    write_atomically(run_dir / FILE_NAME, encode_part(document))
     return run_dir
 
 
@@ -163,15 +191,10 @@ def stored(
     run_dir: Path, comparisons: list[Row], diagnoses: list[Row] = (), cases: list[Row] = (), outcomes: list[Row] = ()
 ) -> Path:
     """A run directory with these rows."""
-    results = Results(
-        run={"baseline": "torch", "started": "2027-01-31T10:00:00+00:00"},
-        backends=[backend_row(name) for name in ("torch", "paddle")],
+    return written(
+        run_dir,
         cases=list(cases) or [case_row()],
         outcomes=list(outcomes),
         comparisons=comparisons,
         diagnoses=list(diagnoses),
-        summary={"outcomes": {}, "verdicts": {}, "exit_code": 1},
     )
-    run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(run_dir / FILE_NAME, results.as_json())
-    return run_dir

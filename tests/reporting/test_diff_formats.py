@@ -13,7 +13,7 @@ from rich.console import Console
 from parity.reporting.diff import console as diff_console
 from parity.reporting.diff import html as diff_html
 from parity.reporting.diff import markdown as diff_markdown
-from parity.reporting.diff.compare import Kind, compare
+from parity.reporting.diff.compare import ChangeKind, compare
 from parity.reporting.diff.document import as_json
 from parity.reporting.diff.text import GROUPED, groups, headline
 from tests.reporting.stored_runs import CASE, case_row, diagnosis
@@ -50,7 +50,7 @@ def console_text(diff, verbosity=0, width=200):
 @pytest.fixture
 def varied(tmp_path):
     """A diff with a change of every kind."""
-    tensors = [kind.value for kind in Kind]
+    tensors = [kind.value for kind in ChangeKind]
     before = {
         "new": passes(),
         "worse": fails(10.0),
@@ -93,12 +93,12 @@ def test_all_formats_agree_in_their_counts(varied):
     texts = (console_text(varied), diff_markdown.markdown(varied))
     word, said = headline(varied)
     assert page.xpath("string(//h1)").split() == f"{word} {said}".split()
-    for kind in Kind:
+    for kind in ChangeKind:
         assert len(document[kind.value]) == document["counts"][kind.value] == 1
         assert len(page.xpath(f"//details[@class='{kind.value}']//tbody/tr")) == 1
     for text in texts:
         assert said in text
-        assert all(f"| `{kind.value}`" in text or re.search(rf"\b{kind.value}\b", text) for kind in Kind)
+        assert all(f"| `{kind.value}`" in text or re.search(rf"\b{kind.value}\b", text) for kind in ChangeKind)
 
 
 def test_the_document_has_all_numbers(varied):
@@ -129,7 +129,7 @@ def test_the_sections_come_in_the_order_of_urgency(varied):
 def hostile_diff(tmp_path, text):
     """Two runs in which everything that may be text is hostile."""
     names = renamed_backends("torch", text)
-    extra = {"run": {"started": text, "id": text, "host": {"cpu": text}, "seed": text}, "backends": names}
+    extra = {"run": {"started": text, "id": text, "host": {"cpu": text}, "seed": 1}, "backends": names}
     given = {text: {"shape": [2], "draw": text, "file": text}}
     before = case_row(text, dtypes=["float32"], op=text, params={text: text}, inputs=given)
     after = case_row(text, dtypes=["float32"], op=text, params={text: 7}, inputs=given)
@@ -290,7 +290,7 @@ def test_vanished_cells_are_told_by_their_reason(tmp_path):
     a = run(tmp_path / "a", [], [outcome(case=case["id"]) for case in cases], cases=cases, comparisons=rows)
     b = run(tmp_path / "b", [], [], cases=cases, comparisons=[], backends=renamed_backends("torch"))
     diff = compare(a, b)
-    [group] = groups(diff.of(Kind.VANISHED))
+    [group] = groups(diff.of(ChangeKind.VANISHED))
     assert (group.n_cells, group.n_findings) == (40, 7)
     assert group.text == (
         "the backend is not in B: 40 cells on paddle, 7 of them had failed and count as not fixed; "

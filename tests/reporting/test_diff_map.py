@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parity.reporting.diff.compare import Kind, compare
+from parity.reporting.diff.compare import ChangeKind, compare
 from parity.reporting.diff.sides import DiffError, mapping
 from tests.reporting.test_diff import both_releases, fails, kinds, outcome, passes, renamed_backends, run
 
@@ -56,16 +56,16 @@ def test_a_mapped_backend_is_compared_under_its_new_name(tmp_path):
     new = run(tmp_path / "b", [passes()])
     assert kinds(compare(old, new)) == ["vanished"]
     diff = compare(old, new, maps=["paddle==2.6.2=paddle"])
-    assert [(change.kind, change.backend) for change in diff.changes] == [(Kind.FIXED, "paddle")]
+    assert [(change.kind, change.backend) for change in diff.changes] == [(ChangeKind.FIXED, "paddle")]
     assert "paddle==2.6.2 in A (1.2.3) is compared with paddle in B (1.2.3)" in diff.run_notes
 
 
 def test_two_backends_of_one_run(tmp_path):
     path = both_releases(tmp_path / "a")
     diff = compare(path, tmp_path / "." / "a", maps=["paddle==2.6.2=paddle"])
-    assert ([(c.kind, c.backend) for c in diff.changes], diff.same) == ([(Kind.NEW, "paddle")], 0)
+    assert ([(c.kind, c.backend) for c in diff.changes], diff.same) == ([(ChangeKind.NEW, "paddle")], 0)
     back = compare(path, path, maps=["paddle=paddle==2.6.2"])
-    assert [(c.kind, c.backend) for c in back.changes] == [(Kind.FIXED, "paddle==2.6.2")]
+    assert [(c.kind, c.backend) for c in back.changes] == [(ChangeKind.FIXED, "paddle==2.6.2")]
 
 
 def test_a_backend_whose_name_is_given_away_is_told(tmp_path):

@@ -8,6 +8,7 @@ import json
 import subprocess
 
 import pytest
+from msgspec import convert
 from rich.console import Console
 
 from parity.config.plan import REASON_WANTED, Asked, KnownDeviation, Plan
@@ -16,10 +17,10 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import apply
 from parity.reporting.console.explain import ExplainError, case_called, explain_case, explain_id, explain_list
-from parity.reporting.results.results import Results, ResultsError
-from parity.reporting.text.advice import ADVICE
+from parity.reporting.results.results import ResultsError, results_of
+from parity.reporting.results.rows import ComparisonRow
 from parity.reporting.text.evidence import evidence_text
-from parity.reporting.text.reasons import FINDINGS, REASONS, aligned, limit, rounded_up
+from parity.reporting.text.reasons import ADVICE, FINDINGS, REASONS, aligned, limit, rounded_up
 from tests.configs.loading import load
 from tests.conftest import parity_command
 from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, finding, stored, unstable
@@ -42,6 +43,13 @@ def call(*arguments):
 @pytest.fixture
 def run_dir(tmp_path):
     return stored(tmp_path / "run", finding(), [diagnosis()])
+
+
+def bare(cases):
+    """Results with nothing but cases."""
+    summary = {"outcomes": {}, "verdicts": {}, "exit_code": 0}
+    parts = {"backends": [], "outcomes": [], "comparisons": []}
+    return results_of({"run": {"baseline": "torch"}, "cases": cases, "summary": summary, **parts})
 
 
 def test_what_was_computed(run_dir):
@@ -125,13 +133,13 @@ def test_any_evidence_can_be_shown(key, value):
 )
 def test_a_part_of_an_id_that_others_contain(name, case):
     ids = ["bn-offset=1-eps=0", "bn-offset=100", "bn-offset=1000-eps=1.5", "bn-offset=10000"]
-    results = Results({}, [], [case_row(name) for name in ids], [], [])
-    assert case_called(name, results)["id"] == case
+    results = bare([case_row(name) for name in ids])
+    assert case_called(name, results).id == case
     with pytest.raises(ExplainError, match="may be any of 2 cases"):
         case_called("eps=", results)
     with pytest.raises(ExplainError, match="may be any of 4 cases"):
         case_called("bn-", results)
-    more = Results({}, [], [*results.cases, case_row("gn-offset=100")], [], [])
+    more = bare([case_row(name) for name in (*ids, "gn-offset=100")])
     with pytest.raises(ExplainError, match="may be any of 2 cases"):
         case_called("offset=100", more)
 
@@ -248,7 +256,7 @@ def test_a_passing_case_is_aligned(tmp_path):
     ],
 )  # fmt: skip
 def test_may_i_call_these_aligned(rows, answer):
-    assert aligned(rows) == answer
+    assert aligned(convert(rows, list[ComparisonRow])) == answer
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-5, 2e-5, 2.04e-5, 9.99e-5, 1.3e-6, 0.95, 123.0, 99.9, 1e-300])
@@ -259,8 +267,10 @@ def test_what_is_needed_is_rounded_up(value):
 
 
 def test_a_tolerance_near_zero_is_an_absolute_one():
-    assert limit([comparison(required_rtol=0.5, max_abs_diff=1.23e-4)]) == {"atol": 1.3e-4}
-    assert limit([comparison(required_rtol=None, max_abs_diff=None)]) == {"atol": float("inf")}
+    rows = [comparison(required_rtol=0.5, max_abs_diff=1.23e-4), comparison(required_rtol=None, max_abs_diff=None)]
+    near, unknown = convert(rows, list[ComparisonRow])
+    assert limit([near]) == {"atol": 1.3e-4}
+    assert limit([unknown]) == {"atol": float("inf")}
 
 
 def test_only_one_dtype_and_some_tensors(run_dir):
@@ -345,7 +355,7 @@ def test_hostile_names_are_shown_as_they_are(tmp_path):
         lambda d: d["cases"][0].update(inputs=[1]),
         lambda d: d["cases"][0].update(inputs={"x": 1}),
         lambda d: d["cases"][0].update(source={}),
-        lambda d: d["diagnoses"][0].pop("evidence"),
+        lambda d: d["diagnoses"][0].pop("explained"),
         lambda d: d["diagnoses"][0].update(tensors=None),
         lambda d: d["diagnoses"].append(1),
     ],

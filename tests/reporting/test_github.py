@@ -13,6 +13,7 @@ from parity.reporting.console.run import render
 from parity.reporting.github import annotations, publish, silenced, step_summary
 from parity.reporting.markdown import MARKER
 from tests.reporting import ci_runs
+from tests.reporting.stored_runs import unstable
 from tests.reporting.test_markdown import problems
 
 COMMANDS = {"add-mask", "add-path", "debug", "echo", "endgroup", "error", "group", "notice", "save-state", "set-env"}
@@ -141,11 +142,8 @@ def console_output(results):
 
 
 def test_the_console_alone_could_be_read_as_commands():
-    forged = ci_runs.many(1)
-    forged.cases[0]["id"] = "::error::forged"
-    for rows in (forged.comparisons, forged.outcomes):
-        for row in rows:
-            row["case"] = "::error::forged"
+    name = "::error::forged"
+    forged = ci_runs.run_of([ci_runs.case(name)], ci_runs.compared(name, unstable(case=name)), [])
     assert obeyed(console_output(forged))
 
 

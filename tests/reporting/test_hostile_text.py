@@ -9,6 +9,7 @@ from rich.console import Console
 
 from parity.reporting.console.run import render
 from tests.reporting import ci_runs
+from tests.reporting.stored_runs import changed, plain
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
@@ -16,8 +17,9 @@ from tests.reporting import ci_runs
 def test_the_console_prints_no_control_character(verbosity, width):
     out = io.StringIO()
     results = ci_runs.hostile()
-    for row, name in zip(results.backends, ("\x1b]0;x\x07", "[bold]\r\n::error::"), strict=True):
-        row["framework"] = name
+    frameworks = ("\x1b]0;x\x07", "[bold]\r\n::error::")
+    pairs = zip(plain(results.backends), frameworks, strict=True)
+    results = changed(results, backends=[{**row, "framework": name} for row, name in pairs])
     render(results, Console(file=out, width=width), verbosity=verbosity)
     strange = {c for c in out.getvalue() if not c.isprintable()} - {"\n"}
     assert strange == set()
@@ -31,7 +33,7 @@ def test_a_line_break_in_a_text_begins_no_line():
 
 def test_the_op_of_a_stored_run_is_no_markup():
     results = ci_runs.many(1)
-    results.cases[0]["op"] = "[/] [red]op"
+    results = changed(results, cases=[{**plain(results.cases[0]), "op": "[/] [red]op"}])
     out = io.StringIO()
     render(results, Console(file=out, width=140))
     assert "[/] [red]op: 1 of 1 tensors differ" in out.getvalue()

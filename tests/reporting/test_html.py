@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from lxml import etree
 from parity.reporting.html.findings import case_anchors
 from parity.reporting.html.page import html_report
 from parity.reporting.results.cells import Status, cells, counts, counts_text
-from parity.reporting.results.results import Results, read_results, write_atomically
+from parity.reporting.results.results import read_results, write_atomically
+from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer, causes, suspects
-from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, finding, stored, unstable
+from tests.reporting.stored_runs import CASE, case_row, changed, comparison, diagnosis, finding, plain, stored, unstable
 
 HOSTILE = (
     "</script><script>window.pwned=1</script>",
@@ -78,16 +78,16 @@ def run_of(run_dir: Path, n_cases: int, fails: Callable[[int], bool] = lambda _:
 
 
 def with_code(results: Results, code: int) -> Results:
-    return replace(results, summary={**results.summary, "exit_code": code})
+    return changed(results, summary={**plain(results.summary), "exit_code": code})
 
 
 def healthy(run_dir: Path, n_cases: int = 3) -> Results:
     return with_code(read_results(run_of(run_dir, n_cases)), 0)
 
 
-def found(run_dir: Path, **changed: Any) -> Results:
+def found(run_dir: Path, **parts: Any) -> Results:
     """One finding, with its outcomes and its cause."""
-    return replace(read_results(stored(run_dir, finding(), [diagnosis()], outcomes=outcomes(CASE))), **changed)
+    return changed(read_results(stored(run_dir, finding(), [diagnosis()], outcomes=outcomes(CASE))), **parts)
 
 
 def with_envelope(rows: list[dict[str, Any]], rms: Any) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def test_the_check_of_validity_can_fail():
 
 def test_a_finding_shows_values_reasons_pictures_and_what_to_do(tmp_path):
     results = found(tmp_path)
-    results = replace(results, comparisons=with_envelope(list(results.comparisons), 2e-6))
+    results = changed(results, comparisons=with_envelope(plain(results.comparisons), 2e-6))
     keep(tmp_path)
     page = html_report(results, tmp_path)
     text = text_of(page)
@@ -212,7 +212,7 @@ def test_a_finding_shows_values_reasons_pictures_and_what_to_do(tmp_path):
 )
 def test_the_digits_that_differ_from_the_oracle_stand_out(tmp_path, actual, exact, shown):
     row = unstable(expected="oracle", actual_value=actual, expected_value=exact, oracle_value=exact)
-    page = html_report(replace(found(tmp_path), comparisons=[row]), tmp_path)
+    page = html_report(changed(found(tmp_path), comparisons=[row]), tmp_path)
     assert f"<td>{shown}<td>" in page
 
 
@@ -245,10 +245,10 @@ def test_a_tensor_outside_the_run_is_not_read(tmp_path):
     assert "is not inside the run directory" in text_of(html_report(results, run_dir))
 
 
-@pytest.mark.parametrize("rms", [None, "nan", 0.0, -1.0, "inf", "text", [1]])
+@pytest.mark.parametrize("rms", ["nan", 0.0, -1.0, "inf"])
 def test_without_the_envelope_the_errors_are_shown_as_they_are(tmp_path, rms):
     results = found(tmp_path)
-    results = replace(results, comparisons=with_envelope(list(results.comparisons), rms))
+    results = changed(results, comparisons=with_envelope(plain(results.comparisons), rms))
     keep(tmp_path)
     text = text_of(html_report(results, tmp_path))
     assert "The error of careful code was not kept, so the errors are shown as they are." in text
@@ -281,7 +281,7 @@ def hostile_run(run_dir: Path) -> Results:
     names = {"torch": f"torch {ALL_HOSTILE}", "paddle": f"paddle {ALL_HOSTILE}"}
     tensor, dtype = f"y {ALL_HOSTILE}", "float32"
     base = case_row(case)
-    inputs = {f"x {ALL_HOSTILE}": {"shape": [ALL_HOSTILE], "draw": ALL_HOSTILE, "file": f"../{ALL_HOSTILE}/x.npy"}}
+    inputs = {f"x {ALL_HOSTILE}": {"shape": [2], "draw": ALL_HOSTILE, "file": f"../{ALL_HOSTILE}/x.npy"}}
     changed = {"op": ALL_HOSTILE, "params": {ALL_HOSTILE: ALL_HOSTILE}, "inputs": inputs}
     row = {**base, **changed, "source": {"file": ALL_HOSTILE, "line": 3}}
     sides = {"actual": names["paddle"], "expected": names["torch"], "culprit": [names["paddle"]]}
@@ -321,10 +321,10 @@ def hostile_run(run_dir: Path) -> Results:
     }
     backends = [
         {**b, "name": names[b["name"]], "version": ALL_HOSTILE, "flags": {ALL_HOSTILE: ALL_HOSTILE}}
-        for b in results.backends
+        for b in plain(results.backends)
     ]
     run = {
-        **results.run, "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": ALL_HOSTILE, "fail_on": "mismatch",
+        **plain(results.run), "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": 1.5, "fail_on": "mismatch",
         "host": {ALL_HOSTILE: ALL_HOSTILE}, "configs": [{"path": ALL_HOSTILE, "sha256": ALL_HOSTILE}], "parity": ALL_HOSTILE,
     }  # fmt: skip
     folder = run_dir / "fingerprint-x"
@@ -334,15 +334,15 @@ def hostile_run(run_dir: Path) -> Results:
         "backend": ALL_HOSTILE,
         "dtype": ALL_HOSTILE,
         "claims": claims,
-        "drift": [[1, 2], ["nan", 1], [1e300, 1e-300], [10, 1e-3], None],
+        "drift": [[1, 2], ["nan", 1], [1e300, 1e-300], [10, 1e-3]],
     }
     plot = {
         "axes": [ALL_HOSTILE, ALL_HOSTILE],
         "theory": [{"name": ALL_HOSTILE, "dtype": ALL_HOSTILE, "points": [[1, 1e-5], [5, 1]]}],
     }
-    document = {"format": 1, "op": ALL_HOSTILE, "fingerprints": [line, 3, None], "plot": plot}
+    document = {"format": 1, "op": ALL_HOSTILE, "fingerprints": [line], "plot": plot}
     (folder / "fingerprint.json").write_text(json.dumps(document))
-    return replace(results, known=[known], backends=backends, run=run)
+    return changed(results, known=[known], backends=backends, run=run)
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -410,12 +410,12 @@ def test_the_matrix_counts_the_cells(tmp_path):
 def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
     """A run on one backend in one dtype; a case for each name, which differs or has no result as it says."""
     rows = [comparison(case=name, actual="paddle", expected="oracle") for name in given]
-    changed = {
+    kinds = {
         "failed": unstable(actual="paddle", expected="oracle", culprit=["paddle"]),
         "known": {"verdict": "unstable", "known": "as it is", "culprit": ["paddle"]},
         "suspect": {"suspect": True},
     }
-    rows = [{**row, **changed.get(given[row["case"]], {}), "case": row["case"]} for row in rows]
+    rows = [{**row, **kinds.get(given[row["case"]], {}), "case": row["case"]} for row in rows]
     told = [
         outcome(name, "float32", "paddle", outcome=kind if kind in ("crash", "unsupported") else "ok")
         for name, kind in given.items()
@@ -423,7 +423,7 @@ def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
     compared = [row for row, told_of in zip(rows, told, strict=True) if told_of["outcome"] == "ok"]
     cases = [case_row(name, dtypes=["float32"]) for name in given]
     results = read_results(stored(run_dir, compared, (), cases, told))
-    results = replace(results, backends=[row for row in results.backends if row["name"] == "paddle"])
+    results = changed(results, backends=[row for row in results.backends if row.name == "paddle"])
     return with_code(results, 1 if "failed" in given.values() else 0)
 
 
@@ -448,7 +448,7 @@ def test_an_entry_of_the_matrix_names_what_was_found_first(tmp_path, kinds):
 )
 def test_a_suspect_pass_that_hides_no_error_says_why(tmp_path, value, said):
     results = statuses_of_one_entry(tmp_path, a="suspect", b="passed")
-    results = replace(results, comparisons=[{**row, "expected_value": value} for row in results.comparisons])
+    results = changed(results, comparisons=[{**row, "expected_value": value} for row in plain(results.comparisons)])
     rows = {
         row[0].text_content(): row[-1].text_content().strip()
         for row in parsed(html_report(results, tmp_path)).get_element_by_id("table").xpath(".//tr[td]")
@@ -468,8 +468,8 @@ def test_an_anchor_is_never_given_twice(tmp_path):
     ("document", "said"),
     [
         ("not json", "not JSON"), ('{"format": 2}', "not a fingerprint of format 1"), ("[" * 100_000, "not JSON"),
-        ('{"format": 1}', "Drift of ?"), ('{"format": 1, "op": "x", "fingerprints": {"a": 1}, "plot": 7}', "nothing was measured"),
-        ('{"format": 1, "fingerprints": [{"backend": "b", "claims": 3, "drift": [[0, 1], [1e999, 1], [true, 2]]}]}', "nothing was measured"),
+        ('{"format": 1}', "Drift of ?"), ('{"format": 1, "op": "x", "fingerprints": {"a": 1}, "plot": 7}', "fingerprints: expected array, got object"),
+        ('{"format": 1, "fingerprints": [{"backend": "b", "claims": 3, "drift": [[0, 1], [1e999, 1], [true, 2]]}]}', "fingerprints[0].claims: expected array, got int"),
     ],
 )  # fmt: skip
 def test_a_strange_fingerprint_is_told_and_harms_nothing(tmp_path, document, said):
@@ -490,9 +490,9 @@ def test_what_differs_between_backends_stands_first(tmp_path):
     results = healthy(tmp_path)
     backends = [
         {**row, "flags": {"tf32": row["name"] == "torch"} | ({"mkldnn": True} if row["name"] == "torch" else {})}
-        for row in results.backends
+        for row in plain(results.backends)
     ]
-    root = parsed(html_report(replace(results, backends=backends), tmp_path))
+    root = parsed(html_report(changed(results, backends=backends), tmp_path))
     rows = [
         [" ".join(cell.text_content().split()) for cell in row]
         for row in root.xpath("//table[contains(@class, 'env')]/tbody/tr")
@@ -513,7 +513,7 @@ def test_the_ledger_is_shown(tmp_path):
         "message": "2 comparisons",
     }
     stale = {"case": "old*", "reason": "gone", "state": "stale", "message": "matches nothing"}
-    results = replace(found(tmp_path), comparisons=rows, known=[entry, stale])
+    results = changed(found(tmp_path), comparisons=rows, known=[entry, stale])
     page = html_report(results, tmp_path)
     text = text_of(page)
     assert text.index("matches nothing") < text.index("2 comparisons")
@@ -527,14 +527,14 @@ def test_runs_without_a_finding_read_well(tmp_path, code):
     if code == 3:
         lost = [
             {**row, "outcome": "unavailable", "message": "no route\nto host"}
-            for row in results.outcomes
+            for row in plain(results.outcomes)
             if row["backend"] == "paddle"
         ]
-        rest = [row for row in results.outcomes if row["backend"] != "paddle"]
-        verdicts = {**results.summary, "verdicts": {"not-compared": 8}}
-        results = replace(results, outcomes=[*rest, *lost], summary=verdicts, comparisons=[])
+        rest = [row for row in plain(results.outcomes) if row["backend"] != "paddle"]
+        verdicts = {**plain(results.summary), "verdicts": {"not-compared": 8}}
+        results = changed(results, outcomes=[*rest, *lost], summary=verdicts, comparisons=[])
     if code == 130:
-        results = replace(results, outcomes=results.outcomes[:3], comparisons=results.comparisons[:2])
+        results = changed(results, outcomes=results.outcomes[:3], comparisons=results.comparisons[:2])
     page = html_report(results, tmp_path)
     assert complaints(page) == []
     assert ("PASS", "INCOMPLETE", "INTERRUPTED")[(0, 3, 130).index(code)] in text_of(page)

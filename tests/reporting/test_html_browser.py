@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from parity.reporting.diff import html as diff_html
 from parity.reporting.diff.compare import compare
 from parity.reporting.html.page import html_report
 from parity.reporting.results.cells import Status, cells, counts
-from parity.reporting.results.results import Results, read_results, write_atomically
+from parity.reporting.results.results import read_results, write_atomically
+from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import causes_found
-from tests.reporting.stored_runs import CASE, backend_row, parted, trained, training
+from tests.reporting.stored_runs import CASE, backend_row, changed, parted, trained, training
 from tests.reporting.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
 
 pytestmark = pytest.mark.browser
@@ -370,7 +371,7 @@ def crowded(tmp_path_factory) -> Path:
         row | {"outcome": "unsupported", "message": "there is no kernel"} if row["case"] == names[5] else row
         for row in results.outcomes
     ]
-    return written(replace(results, comparisons=rows, outcomes=outcomes), run_dir)
+    return written(changed(results, comparisons=rows, outcomes=outcomes), run_dir)
 
 
 WIDTHS = (400, 700, 880, 960, 1040, 1280)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from parity.reporting.results.cells import cells, counts
 from parity.reporting.text.answer import causes_found
 from parity.reporting.text.safe import bounded, code, fenced, html_code, prose
 from tests.reporting import ci_runs
-from tests.reporting.stored_runs import diagnosis
+from tests.reporting.stored_runs import changed, diagnosis
 
 COLUMNS = ["op", "case", "dtype", "backend", "verdict", "× tol", "error ratio", "cause"]
 ALLOWED = {"div", "h3", "p", "strong", "ul", "li", "code", "pre", "details", "summary"}
@@ -185,10 +184,10 @@ def test_any_lines_in_a_block_are_only_text(lines):
 def test_every_backend_has_its_most_frequent_cause_among_the_first():
     results = ci_runs.many(12)
     rows = [
-        diagnosis(name, case=case["id"], backend=backend)
+        diagnosis(name, case=case.id, backend=backend)
         for case in results.cases
         for backend, name in (("a", "scaled"), ("a", "stale"), ("b", "scaled"))
     ]
-    lone = diagnosis("transposed", case=results.cases[0]["id"], backend="c")
-    found = causes_found(replace(results, diagnoses=[lone, *rows]))
+    lone = diagnosis("transposed", case=results.cases[0].id, backend="c")
+    found = causes_found(changed(results, diagnoses=[lone, *rows]))
     assert [(cause.backend, cause.n_cells) for cause in found] == [("a", 12), ("b", 12), ("c", 1), ("a", 12)]

@@ -150,10 +150,10 @@ def test_an_earlier_run_is_replaced_with_a_word(parity_run):
 
 def test_the_reports_of_a_run_are_written_without_importing_a_framework(run_dir):
     code = (
-        "import sys; from pathlib import Path; from parity.reporting.results.outputs import RENDERERS, Outputs\n"
+        "import sys; from pathlib import Path; from parity.reporting.results.outputs import RENDERERS, Outputs, rendered\n"
         "from parity.reporting.results.results import read_results\n"
         f"run = Path({str(run_dir)!r})\n"
-        "for render in RENDERERS.values(): render(read_results(run), run, Outputs({}))\n"
+        "for name in RENDERERS: rendered(name, read_results(run), run, Outputs({}))\n"
         "print([m for m in ('torch', 'paddle', 'oneflow', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -19,9 +19,10 @@ from parity.reporting.html.page import html_report
 from parity.reporting.junit import junit_xml
 from parity.reporting.markdown import markdown
 from parity.reporting.results.cells import LABELS, Status, cells
-from parity.reporting.results.results import FILE_NAME, read_results, write_atomically
+from parity.reporting.results.results import FILE_NAME, as_json, read_results, write_atomically
 from tests.conftest import FAKES, three_cases, user_config
 from tests.reporting import ci_runs
+from tests.reporting.stored_runs import changed, plain
 from tests.reporting.test_markdown import rendered
 
 GROUPS = {"failed": "red", "error": "missing", "not-run": "missing", "unsupported": "skipped", "known": "skipped"}
@@ -59,10 +60,10 @@ def counted(line):
 
 
 def from_json(results):
-    level = gate.FAILING[results.run["fail_on"]]
-    rows = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
-    failing = {(row["case"], row["dtype"], side) for row in rows for side in row["culprit"] or [row["actual"]]}
-    return View(frozenset(failing), grouped(results.summary["cells"]))
+    level = gate.FAILING[results.run.fail_on]
+    rows = [row for row in results.comparisons if row.verdict in level and row.known is None]
+    failing = {(row.case, row.dtype, name) for row in rows for name in row.culprit or [row.actual]}
+    return View(frozenset(failing), grouped(results.summary.cells))
 
 
 def from_console(results):
@@ -127,13 +128,13 @@ def agree(results):
 
 @pytest.mark.parametrize("name", ["every_status", "healthy", "only_unsupported", "only_ledger", "accepted_unsupported"])
 def test_a_stored_run_is_the_same_in_every_format(name, tmp_path):
-    write_atomically(tmp_path / FILE_NAME, getattr(ci_runs, name)().as_json())
+    write_atomically(tmp_path / FILE_NAME, as_json(getattr(ci_runs, name)()))
     assert agree(read_results(tmp_path)) == []
 
 
 def test_what_is_accepted_as_unsupported_is_known_in_every_format(tmp_path):
     results = ci_runs.accepted_unsupported()
-    assert results.summary["exit_code"] == gate.PASSED
+    assert results.summary.exit_code == gate.PASSED
     status = {(cell.id, cell.backend): cell.status for cell in cells(results)}
     known = {("cannot", "paddle"), ("no-baseline", "torch")}
     assert {cell for cell, found in status.items() if found is Status.KNOWN} == known
@@ -163,7 +164,7 @@ def test_a_real_run_is_the_same_in_every_format(parity_run, fake):
 
 def test_a_format_that_says_something_else_is_found(monkeypatch):
     results = ci_runs.every_status()
-    dishonest = replace(results, comparisons=[{**row, "verdict": "close"} for row in results.comparisons])
+    dishonest = changed(results, comparisons=[{**row, "verdict": "close"} for row in plain(results.comparisons)])
     for name in ("html", "junit", "markdown", "console"):
         read = FORMATS[name]
         monkeypatch.setitem(FORMATS, name, lambda _, read=read: read(dishonest))

@@ -30,7 +30,7 @@ def shipped(tmp_path_factory):
 
 
 def executables(results) -> dict[str, str]:
-    return {row["name"]: row["executable"] for row in results.backends}
+    return {row.name: row.executable for row in results.backends}
 
 
 def test_every_finding_is_shown_with_the_numbers_of_the_run(shipped, tmp_path):
@@ -45,7 +45,7 @@ def test_every_finding_is_shown_with_the_numbers_of_the_run(shipped, tmp_path):
         code, printed = answers[shipped / "repro" / f"{cell.anchor}.py"]
         assert code == 1, (cell.anchor, code, printed)
         issue = shipped / "repro" / f"{cell.anchor}.md"
-        assert issue.exists() == any(row["verdict"] != "rounding" for row in cell.failing or cell.hidden)
+        assert issue.exists() == any(row.verdict != "rounding" for row in cell.failing or cell.hidden)
         if issue.exists():
             assert f"```text\n{printed}```" in issue.read_text()
             assert len(issue.read_text()) < MAX_ISSUE
@@ -57,18 +57,18 @@ def check_numbers(cell, printed: str) -> None:
     shown = list(comparisons(printed))
     assert {item.tensor for item in shown} == set(cell.tensors)
     for item in shown:
-        [row] = [row for row in cell.rows if row["tensor"] == item.tensor and item.side in sides(row, cell.backend)]
-        live = "actual" if row["actual"] == cell.backend else "expected"
-        assert item.index == row["worst_index"]
+        [row] = [row for row in cell.rows if row.tensor == item.tensor and item.side in sides(row, cell.backend)]
+        live = "actual" if row.actual == cell.backend else "expected"
+        assert item.index == row.worst_index
         assert same(item.values[cell.backend], row[f"{live}_value"])
-        assert same(item.values[item.side], row["expected_value" if live == "actual" else "actual_value"])
-        assert same(item.values["exact"], row["oracle_value"])
-        assert same(float(item.head["largest"]), row["max_abs_diff"])
-        assert int(item.head["n"]) == row["n_mismatched"]
-        assert (float(item.head["rtol"]), float(item.head["atol"])) == (row["rtol"], row["atol"])
+        assert same(item.values[item.side], (row.expected_value if live == "actual" else row.actual_value))
+        assert same(item.values["exact"], row.oracle_value)
+        assert same(float(item.head["largest"]), row.max_abs_diff)
+        assert int(item.head["n"]) == row.n_mismatched
+        assert (float(item.head.rtol), float(item.head.atol)) == (row.rtol, row.atol)
         if item.ratio is not None:
             # The exact values are stored in float64: a float64 error is known up to a unit roundoff.
-            assert item.ratio == pytest.approx(row["error_ratio"][live], rel=6e-3, abs=1.0)
+            assert item.ratio == pytest.approx(getattr(row.error_ratio, live), rel=6e-3, abs=1.0)
 
 
 def test_another_number_than_the_run_s_is_seen(shipped):
@@ -85,7 +85,7 @@ def test_another_number_than_the_run_s_is_seen(shipped):
 
 def sides(row, backend: str) -> set[str]:
     """What the other side of a row is called."""
-    other = row["expected"] if row["actual"] == backend else row["actual"]
+    other = row.expected if row.actual == backend else row.actual
     return {"exact" if other == "oracle" else other}
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import convert
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.results.record import training_row
+from parity.reporting.results.rows import TrainingRow
 from parity.training.judge.curves import CurveJudge, CurveRatios
 from parity.training.judge.findings import FirstDivergence, kind_of, listed
 from parity.training.judge.measured import measure
@@ -20,7 +21,6 @@ from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.records import Curves, Ensemble
-from parity.training.report.rows import training as read_row
 from parity.training.spec import Training
 from parity.training.steps import StepChanges, Update, rates
 from tests.training.runs import (
@@ -164,15 +164,15 @@ def test_without_time_for_causes_the_stage_is_known_and_the_cause_is_not(case: C
 
 def test_rows_of_results_json_are_read_back(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": WRONG})
-    rows = {f.backend: read_row({**training_row(f), "norms": None}, {case.id}) for f in found.findings}
+    rows = {f.backend: convert(vars(f), TrainingRow) for f in found.findings}
     assert set(rows) == {"honest", "liar", ORACLE}
     liar = rows["liar"]
-    assert liar["parting"]["diagnosis"] == "nesterov-form"
-    assert liar["steps"] == liar["planned"] == len(liar["curves"]["loss"]) == 10
-    assert set(liar["curves"]["ratio"]) == {"loss", "grad_norm", "param", "state"}
-    assert [p["step"] for p in liar["probes"]][:3] == [1, 2, 3]
-    assert rows["honest"]["curves"]["ratio"] == {}
-    assert rows["honest"]["parting"] is None
+    assert liar.parting.diagnosis == "nesterov-form"
+    assert liar.steps == liar.planned == len(liar.curves.loss) == 10
+    assert set(liar.curves.ratio) == {"loss", "grad_norm", "param", "state"}
+    assert [p.step for p in liar.probes][:3] == [1, 2, 3]
+    assert rows["honest"].curves.ratio == {}
+    assert rows["honest"].parting is None
 
 
 def test_probes_are_the_first_steps_the_turns_of_the_schedule_and_some_spread(case: CasePlan) -> None:

@@ -121,17 +121,17 @@ def test_a_norm_that_is_summed_in_sequence_is_rounding(tmp_path, parity_run, fac
 def test_without_an_ensemble_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "BOOTSTRAP", FAKES / "trainer.py")
     results = run(plan("unmoved", "unmoved"), EngineOptions(), tmp_path, Stop())
-    assert results.summary["exit_code"] != 0
-    curves = [row for row in results.comparisons if row["expected"] == "b0"]
-    assert {row["verdict"] for row in curves} == {"not-compared"}
+    assert results.summary.exit_code != 0
+    curves = [row for row in results.comparisons if row.expected == "b0"]
+    assert {row.verdict for row in curves} == {"not-compared"}
     said = "no run of the ensemble of b0 came through; ~1: it cannot be moved"
-    assert [(row["outcome"], row["message"]) for row in results.outcomes] == [("error", said)] * 2
+    assert [(row.outcome, row.message) for row in results.outcomes] == [("error", said)] * 2
 
 
 def test_a_backend_that_refuses_is_unsupported(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "BOOTSTRAP", FAKES / "trainer.py")
     results = run(plan("eager", "unsupported"), EngineOptions(), tmp_path, Stop())
-    assert {row["backend"]: row["outcome"] for row in results.outcomes} == {"b0": "ok", "b1": "unsupported"}
+    assert {row.backend: row.outcome for row in results.outcomes} == {"b0": "ok", "b1": "unsupported"}
 
 
 @pytest.mark.parametrize(

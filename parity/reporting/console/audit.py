@@ -16,8 +16,8 @@ from parity.config.plan import CasePlan, Plan
 from parity.engine.inputs import overflows
 from parity.judge.audit import CaseAudit, Mistake, audit_case
 from parity.reporting.console.run import stdout_console
-from parity.reporting.text.answer import plural
 from parity.reporting.text.evidence import plain
+from parity.reporting.text.words import plural
 
 MAX_NAMES = 4
 """So many cases or variants are named in a line, the others counted."""

@@ -15,31 +15,24 @@ from rich.text import Text
 
 from parity.config.errors import nearest
 from parity.config.nodes import printable
-from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
-from parity.reporting.results.record import DIGITS, excess
-from parity.reporting.results.results import Results, Row, as_number, read_results
-from parity.reporting.text.advice import advice
-from parity.reporting.text.answer import plural
+from parity.reporting.kinds import report_of
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import FINDINGS, BackendRow, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import diagnosis_lines
 from parity.reporting.text.reasons import (
-    FAILING,
     CaseRows,
     aligned,
-    enveloped,
+    case_rows,
     failing,
     known_entries,
-    number,
-    place_text,
-    reason,
     tolerance_entry,
     worst_first,
 )
-from parity.training.report.console import SPARK_FROM, training_parts
-from parity.training.report.view import call_text, recipe, training_runs
-from parity.training.spec import TRAIN
+from parity.reporting.text.values import values_text
+from parity.reporting.text.words import number, plural
 
 MAX_LISTED = 20
 MAX_PAIRS = 4
@@ -88,18 +81,18 @@ def explain_case(
     """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
     case = case_called(name, results)
-    found = narrowed(rows_of(case, results), dtype, tensor)
+    found = narrowed(case_rows(results)[case.id], dtype, tensor)
     for part in screen(found, results, run_dir):
         # What may be copied is not broken into lines.
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
-def case_called(name: str | None, results: Results) -> Row:
+def case_called(name: str | None, results: Results) -> CaseRow:
     """The case with this id, or the only one whose id begins with it, or has it in it.
 
     Of several, the only one is meant that ends with it or has it as a whole word: `offset=100` is not `offset=10000`.
     """
-    by_id = {case["id"]: case for case in results.cases}
+    by_id = {case.id: case for case in results.cases}
     if name is None and len(by_id) == 1:
         return next(iter(by_id.values()))
     if name is None:
@@ -133,27 +126,18 @@ def choices(names: Iterable[str]) -> str:
     return "".join(shown[:MAX_LISTED]) + (f"\n  ... and {hidden} more" if hidden > 0 else "")
 
 
-def rows_of(case: Row, results: Results) -> CaseRows:
-    """What the run says about one case."""
-    compared = [row for row in results.comparisons if row["case"] == case["id"]]
-    diagnoses = [as_number(row) for row in results.diagnoses if row["case"] == case["id"]]
-    return CaseRows(case, compared, diagnoses, compared, str(results.run.get("started", "")))
-
-
 def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
     """Only one dtype, only the tensors that a glob means."""
-    dtypes = dict.fromkeys(row["dtype"] for row in rows.comparisons)
+    dtypes = dict.fromkeys(row.dtype for row in rows.comparisons)
     if dtype is not None and dtype not in dtypes:
-        raise ExplainError(f'{printable(rows.case["id"])} has no dtype "{printable(dtype)}": {choices(dtypes)}')
-    tensors = dict.fromkeys(row["tensor"] for row in rows.comparisons)
+        raise ExplainError(f'{printable(rows.case.id)} has no dtype "{printable(dtype)}": {choices(dtypes)}')
+    tensors = dict.fromkeys(row.tensor for row in rows.comparisons)
     meant = {name for name in tensors if tensor is None or name == tensor or fnmatchcase(name, tensor)}
     if tensor is not None and not meant:
         near = hint(tensor, tensors)
-        raise ExplainError(
-            f'{printable(rows.case["id"])} has no tensor "{printable(tensor)}"{near}: {choices(tensors)}'
-        )
-    kept = [row for row in rows.comparisons if dtype in (None, row["dtype"]) and row["tensor"] in meant]
-    told = [d for d in rows.diagnoses if dtype in (None, d["dtype"]) and (tensor is None or meant & set(d["tensors"]))]
+        raise ExplainError(f'{printable(rows.case.id)} has no tensor "{printable(tensor)}"{near}: {choices(tensors)}')
+    kept = [row for row in rows.comparisons if dtype in (None, row.dtype) and row.tensor in meant]
+    told = [d for d in rows.diagnoses if dtype in (None, d.dtype) and (tensor is None or meant & set(d.tensors))]
     return replace(rows, comparisons=kept, diagnoses=told)
 
 
@@ -163,7 +147,8 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
     yield from not_run(rows, results)
     yield Text()
     yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
-    yield from trainings(rows, results)
+    dtypes = {row.dtype for row in rows.comparisons} or set(rows.case.dtypes)
+    yield from rows.report.screen(rows.case, dtypes, results)
     for (dtype, tensor), group in by_tensor(rows).items():
         yield Text()
         yield from tensor_parts(dtype, tensor, group, rows)
@@ -172,132 +157,103 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
         yield Text("\ncauses", style="bold")
     told: set[str] = set()
     for diagnosis in rows.diagnoses:
-        lines = diagnosis_lines(diagnosis, brief=diagnosis["id"] in told)
+        lines = diagnosis_lines(diagnosis, brief=diagnosis.id in told)
         yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
-        told.add(diagnosis["id"])
+        told.add(diagnosis.id)
     yield from next_steps(rows, run_dir)
 
 
-def trainings(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
-    """The curves and the probed steps of a training, in the dtypes that are asked for."""
-    dtypes = {row["dtype"] for row in rows.comparisons} or set(map(str, rows.case["dtypes"]))
-    for run in training_runs(results):
-        if run.id == rows.case["id"] and run.dtype in dtypes:
-            yield from training_parts(run, SPARK_FROM, probes=True)
-
-
-def computed(case: Row, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[RenderableType]:
     """The op with everything that it was given, and who computed it."""
-    yield Text.assemble((printable(case["id"]), "bold"), "\n")
-    rows = recipe(case) if case["op"] == TRAIN else [("op", call_text(case))]
-    rows.append(("from", f"{case['source']['file']}:{case['source']['line']}"))
-    for i, (name, item) in enumerate(case["inputs"].items()):
-        rows.append(("" if i else "inputs", f"{name} {item['shape']} {item['draw']}"))
-    rows.append(("dtypes", ", ".join(map(str, case["dtypes"]))))
+    yield Text.assemble((printable(case.id), "bold"), "\n")
+    rows = [*report_of(case.op).recipe(case), ("from", f"{case.source.file}:{case.source.line}")]
+    for i, (name, item) in enumerate(case.inputs.items()):
+        rows.append(("" if i else "inputs", f"{name} {item.shape} {item.draw}"))
+    rows.append(("dtypes", ", ".join(case.dtypes)))
     for i, backend in enumerate(results.backends):
-        rows.append(("" if i else "backends", backend_text(backend, results.run["baseline"])))
-    files = [item["file"] for item in case["inputs"].values() if item["file"]]
-    if files:
-        rows.append(("stored in", f"{(run_dir / files[0]).parent}"))
+        rows.append(("" if i else "backends", backend_text(backend, results.run.baseline)))
+    if case.files:
+        rows.append(("stored in", f"{(run_dir / case.files[0]).parent}"))
     width = max(LABEL_WIDTH, *(len(label) + 1 for label, _ in rows))
     for label, text in rows:
         yield Text.assemble((f"{printable(label):<{width}}", "dim"), printable(text))
 
 
-def backend_text(row: Row, baseline: str) -> str:
+def backend_text(row: BackendRow, baseline: str) -> str:
     """`paddle: paddle 3.3.1, eager, cpu, numpy 2.1.0 = baseline`."""
-    parts = [f"{row['framework']} {row['version'] or '(version unknown)'}", row.get("mode"), row.get("device")]
-    parts += [f"numpy {row['numpy']}"] if row.get("numpy") else []
-    text = f"{row['name']}: {', '.join(str(part) for part in parts if part)}"
-    return text + (" = baseline" if row["name"] == baseline else "")
+    parts = [f"{row.framework} {row.version or '(version unknown)'}", row.mode, row.device]
+    parts += [f"numpy {row.numpy}"] if row.numpy else []
+    text = f"{row.name}: {', '.join(filter(None, parts))}"
+    return text + (" = baseline" if row.name == baseline else "")
 
 
 def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
     """The backends that gave no result, with the reason."""
-    dtypes = {row["dtype"] for row in rows.comparisons}
+    dtypes = {row.dtype for row in rows.comparisons}
     for row in results.outcomes:
-        if row["case"] == rows.case["id"] and row["dtype"] in dtypes and row["outcome"] != "ok":
-            who, message = f"{row['backend']} {row['dtype']}", row["message"].replace("\n", " | ")
-            yield Text.assemble((printable(f"{who}: {row['outcome']}"), "yellow"), f": {printable(message)}")
+        if row.case == rows.case.id and row.dtype in dtypes and row.outcome != "ok":
+            who, message = f"{row.backend} {row.dtype}", row.message.replace("\n", " | ")
+            yield Text.assemble((printable(f"{who}: {row.outcome}"), "yellow"), f": {printable(message)}")
 
 
-def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[Row]]:
+def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
     """The failing and suspect comparisons of each tensor, the worst first."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[ComparisonRow]] = {}
     for row in sorted(rows.comparisons, key=worst_first):
-        if row["verdict"] in FAILING or row["suspect"]:
-            found.setdefault((row["dtype"], row["tensor"]), []).append(row)
+        if row.fails or row.suspect:
+            found.setdefault((row.dtype, row.tensor), []).append(row)
     return found
 
 
-def tensor_parts(dtype: str, tensor: str, group: Sequence[Row], rows: CaseRows) -> Iterator[RenderableType]:
+def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:
     """A failing or suspect tensor: the values at the worst places, the error ratios, the verdict in words."""
     worst = group[0]
-    style = "bold red" if worst["verdict"] in FAILING else "yellow"
-    label = worst["verdict"] if worst["verdict"] in FAILING else f"{worst['verdict']}, suspect"
+    style, label = ("bold red", worst.verdict) if worst.fails else ("yellow", f"{worst.verdict}, suspect")
     yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
     for row in group[:MAX_PAIRS]:
-        yield Text(f"  {printable(values_text(row, rows.case['op']))}")
+        yield Text(f"  {printable(values_text(row, rows.report))}")
     if len(group) > MAX_PAIRS:
         yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of it")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
         shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
         yield Text(f"  error over that of careful {printable(dtype)} code: {shown}")
-    for said in dict.fromkeys(reason(row, rows) for row in group if row["verdict"] == worst["verdict"]):
+    for said in dict.fromkeys(rows.report.reason(row, rows) for row in group if row.verdict == worst.verdict):
         yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
-    for accepted in dict.fromkeys(row["known"] for row in group if row["known"] is not None):
-        yield Padding(Text(f"accepted: {printable(str(accepted))}", style="green"), (0, 0, 0, 2), expand=False)
-
-
-def values_text(row: Row, op: str = "") -> str:
-    """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
-    if row["worst_index"] is None:
-        return f"{row['actual']} against {row['expected']}: {row['message'] or 'nothing to compare'}"
-    digits = DIGITS.get(row["dtype"], 9)
-    values = [f"{row[side]} {number(row[f'{side}_value'], digits)}" for side in ("actual", "expected")]
-    told = row["expected"] != ORACLE and (row["oracle_value"] is not None or op != TRAIN)
-    exact = f", oracle {number(row['oracle_value'], digits)}" if told else ""
-    outside = ""
-    if row.get("n_mismatched"):
-        outside = f"; {row['n_mismatched']} of {row.get('n_elements')} outside"
-    at = f"{' against '.join(values)} at {place_text(row, op)}{exact}"
-    if enveloped(row, op):
-        return at
-    limits = f"rtol {number(row['rtol'])} atol {number(row['atol'])}, needs rtol {number(row['required_rtol'], 2)}"
-    return f"{at}{outside}; {limits}"
+    for accepted in dict.fromkeys(row.known for row in group if row.known is not None):
+        yield Padding(Text(f"accepted: {printable(accepted)}", style="green"), (0, 0, 0, 2), expand=False)
 
 
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
     """How near the tensors are that pass, by dtype."""
     doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
-    fine = [row for row in rows.comparisons if row["verdict"] in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
-    fine = [row for row in fine if (row["dtype"], row["tensor"]) not in doubtful]
-    for dtype in dict.fromkeys(row["dtype"] for row in fine):
-        group = [row for row in fine if row["dtype"] == dtype]
-        nearest_miss = max(group, key=lambda row: excess(row, rows.case["op"]))
-        tensors = ", ".join(dict.fromkeys(row["tensor"] for row in group))
-        size = excess(nearest_miss, rows.case["op"])
+    fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
+    fine = [row for row in fine if (row.dtype, row.tensor) not in doubtful]
+    for dtype in dict.fromkeys(row.dtype for row in fine):
+        group = [row for row in fine if row.dtype == dtype]
+        nearest_miss = max(group, key=rows.report.excess)
+        tensors = ", ".join(dict.fromkeys(row.tensor for row in group))
+        size = rows.report.excess(nearest_miss)
         text = f"{tensors} agree; the worst element is {number(size, 2)} tolerances off"
-        if enveloped(nearest_miss, rows.case["op"]):
+        if rows.report.enveloped(nearest_miss):
             text = f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}, where {OFF:g} is off"
-        elif nearest_miss["worst_index"] is not None:
-            text += f": {values_text(nearest_miss, rows.case['op'])}"
+        elif nearest_miss.worst_index is not None:
+            text += f": {values_text(nearest_miss, rows.report)}"
         yield Text()
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 
 
 def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     """What to do about it, ready to paste."""
-    found = [row for row in failing(rows.comparisons) if row["known"] is None]
+    found = [row for row in failing(rows.comparisons) if row.known is None]
     if not found:
         return
     yield Text("\nwhat to do", style="bold")
-    rounding = [row for row in found if row["verdict"] == Verdict.ROUNDING.value]
+    rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
     if rounding:
         yield Text("  rounding: give this case the tolerance that it needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for said in advice(rows, found):
+    for said in rows.report.advice([row for row in found if row.verdict in FINDINGS]):
         yield Padding(Text(said), (0, 0, 0, 2), expand=False)
     entries = list(known_entries(rows))
     if entries:
@@ -309,12 +265,11 @@ def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
 
 def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     """Where the tensors are."""
-    files = [item["file"] for item in rows.case["inputs"].values() if item["file"]]
-    if not files:
+    if not rows.case.files:
         return
-    folder = (run_dir / files[0]).parent
+    folder = (run_dir / rows.case.files[0]).parent
     yield Text(f"  inputs: {printable(str(folder))}/*.npy")
-    for dtype in dict.fromkeys(row["dtype"] for row in failing(rows.comparisons)):
+    for dtype in dict.fromkeys(row.dtype for row in failing(rows.comparisons)):
         if (folder / dtype).is_dir():
             sides = sorted(path.name for path in (folder / dtype).iterdir())
             yield Text(f"  outputs in {dtype}: {printable(str(folder / dtype))}/{printable(braced(sides))}/*.npy")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,15 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import OFF
+from parity.reporting.kinds import CaseReport, report_of, reports_of
 from parity.reporting.results.cells import cells, counts, counts_text
-from parity.reporting.results.known_rows import ledger_lines
-from parity.reporting.results.record import excess
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.answer import FAILING, answer, causes, plural, suspects
-from parity.reporting.text.reasons import SEVERITY, enveloped, factor, place_text
-from parity.training.report.console import training_tables
+from parity.reporting.results.rows import FAILING, NOT_COMPARED, SEVERITY, ComparisonRow, Results
+from parity.reporting.text.answer import answer, causes, known_lines, suspects
+from parity.reporting.text.values import values_text
+from parity.reporting.text.words import factor, plural
 
 ROWS_PER_OP = 16
 PIPED_WIDTH = 200
@@ -66,17 +65,17 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     narrow = console.width < width_of(results)
     console.print(lineup(results), soft_wrap=True)
     console.print(Text(f"cells: {counts_text(counts(cells(results)))}", style="dim"), soft_wrap=True)
-    for line in [*remarks(results), *causes(results), *suspects(results), *ledger_lines(results.known)]:
+    for line in [*remarks(results), *causes(results), *suspects(results), *known_lines(results.known)]:
         console.print(line, soft_wrap=True)
-    for part in training_tables(results, console.width, verbose=verbosity > 0):
-        console.print(part, soft_wrap=isinstance(part, Text))
+    for report in reports_of(results):
+        for part in report.console_parts(results, console.width, verbose=verbosity > 0):
+            console.print(part, soft_wrap=isinstance(part, Text))
     if results.comparisons:
-        for op, comparisons in by_op(results).items():
+        for op, lines in tensor_lines(results).items():
             console.print()
-            rows = tensor_rows(comparisons, op)
-            console.print(op_table(op, rows, results, narrow=narrow, verbose=verbosity > 0))
-            for line in details(rows, op) if verbosity > 0 else ():
-                console.print(line, soft_wrap=True)
+            console.print(op_table(op, lines, results, narrow=narrow, verbose=verbosity > 0))
+            for text in details(lines, report_of(op)) if verbosity > 0 else ():
+                console.print(text, soft_wrap=True)
         console.print()
         console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
 
@@ -90,21 +89,17 @@ def lineup(results: Results) -> Text:
     """Who took part, and who is the baseline."""
     parts = []
     for row in results.backends:
-        shown = (
-            row["name"]
-            if row["version"] and row["version"] in row["name"]
-            else f"{row['name']} {row['version']}".strip()
-        )
-        behind = [] if row["name"].startswith(row["framework"]) else [row["framework"]]
-        behind += [f"{name} {version}" for name, version in row.get("library", {}).items()]
+        shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
+        behind = [] if row.name.startswith(row.framework) else [row.framework]
+        behind += [f"{name} {version}" for name, version in row.library.items()]
         framework = f" ({', '.join(behind)})" if behind else ""
-        parts.append(printable(shown + framework) + (" = baseline" if row["name"] == results.run["baseline"] else ""))
+        parts.append(printable(shown + framework) + (" = baseline" if row.name == results.run.baseline else ""))
     return Text(" · ".join(parts), style="dim")
 
 
 def remarks(results: Results) -> Iterator[Text]:
     """One line for each reason why cells were not compared, and for what is worth knowing about cells that were."""
-    reasons = Counter((row["backend"], row["outcome"], row["message"]) for row in results.outcomes if row["message"])
+    reasons = Counter((row.backend, row.outcome, row.message) for row in results.outcomes if row.message)
     for (backend, outcome, message), n in reasons.most_common():
         label = "note" if outcome == "ok" else outcome
         yield Text.assemble(
@@ -114,9 +109,9 @@ def remarks(results: Results) -> Iterator[Text]:
         )
 
 
-def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, verbose: bool) -> Table | Text:
+def op_table(op: str, rows: Sequence[TensorLine], results: Results, *, narrow: bool, verbose: bool) -> Table | Text:
     """The tensors of one op, the worst first; a line where there is nothing to show."""
-    shown = rows if verbose else [row for row in rows if row["verdict"] != "not-compared"][:ROWS_PER_OP]
+    shown = rows if verbose else [row for row in rows if row.verdict != NOT_COMPARED][:ROWS_PER_OP]
     if not shown:
         return Text(f"{title(op, rows)} (-v shows them)")
     hidden = len(rows) - len(shown)
@@ -130,7 +125,7 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
         pad_edge=False,
         header_style="bold",
     )
-    backends = [row["name"] for row in results.backends]
+    backends = results.backend_names
     for name in ("case", "dtype", "tensor", "verdict"):
         table.add_column(name, no_wrap=name != "case", overflow="fold", min_width=12 if name == "case" else None)
     table.add_column("× tol", justify="right", no_wrap=True)
@@ -144,129 +139,122 @@ def op_table(op: str, rows: Sequence[Row], results: Results, *, narrow: bool, ve
     return table
 
 
-def title(op: str, rows: Sequence[Row]) -> str:
+def title(op: str, rows: Sequence[TensorLine]) -> str:
     """`linear: 3 of 8 tensors differ, 2 not compared with everyone`."""
-    n_failing = sum(row["verdict"] in FAILING for row in rows)
-    n_partial = sum(row["partial"] for row in rows)
-    n_made = sum(row["verdict"] != "not-compared" for row in rows)
+    n_failing = sum(row.verdict in FAILING for row in rows)
+    n_partial = sum(row.partial for row in rows)
+    n_made = sum(row.verdict != NOT_COMPARED for row in rows)
     parts = [f"{n_failing} of {len(rows)} tensors differ"] if n_failing else []
     parts += [f"{plural(n_made, 'tensor')} agree"] if n_made and not n_failing else []
     parts += [f"{n_partial} not compared with everyone"] if n_partial else []
     return f"{printable(op)}: {', '.join(parts)}"
 
 
-def by_op(results: Results) -> dict[str, list[Row]]:
-    """The comparisons of each op."""
-    ops = {case["id"]: str(case["op"]) for case in results.cases}
-    found: dict[str, list[Row]] = {}
+@dataclass(frozen=True)
+class TensorLine:
+    """What the comparisons of one tensor come to; `errors` are those with the oracle, by backend."""
+
+    worst: ComparisonRow
+    excess: float
+    partial: bool
+    culprit: tuple[str, ...]
+    errors: Mapping[str, ComparisonRow]
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict."""
+        return self.worst.verdict
+
+
+def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
+    """A line for each case, dtype and tensor, by op, the worst first."""
+    ops = {case.id: case.op for case in results.cases}
+    groups: dict[tuple[str, str, str], list[ComparisonRow]] = {}
     for row in results.comparisons:
-        found.setdefault(ops[row["case"]], []).append(row)
-    return found
+        groups.setdefault(row.place, []).append(row)
+    lines: dict[str, list[TensorLine]] = {}
+    for (case, _, _), group in groups.items():
+        lines.setdefault(ops[case], []).append(tensor_line(group, report_of(ops[case])))
+    for part in lines.values():
+        part.sort(key=lambda line: (SEVERITY[line.verdict], line.excess), reverse=True)
+    return lines
 
 
-def tensor_rows(comparisons: Iterable[Row], op: str) -> list[Row]:
-    """One row per case, dtype and tensor: worst verdict, excess, culprits, every backend's error; worst first."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in comparisons:
-        groups.setdefault((row["case"], row["dtype"], row["tensor"]), []).append(row)
-    rows = [tensor_row(*key, group, op) for key, group in groups.items()]
-    return sorted(rows, key=lambda row: (row["severity"], row["excess"]), reverse=True)
-
-
-def tensor_row(case: str, dtype: str, tensor: str, group: Sequence[Row], op: str) -> Row:
+def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLine:
     """What the comparisons of one tensor come to."""
-    made = [row for row in group if row["verdict"] != "not-compared"]
-    worst = max(made or group, key=lambda row: (SEVERITY[row["verdict"]], excess(row, op)))
-    against_oracle = [row for row in group if row["expected"] == ORACLE]
-    return {
-        "case": case,
-        "dtype": dtype,
-        "tensor": tensor,
-        "verdict": worst["verdict"],
-        "severity": SEVERITY[worst["verdict"]],
-        "excess": excess(worst, op),
-        "worst": worst,
-        "partial": len(made) < len(group),
-        "known": isinstance(worst["known"], str),
-        "culprit": list(dict.fromkeys(side for row in group for side in row["culprit"])),
-        "errors": {row["actual"]: row["max_abs_diff"] for row in against_oracle},
-        "off": {row["actual"]: row["verdict"] for row in against_oracle},
-    }
+    made = [row for row in group if row.compared]
+    worst = max(made or group, key=lambda row: (SEVERITY[row.verdict], report.excess(row)))
+    return TensorLine(
+        worst=worst,
+        excess=report.excess(worst),
+        partial=len(made) < len(group),
+        culprit=tuple(dict.fromkeys(name for row in group for name in row.culprit)),
+        errors={row.actual: row for row in group if row.with_oracle},
+    )
 
 
-def lead(row: Row) -> list[Text]:
+def lead(line: TensorLine) -> list[Text]:
     """The columns that every table has."""
-    verdict = row["verdict"]
-    off = "" if verdict in ("structure", "not-compared") else factor(row["excess"])
+    case, dtype, tensor = line.worst.place
     return [
-        Text(printable(row["case"])),
-        Text(printable(row["dtype"]), style="dim"),
-        Text(printable(row["tensor"])),
-        Text(verdict, style=STYLES[verdict]),
-        Text(off, style="bold" if row["excess"] > 1 else ""),
+        Text(printable(case)),
+        Text(printable(dtype), style="dim"),
+        Text(printable(tensor)),
+        Text(line.verdict, style=STYLES[line.verdict]),
+        Text(
+            "" if line.verdict in ("structure", NOT_COMPARED) else factor(line.excess),
+            style="bold" if line.excess > 1 else "",
+        ),
     ]
 
 
-def error_text(row: Row, backend: str) -> Text:
+def error_text(line: TensorLine, backend: str) -> Text:
     """A backend's largest error from the oracle, marked where it is outside the tolerance."""
-    verdict = row["off"].get(backend)
-    if verdict is None or verdict == "not-compared":
+    row = line.errors.get(backend)
+    if row is None or not row.compared:
         return Text("-", style="dim")
-    if verdict in ("structure", "nonfinite"):
-        return Text(f"{'NaN/Inf' if verdict == 'nonfinite' else verdict} ✗", style="red")
-    error = row["errors"][backend]
-    return Text(f"{error:.1e} ✗", style="red") if verdict in FAILING else Text(f"{error:.1e}  ", style="dim")
+    if row.max_abs_diff is None or row.verdict == "nonfinite":
+        return Text(f"{'NaN/Inf' if row.verdict == 'nonfinite' else row.verdict} ✗", style="red")
+    error = f"{row.max_abs_diff:.1e}"
+    return Text(f"{error} ✗", style="red") if row.fails else Text(f"{error}  ", style="dim")
 
 
 def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
     """The first cause found for each case, dtype, tensor and backend."""
     found: dict[tuple[str, str, str, str], str] = {}
     for row in results.diagnoses:
-        for tensor in row["tensors"]:
-            found.setdefault((row["case"], row["dtype"], tensor, row["backend"]), row["id"])
+        for tensor in row.tensors:
+            found.setdefault((row.case, row.dtype, tensor, row.backend), row.id)
     return found
 
 
-def who(row: Row, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:
-    """The sides that are off with their causes; `all` says it shorter where it is everyone for the same cause."""
-    causes = {side: why.get((row["case"], row["dtype"], row["tensor"], side), "") for side in row["culprit"]}
+def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:
+    """The backends that exceed the error bound with their causes; `all` where it is everyone for the same cause."""
+    causes = {name: why.get((*line.worst.place, name), "") for name in line.culprit}
     if len(backends) > 1 and set(causes) == set(backends) and len(set(causes.values())) == 1:
         return f"all: {next(iter(causes.values()))}".removesuffix(": ")
-    known = " (known)" if row["known"] else ""
-    return ", ".join(f"{side}: {cause}" if cause else side for side, cause in causes.items()) + known
+    known = "" if line.worst.known is None else " (known)"
+    return ", ".join(f"{name}: {cause}" if cause else name for name, cause in causes.items()) + known
 
 
-def details(rows: Sequence[Row], op: str) -> Iterator[Text]:
+def details(lines: Sequence[TensorLine], report: CaseReport) -> Iterator[Text]:
     """A line for each tensor that is not bit for bit equal: its worst element and the values there."""
-    for row in rows:
-        text = row["worst"]["message"] or describe_worst(row["worst"], op)
-        if text and row["verdict"] != "equal":
-            yield Text.assemble((printable(f"{row['case']} {row['dtype']} {row['tensor']}: "), "bold"), printable(text))
-
-
-def describe_worst(worst: Row, op: str) -> str:
-    """`paddle -0.84543 against torch -0.84544 at [0, 0], oracle -0.84543; needs rtol 1e-5`."""
-    if worst["worst_index"] is None:
-        return ""
-    parts = [f"{worst['actual']} {worst['actual_value']:.9g} against {worst['expected']} {worst['expected_value']:.9g}"]
-    parts.append(f"at {place_text(worst, op)}")
-    if worst["expected"] != ORACLE and worst["oracle_value"] is not None:
-        parts.append(f"(oracle {worst['oracle_value']:.9g})")
-    if not enveloped(worst, op):
-        parts.append(f"rtol {worst['rtol']:g} atol {worst['atol']:g}, needs rtol {worst['required_rtol']:.2g}")
-    ratios = zip(("actual", "expected"), worst["error_ratio"].values(), strict=True)
-    known = [f"{worst[side]} {factor(ratio)}" for side, ratio in ratios if ratio is not None]
-    if known:
-        parts.append(f"(error over that of careful code: {', '.join(known)})")
-    return " ".join(parts)
+    for line in lines:
+        worst = line.worst
+        text = worst.message
+        if not text and worst.worst_index is not None:
+            ratios = ", ".join(f"{name} {factor(ratio)}" for name, ratio in worst.ratios.items())
+            text = values_text(worst, report) + (f" (error over that of careful code: {ratios})" if ratios else "")
+        if text and line.verdict != "equal":
+            yield Text.assemble((printable(f"{' '.join(worst.place)}: "), "bold"), printable(text))
 
 
 def legend(results: Results, *, narrow: bool) -> str:
     """What the columns mean, where there is something to explain."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
-    text += f"Of a training, {OFF:g} envelopes are the tolerance. " if results.trainings else ""
+    text += "".join(report.legend for report in reports_of(results))
     text += f"A wider console (COLUMNS={width_of(results)}) shows each backend's error. " if narrow else ""
-    failing = any(row["verdict"] in FAILING for row in results.comparisons)
+    failing = any(row.fails for row in results.comparisons)
     if not narrow:
         mark = ", ✗ where that is outside the tolerance" if failing else ""
         text += f"Under a backend's name: its largest |x − oracle|{mark}. "

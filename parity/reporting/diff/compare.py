@@ -11,17 +11,17 @@ from pathlib import Path
 from parity import gate
 from parity.judge.bound.envelope import OFF
 from parity.reporting.diff.notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
-from parity.reporting.diff.sides import Key, Pair, Point, Side, sides
+from parity.reporting.diff.sides import ComparedRun, Pair, TensorState, sides
+from parity.reporting.kinds import reports_of
 from parity.reporting.results.cells import Status
 from parity.reporting.results.results import read_results
-from parity.reporting.text.reasons import FAILING, FINDINGS, SEVERITY
-from parity.training.report.diff import parting_notes
+from parity.reporting.results.rows import FAILING, FINDINGS, SEVERITY, CellKey
 
 FACTOR = 2.0
 """An error has to be so many times larger to be called worse: less moves with the machine."""
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What became of a tensor, the most urgent first."""
 
     NEW = "new"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     """It was not compared in A and passes in B."""
 
 
-GATING = (Kind.NEW, Kind.WORSE)
+GATING = (ChangeKind.NEW, ChangeKind.WORSE)
 """What makes the exit code 1."""
 
 
@@ -53,15 +53,15 @@ class TensorChange:
     """A tensor before and after."""
 
     tensor: str
-    before: Point
-    after: Point
+    before: TensorState
+    after: TensorState
 
 
 @dataclass(frozen=True)
 class Change:
     """What became of some tensors of a cell, the worst first; `notes` say what forbids to compare the numbers."""
 
-    kind: Kind
+    kind: ChangeKind
     case: str
     op: str
     dtype: str
@@ -70,12 +70,12 @@ class Change:
     notes: tuple[str, ...] = ()
 
     @property
-    def before(self) -> Point:
+    def before(self) -> TensorState:
         """The worst tensor in A."""
         return self.tensors[0].before
 
     @property
-    def after(self) -> Point:
+    def after(self) -> TensorState:
         """The worst tensor in B."""
         return self.tensors[0].after
 
@@ -87,15 +87,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two runs compared, with the changes in the order of `Kind` and the worst first.
+    """Two runs compared, with the changes in the order of `ChangeKind` and the worst first.
 
     Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
     `never` (compared in neither) or `only_b` (by its status). `partings` tells of the trainings that part elsewhere, or
     in one run only. `not_alike` are the cases that were not given the same.
     """
 
-    a: Side
-    b: Side
+    a: ComparedRun
+    b: ComparedRun
     level: str
     factor: float
     changes: tuple[Change, ...]
@@ -107,7 +107,7 @@ class Diff:
     never: int = 0
     only_b: dict[str, int] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> tuple[Change, ...]:
+    def of(self, kind: ChangeKind) -> tuple[Change, ...]:
         """The changes of one kind."""
         return tuple(change for change in self.changes if change.kind is kind)
 
@@ -115,7 +115,7 @@ class Diff:
     def counts(self) -> dict[str, int]:
         """How many changes there are of each kind."""
         found = Counter(change.kind for change in self.changes)
-        return {kind.value: found[kind] for kind in Kind}
+        return {kind.value: found[kind] for kind in ChangeKind}
 
     @property
     def met(self) -> bool:
@@ -129,7 +129,7 @@ class Diff:
         kinds = {change.kind for change in self.changes}
         if kinds & set(GATING):
             return gate.MISMATCH
-        if Kind.VANISHED in kinds or not self.met:
+        if ChangeKind.VANISHED in kinds or not self.met:
             return gate.INCOMPLETE
         return gate.PASSED
 
@@ -141,42 +141,42 @@ class Rule:
     level: str
     factor: float
 
-    def kind(self, a: Point, b: Point) -> Kind | None:
+    def kind(self, a: TensorState, b: TensorState) -> ChangeKind | None:
         """What became of a tensor; None where it is the same, or was compared in neither run."""
         if not b.compared:
-            return Kind.VANISHED if a.compared else None
+            return ChangeKind.VANISHED if a.compared else None
         if not a.compared:
             return APPEARED[b.status]
         if b.status is Status.FAILED:
-            return self.still(a, b) if a.status is Status.FAILED or differs(a) else Kind.NEW
+            return self.still(a, b) if a.status is Status.FAILED or differs(a) else ChangeKind.NEW
         if b.status is Status.PASSED:
             return PASSES_NOW.get(a.status)
         if b.status is Status.KNOWN and a.status is not Status.KNOWN:
-            return Kind.ACCEPTED
+            return ChangeKind.ACCEPTED
         if (a.status is Status.PASSED or (b.off and not a.off)) and not self.worse(a, b):
-            return Kind.TOLERATED
+            return ChangeKind.TOLERATED
         if a.status is Status.FAILED and b.status is Status.SUSPECT and a.limits != b.limits:
-            return Kind.TOLERATED
+            return ChangeKind.TOLERATED
         return self.still(a, b)
 
-    def still(self, a: Point, b: Point) -> Kind | None:
+    def still(self, a: TensorState, b: TensorState) -> ChangeKind | None:
         """Of what differs in both runs: worse, better, for another cause, or the same."""
         if self.worse(a, b):
-            return Kind.WORSE if self.gates(b) else Kind.TOLERATED
+            return ChangeKind.WORSE if self.gates(b) else ChangeKind.TOLERATED
         if self.worse(b, a):
-            return Kind.BETTER
-        return Kind.CAUSE if set(a.causes) != set(b.causes) else None
+            return ChangeKind.BETTER
+        return ChangeKind.CAUSE if set(a.causes) != set(b.causes) else None
 
-    def gates(self, point: Point) -> bool:
+    def gates(self, point: TensorState) -> bool:
         """Whether being worse counts: where it fails, and where only a tolerance hides it, at the strictest level."""
         hidden = point.status is Status.SUSPECT and point.off and self.level == gate.FAIL_ON[0]
         return hidden or point.status is Status.FAILED
 
-    def worse(self, a: Point, b: Point) -> bool:
+    def worse(self, a: TensorState, b: TensorState) -> bool:
         """Whether `b` has the worse verdict or the larger error."""
         return rank(b) > rank(a) or self.grown(a, b)
 
-    def grown(self, a: Point, b: Point) -> bool:
+    def grown(self, a: TensorState, b: TensorState) -> bool:
         """Whether the error is `factor` times larger, and beyond what careful code loses.
 
         Where the judge measured no ratio, a side that is not off has one below `OFF`; else the excess has to tell.
@@ -189,24 +189,24 @@ class Rule:
 
 
 APPEARED = {
-    Status.FAILED: Kind.NEW,
-    Status.KNOWN: Kind.ACCEPTED,
-    Status.BELOW: Kind.TOLERATED,
-    Status.SUSPECT: Kind.TOLERATED,
-    Status.PASSED: Kind.GAINED,
+    Status.FAILED: ChangeKind.NEW,
+    Status.KNOWN: ChangeKind.ACCEPTED,
+    Status.BELOW: ChangeKind.TOLERATED,
+    Status.SUSPECT: ChangeKind.TOLERATED,
+    Status.PASSED: ChangeKind.GAINED,
 }
 """What a tensor is that was not compared in A, by its status in B."""
 
 PASSES_NOW = {
-    Status.FAILED: Kind.FIXED,
-    Status.KNOWN: Kind.FIXED,
-    Status.BELOW: Kind.BETTER,
-    Status.SUSPECT: Kind.BETTER,
+    Status.FAILED: ChangeKind.FIXED,
+    Status.KNOWN: ChangeKind.FIXED,
+    Status.BELOW: ChangeKind.BETTER,
+    Status.SUSPECT: ChangeKind.BETTER,
 }
 """What a tensor is that passes in B, by its status in A."""
 
 
-def differs(point: Point) -> bool:
+def differs(point: TensorState) -> bool:
     """Whether it differed without failing the run: below the level, or hidden by the tolerance, but not accepted."""
     return point.status is Status.BELOW or (point.status is Status.SUSPECT and point.off)
 
@@ -216,7 +216,7 @@ def exceeds(after: float, before: float, factor: float) -> bool:
     return after > before and after >= factor * before
 
 
-def rank(point: Point) -> int:
+def rank(point: TensorState) -> int:
     """How bad a verdict is; all that passes is alike."""
     return SEVERITY[point.verdict] if point.verdict in FAILING else 0
 
@@ -226,13 +226,13 @@ def compare(
 ) -> Diff:
     """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError."""
     results = read_results(run_a), read_results(run_b)
-    stored = str(results[1].run.get("fail_on", ""))
+    stored = results[1].run.fail_on
     level = level or (stored if stored in gate.FAILING else gate.FAIL_ON[0])
     a, b = sides((run_a, run_b), results, maps, level)
     return compared(a, b, Rule(level, factor))
 
 
-def compared(a: Side, b: Side, rule: Rule) -> Diff:
+def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
     """Compare two runs, cell by cell."""
     not_alike = case_notes(a, b)
     changes: list[Change] = []
@@ -240,7 +240,7 @@ def compared(a: Side, b: Side, rule: Rule) -> Diff:
     only_b: Counter[Status] = Counter()
     for key in dict.fromkeys([*a.cells, *b.cells]):
         found = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
-        if key not in a.cells and all(change.kind is Kind.GAINED for change in found):
+        if key not in a.cells and all(change.kind is ChangeKind.GAINED for change in found):
             only_b[b.cells[key].status] += 1
         elif found:
             changes += found
@@ -256,7 +256,7 @@ def compared(a: Side, b: Side, rule: Rule) -> Diff:
         changes=tuple(sorted(changes, key=urgency)),
         ledger=tuple(ledger_changes(a, b)),
         run_notes=tuple(run_notes(a, b)),
-        partings=tuple(parting_notes(a, b)),
+        partings=tuple(note for report in reports_of(a.results) for note in report.diff_notes(a, b)),
         not_alike=not_alike,
         same=same,
         never=never,
@@ -264,19 +264,19 @@ def compared(a: Side, b: Side, rule: Rule) -> Diff:
     )
 
 
-def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
+def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
     """The changes of a cell, one for each kind."""
     before, after = a.points(key), b.points(key)
-    found: dict[Kind, list[TensorChange]] = {}
+    found: dict[ChangeKind, list[TensorChange]] = {}
     for tensor in dict.fromkeys([*before, *after]):
         change = TensorChange(tensor, before.get(tensor) or gap(a, key, "A"), after.get(tensor) or gap(b, key, "B"))
         kind = rule.kind(change.before, change.after)
-        if kind is Kind.NEW:
+        if kind is ChangeKind.NEW:
             kind, change = if_new(key, change, a)
-        elif kind is Kind.FIXED and notes:
+        elif kind is ChangeKind.FIXED and notes:
             gone = replace(change.after, reason="it was given something else, which may not show it")
-            kind, change = Kind.VANISHED, replace(change, after=gone)
-        elif kind is Kind.FIXED:
+            kind, change = ChangeKind.VANISHED, replace(change, after=gone)
+        elif kind is ChangeKind.FIXED:
             kind, change = if_fixed(key, change, b)
         if kind is not None:
             found.setdefault(kind, []).append(change)
@@ -287,27 +287,27 @@ def cell_changes(key: Key, a: Side, b: Side, rule: Rule, notes: tuple[str, ...])
         yield Change(kind, cell.id, cell.op, cell.dtype, key[2], tuple(tensors), (*notes, *limits))
 
 
-def if_new(key: Key, change: TensorChange, a: Side) -> tuple[Kind, TensorChange]:
+def if_new(key: CellKey, change: TensorChange, a: ComparedRun) -> tuple[ChangeKind, TensorChange]:
     """A difference in which nobody is off is not new where the two differed before, since the other side was off."""
     ranks = [a.pairs.get(pair, 0) for pair in between(key, change, change.after)]
     if change.after.off or min(ranks, default=0) < rank(change.after):
-        return Kind.NEW, change
-    return Kind.BETTER, because(change, "it differed in A too, as the other side was off")
+        return ChangeKind.NEW, change
+    return ChangeKind.BETTER, because(change, "it differed in A too, as the other side was off")
 
 
-def if_fixed(key: Key, change: TensorChange, b: Side) -> tuple[Kind, TensorChange]:
+def if_fixed(key: CellKey, change: TensorChange, b: ComparedRun) -> tuple[ChangeKind, TensorChange]:
     """A difference in which nobody was off is not fixed where the two are not compared any more, or still differ."""
     pairs = between(key, change, change.before)
     lost = [", ".join(sorted(pair[3] - {key[2]})) for pair in pairs if pair not in b.pairs]
     if lost:
-        gone = Point(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {lost[0]}")
-        return Kind.VANISHED, replace(change, after=gone)
+        gone = TensorState(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {lost[0]}")
+        return ChangeKind.VANISHED, replace(change, after=gone)
     if any(b.pairs[pair] for pair in pairs):
-        return Kind.BETTER, because(change, "it differs still, as the other side is off")
-    return Kind.FIXED, change
+        return ChangeKind.BETTER, because(change, "it differs still, as the other side is off")
+    return ChangeKind.FIXED, change
 
 
-def between(key: Key, change: TensorChange, point: Point) -> list[Pair]:
+def between(key: CellKey, change: TensorChange, point: TensorState) -> list[Pair]:
     """The comparisons of a tensor in which nobody is off."""
     return [(key[0], key[1], change.tensor, names) for names in point.unowned]
 
@@ -317,7 +317,7 @@ def because(change: TensorChange, reason: str) -> TensorChange:
     return replace(change, after=replace(change.after, reason=reason))
 
 
-def gap(side: Side, key: Key, name: str) -> Point:
+def gap(side: ComparedRun, key: CellKey, name: str) -> TensorState:
     """A tensor that a run does not have, with the reason; `name` is how the run is called."""
     case, dtype, backend = key
     row = side.cases.get(case)
@@ -332,7 +332,7 @@ def gap(side: Side, key: Key, name: str) -> Point:
         reason = f"{name} has no such tensor"
     else:
         return side.absent(cell, Status.NOT_RUN)
-    return Point(Status.NOT_RUN, "not-compared", reason=reason)
+    return TensorState(Status.NOT_RUN, "not-compared", reason=reason)
 
 
 def size(change: TensorChange) -> tuple[float, ...]:
@@ -340,14 +340,14 @@ def size(change: TensorChange) -> tuple[float, ...]:
     return (*measure(change.after), *measure(change.before))
 
 
-def measure(point: Point) -> tuple[float, ...]:
+def measure(point: TensorState) -> tuple[float, ...]:
     """Verdict, error ratio and excess."""
     return rank(point), point.ratio or 0.0, point.excess
 
 
 def urgency(change: Change) -> tuple[float, ...]:
     """Orders changes: by kind, then the worst first."""
-    return list(Kind).index(change.kind), *(-part for part in size(change.tensors[0]))
+    return list(ChangeKind).index(change.kind), *(-part for part in size(change.tensors[0]))
 
 
 def total_cells(changes: Iterable[Change]) -> int:

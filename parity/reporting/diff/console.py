@@ -9,12 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.text import (
     COLUMNS,
     GROUPED,
     LEGEND,
     MEANINGS,
+    change_table,
     columns,
     count_text,
     differences,
@@ -22,7 +23,7 @@ from parity.reporting.diff.text import (
     headline,
     runs_text,
 )
-from parity.reporting.text.answer import plural
+from parity.reporting.text.words import plural
 
 MAX_ROWS = 16
 TABLE_WIDTH = 110
@@ -34,7 +35,13 @@ NOTE = COLUMNS.index("note")
 MAX_NOTE = 40
 """A longer note would make a column of many short lines."""
 STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
-ROW_STYLES = {Kind.NEW: "red", Kind.WORSE: "red", Kind.VANISHED: "yellow", Kind.FIXED: "green", Kind.BETTER: "green"}
+ROW_STYLES = {
+    ChangeKind.NEW: "red",
+    ChangeKind.WORSE: "red",
+    ChangeKind.VANISHED: "yellow",
+    ChangeKind.FIXED: "green",
+    ChangeKind.BETTER: "green",
+}
 
 
 def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
@@ -49,14 +56,14 @@ def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
     for line in told[:limit]:
         console.print(Text(printable(line), style="yellow"), soft_wrap=True)
     more(len(told), limit, console)
-    for kind in Kind:
+    for kind in ChangeKind:
         if diff.of(kind):
             section(kind, diff.of(kind), console, limit)
-    if any(diff.of(kind) for kind in Kind if kind not in GROUPED):
+    if any(diff.of(kind) for kind in ChangeKind if kind not in GROUPED):
         console.print(Text(f"\n{LEGEND}", style="dim"), soft_wrap=True)
 
 
-def section(kind: Kind, changes: Sequence[Change], console: Console, limit: int | None) -> None:
+def section(kind: ChangeKind, changes: Sequence[Change], console: Console, limit: int | None) -> None:
     """All changes of one kind."""
     console.print()
     title = (count_text(kind, len(changes)), ROW_STYLES.get(kind, "bold"))
@@ -91,11 +98,10 @@ def more(n: int, limit: int | None, console: Console) -> None:
 
 def table(changes: Sequence[Change]) -> Table:
     """One row for each change; columns that say nothing are left out."""
-    rows = [columns(change) for change in changes]
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for i in used:
-        made.add_column(COLUMNS[i], overflow="fold", min_width=MIN_WIDTHS.get(COLUMNS[i]))
+    heads, rows = change_table(changes)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in heads:
+        shown.add_column(name, overflow="fold", min_width=MIN_WIDTHS.get(name))
     for row in rows:
-        made.add_row(*(Text(printable(row[i])) for i in used))
-    return made
+        shown.add_row(*(Text(printable(text)) for text in row))
+    return shown

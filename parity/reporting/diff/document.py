@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parity.reporting.diff.compare import Change, Diff, Kind, TensorChange
-from parity.reporting.diff.sides import Point, Side
+from parity.reporting.diff.compare import Change, ChangeKind, Diff, TensorChange
+from parity.reporting.diff.sides import ComparedRun, TensorState
 from parity.reporting.results.results import spelled
 
 FORMAT = 1
@@ -26,7 +26,7 @@ def document(diff: Diff) -> dict[str, Any]:
         "differences": list(diff.run_notes),
         "cases_not_alike": {case: list(notes) for case, notes in diff.not_alike.items()},
         "ledger": [vars(change) | {"fails": change.fails} for change in diff.ledger],
-        **{kind.value: [change_row(change) for change in diff.of(kind)] for kind in Kind},
+        **{kind.value: [change_row(change) for change in diff.of(kind)] for kind in ChangeKind},
     }
 
 
@@ -35,16 +35,14 @@ def as_json(diff: Diff) -> str:
     return json.dumps(spelled(document(diff)), indent=1, allow_nan=False)
 
 
-def side_row(side: Side) -> dict[str, Any]:
+def side_row(side: ComparedRun) -> dict[str, Any]:
     """A run, and which backends of it are compared under which names."""
     run = side.results.run
     return {
         "run_dir": str(side.run_dir),
-        **{key: run.get(key) for key in ("id", "started", "parity", "seed")},
+        **{key: getattr(run, key) for key in ("id", "started", "parity", "seed")},
         "interrupted": side.interrupted,
-        "backends": [
-            {"name": row["name"], "as": name, "version": row["version"]} for name, row in side.backends.items()
-        ],
+        "backends": [{"name": row.name, "as": name, "version": row.version} for name, row in side.backends.items()],
     }
 
 
@@ -66,7 +64,7 @@ def tensor_row(item: TensorChange) -> dict[str, Any]:
     return {"tensor": item.tensor, "before": point_row(item.before), "after": point_row(item.after)}
 
 
-def point_row(point: Point) -> dict[str, Any]:
+def point_row(point: TensorState) -> dict[str, Any]:
     """A tensor in one run."""
     return {
         "status": point.status.value,

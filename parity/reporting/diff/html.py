@@ -7,21 +7,22 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from parity.config.nodes import printable
-from parity.reporting.diff.compare import Change, Diff, Kind
+from markupsafe import Markup
+
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.text import (
     ARROW,
-    COLUMNS,
     GROUPED,
     LEGEND,
     MEANINGS,
-    columns,
+    change_table,
     count_text,
     differences,
     groups,
     headline,
     runs_text,
 )
+from parity.reporting.html.templates import rendered, source
 from parity.reporting.text.cell_text import commands
 
 MAX_ROWS = 2000
@@ -30,49 +31,42 @@ MAX_ROWS = 2000
 
 def html(diff: Diff) -> str:
     """The page."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("parity.reporting.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = environment.get_template("diff.css").render()
+    style = source("diff.css")
     word, said = headline(diff)
     cases = cases_named(diff)
     links = {name: f"case-{i}" for i, name in enumerate(cases)}
-    return environment.get_template("diff.html.j2").render(
-        style=style,
+    page = rendered(
+        "diff",
+        style=Markup(style),  # noqa: S704 - a file of this package
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         word=word,
         said=said,
-        runs=shown(runs_text(diff)),
-        differences=[shown(line) for line in differences(diff)],
-        sections=[section(kind, diff.of(kind), links) for kind in Kind if diff.of(kind)],
-        cases=zip(links.values(), map(shown, cases), case_commands(diff, cases), strict=True),
+        runs=arrowed(runs_text(diff)),
+        differences=map(arrowed, differences(diff)),
+        sections=[section(kind, diff.of(kind), links) for kind in ChangeKind if diff.of(kind)],
+        cases=zip(links.values(), cases, case_commands(diff, cases), strict=True),
         legend=LEGEND,
     )
+    return str(page)
 
 
-def section(kind: Kind, changes: Sequence[Change], links: Mapping[str, str]) -> dict[str, Any]:
+def section(kind: ChangeKind, changes: Sequence[Change], links: Mapping[str, str]) -> dict[str, Any]:
     """All changes of one kind, as the template shows them; `links` are the anchors of the cases' commands."""
-    head: Sequence[str] = COLUMNS
-    rows: list[Sequence[str]] = [[shown(text) for text in columns(change)] for change in changes]
-    anchors = [links.get(change.case, "") for change in changes]
+    head, rows = change_table(changes)
+    cases = [change.case for change in changes]
     if kind in GROUPED:
-        head = ("cells", "failed in A", "reason")
-        rows = [[str(group.n_cells), str(group.n_findings), shown(group.text)] for group in groups(changes)]
-        anchors = [links.get(group.changes[0].case, "") for group in groups(changes)]
-    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+        grouped = groups(changes)
+        head = ["cells", "failed in A", "reason"]
+        rows = [[str(group.n_cells), str(group.n_findings), group.text] for group in grouped]
+        cases = [group.changes[0].case for group in grouped]
+    shown = zip(rows[:MAX_ROWS], cases, strict=False)
     return {
         "kind": kind.value,
         "title": count_text(kind, len(changes)),
         "meaning": MEANINGS[kind],
-        "open": kind in (Kind.NEW, Kind.WORSE, Kind.VANISHED),
-        "head": [head[i] for i in used],
-        "rows": [([row[i] for i in used], anchor) for row, anchor in zip(rows[:MAX_ROWS], anchors, strict=False)],
+        "open": kind in (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED),
+        "head": head,
+        "rows": [(list(map(arrowed, row)), links.get(case, "")) for row, case in shown],
         "hidden": max(len(rows) - MAX_ROWS, 0),
     }
 
@@ -94,6 +88,6 @@ def case_commands(diff: Diff, names: Sequence[str]) -> Iterator[list[str]]:
         yield [explain, *repro] if name in found[side.run_dir] else [explain]
 
 
-def shown(text: str) -> str:
+def arrowed(text: str) -> str:
     """Text for the page, which has arrows of its own."""
-    return printable(text).replace(f" {ARROW} ", " → ")
+    return text.replace(f" {ARROW} ", " → ")

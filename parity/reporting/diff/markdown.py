@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from parity.reporting.diff.compare import Change, Diff, Kind
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.sides import shortened
 from parity.reporting.diff.text import (
     ARROW,
-    COLUMNS,
     GROUPED,
     LEGEND,
     MEANINGS,
-    columns,
+    change_table,
     count_text,
     differences,
     groups,
@@ -26,7 +25,7 @@ MAX_BYTES = 56_000
 """A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
 MAX_CELL = 160
 MAX_LINES = 20
-OPEN = (Kind.NEW, Kind.WORSE, Kind.VANISHED)
+OPEN = (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED)
 """The kinds that are not folded."""
 OURS = ("verdict", "× tol", "error ratio")
 """The columns whose words are ours; what comes from a run is shown as code."""
@@ -42,16 +41,16 @@ def markdown(diff: Diff) -> str:
     listed = [f"- {sentence(line)}" for line in told[:MAX_LINES]]
     parts += ["\n".join([*listed, *left_out(len(told) - len(listed))])] if told else []
     room = MAX_BYTES - size(parts)
-    for kind in Kind:
+    for kind in ChangeKind:
         if diff.of(kind):
             text = section(kind, diff.of(kind), room)
             parts.append(text)
             room -= size([text])
-    parts += [f"<sub>{LEGEND}</sub>"] if any(diff.of(kind) for kind in Kind if kind not in GROUPED) else []
+    parts += [f"<sub>{LEGEND}</sub>"] if any(diff.of(kind) for kind in ChangeKind if kind not in GROUPED) else []
     return "\n\n".join(parts) + "\n"
 
 
-def section(kind: Kind, changes: Sequence[Change], room: int) -> str:
+def section(kind: ChangeKind, changes: Sequence[Change], room: int) -> str:
     """All changes of one kind that fit into `room` bytes, and how many do not."""
     title = f"{count_text(kind, len(changes))}</b>: {MEANINGS[kind]}"
     head, rows = body(kind, changes)
@@ -63,14 +62,13 @@ def section(kind: Kind, changes: Sequence[Change], room: int) -> str:
     return f"<details><summary><b>{title}</summary>\n\n{inner}\n\n</details>"
 
 
-def body(kind: Kind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+def body(kind: ChangeKind, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
     """The head of a table and its rows; a list has no head."""
     if kind in GROUPED:
         return [], [f"- {sentence(group.text)}" for group in groups(changes)]
-    rows = [columns(change) for change in changes]
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    head = [row_text(COLUMNS[i] for i in used), row_text("---" for _ in used)]
-    return head, [row_text(cell(COLUMNS[i], row[i]) for i in used) for row in rows]
+    heads, rows = change_table(changes)
+    head = [row_text(heads), row_text("---" for _ in heads)]
+    return head, [row_text(map(cell, heads, row)) for row in rows]
 
 
 def cell(column: str, text: str) -> str:

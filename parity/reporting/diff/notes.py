@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.reporting.diff.sides import Point, Side, shortened
-from parity.reporting.results.known_rows import FAILING_STATES
-from parity.reporting.results.results import Row
+from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
+from parity.reporting.results.rows import FAILING_STATES, CaseRow, KnownRow
 from parity.reporting.text.evidence import plain
-from parity.reporting.text.reasons import listed, number
+from parity.reporting.text.words import listed, number
 
 MAX_ENTRY = 300
-LEDGER_KEY = ("case", "backend", "dtype", "tensor", "diagnosis", "reason")
 BACKEND_FIELDS = ("framework", "numpy", "python", "mode", "device", "flags")
 RUN_FIELDS = (("parity", "parity"), ("seed", "seed"), ("baseline", "baseline"), ("fail_on", "--fail-on"))
 HOST_FIELDS = (("cpu", "CPU"), ("os", "OS"), ("threads", "threads"), ("cores", "cores"))
@@ -40,25 +38,24 @@ class LedgerChange:
         return self.after in FAILING_STATES and self.before not in FAILING_STATES
 
 
-def run_notes(a: Side, b: Side) -> Iterator[str]:
+def run_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     """A line for everything about the runs themselves that is not the same."""
     for name, run in (("A", a), ("B", b)):
         if run.interrupted:
             yield f"{name} was interrupted; what it had not finished was not compared"
     yield from backend_notes(a, b)
     for key, label in RUN_FIELDS:
-        yield from changed(label, a.results.run.get(key), b.results.run.get(key))
-    hosts = [host if isinstance(host := run.results.run.get("host"), dict) else {} for run in (a, b)]
+        yield from changed(label, getattr(a.results.run, key), getattr(b.results.run, key))
     for key, label in HOST_FIELDS:
-        yield from changed(label, hosts[0].get(key), hosts[1].get(key))
-    configs = [config_hashes(run.results.run.get("configs")) for run in (a, b)]
+        yield from changed(label, a.results.run.host.get(key), b.results.run.host.get(key))
+    configs = [{config.path: config.sha256 for config in run.results.run.configs} for run in (a, b)]
     for path in dict.fromkeys([*configs[0], *configs[1]]):
         if configs[0].get(path) != configs[1].get(path):
             where = "changed" if path in configs[0] and path in configs[1] else "in one run only"
             yield f"config {path} {where}"
 
 
-def backend_notes(a: Side, b: Side) -> Iterator[str]:
+def backend_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     """`torch 2.13.0 -> 2.14.0`, and who takes part in one run only."""
     before, after = a.backends, b.backends
     for name in dict.fromkeys([*before, *after]):
@@ -66,19 +63,19 @@ def backend_notes(a: Side, b: Side) -> Iterator[str]:
             yield f"{name} is in {'A' if name in before else 'B'} only"
             continue
         old, new = before[name], after[name]
-        if old["name"] != new["name"]:
-            yield f"{old['name']} in A ({old['version']}) is compared with {name} in B ({new['version']})"
+        if old.name != new.name:
+            yield f"{old.name} in A ({old.version}) is compared with {name} in B ({new.version})"
         else:
-            yield from changed(name, old["version"] or "(version unknown)", new["version"] or "(version unknown)")
+            yield from changed(name, old.version or "(version unknown)", new.version or "(version unknown)")
         for field in BACKEND_FIELDS:
-            yield from changed(f"{name} {field}", old.get(field), new.get(field))
-        if files_differ(a, old.get("ops"), b, new.get("ops")):
+            yield from changed(f"{name} {field}", getattr(old, field), getattr(new, field))
+        if files_differ(a, old.ops, b, new.ops):
             yield f"{name}: its ops file changed"
     if a.run_dir.resolve() == b.run_dir.resolve():
         return
     for row in a.results.backends:
-        if row["name"] not in a.names:
-            yield f"{row['name']} of A is not compared: --map gives its name to another backend"
+        if row.name not in a.names:
+            yield f"{row.name} of A is not compared: --map gives its name to another backend"
 
 
 def changed(label: str, before: Any, after: Any) -> Iterator[str]:
@@ -92,39 +89,33 @@ def said(value: Any) -> str:
     return "none" if value is None or value == "" else shortened(plain(value))
 
 
-def config_hashes(configs: Any) -> dict[str, Any]:
-    """The checksums of a run's configs, by their paths."""
-    rows = configs if isinstance(configs, list) else []
-    return {str(row.get("path")): row.get("sha256") for row in rows if isinstance(row, dict)}
-
-
-def case_notes(a: Side, b: Side) -> dict[str, tuple[str, ...]]:
+def case_notes(a: ComparedRun, b: ComparedRun) -> dict[str, tuple[str, ...]]:
     """For each case of both runs that was not given the same: what differs."""
     before, after = a.cases, b.cases
     found = {case: tuple(given_notes(before[case], after[case], a, b)) for case in before if case in after}
     return {case: notes for case, notes in found.items() if notes}
 
 
-def given_notes(old: Row, new: Row, a: Side, b: Side) -> Iterator[str]:
+def given_notes(old: CaseRow, new: CaseRow, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     """What a case was given: op, params, and every input's shape, draw and numbers."""
-    yield from changed("op", old["op"], new["op"])
-    for name in dict.fromkeys([*old["params"], *new["params"]]):
-        yield from changed(f"param {name}", old["params"].get(name), new["params"].get(name))
-    seeds = [run.results.run.get("seed") for run in (a, b)]
-    for name in dict.fromkeys([*old["inputs"], *new["inputs"]]):
-        item, other = old["inputs"].get(name), new["inputs"].get(name)
+    yield from changed("op", old.op, new.op)
+    for name in dict.fromkeys([*old.params, *new.params]):
+        yield from changed(f"param {name}", old.params.get(name), new.params.get(name))
+    seeds = [run.results.run.seed for run in (a, b)]
+    for name in dict.fromkeys([*old.inputs, *new.inputs]):
+        item, other = old.inputs.get(name), new.inputs.get(name)
         if item is None or other is None:
             yield f"input {name} is given in {'A' if other is None else 'B'} only"
             continue
-        yield from changed(f"input {name}: shape", item["shape"], other["shape"])
-        yield from changed(f"input {name}:", item["draw"], other["draw"])
-        if (item["shape"], item["draw"]) == (other["shape"], other["draw"]):
-            drawn_again = seeds[0] != seeds[1] and not item["draw"].startswith(CONSTANT)
-            if drawn_again or (item["draw"].startswith(LITERAL) and files_differ(a, item["file"], b, other["file"])):
+        yield from changed(f"input {name}: shape", item.shape, other.shape)
+        yield from changed(f"input {name}:", item.draw, other.draw)
+        if (item.shape, item.draw) == (other.shape, other.draw):
+            drawn_again = seeds[0] != seeds[1] and not item.draw.startswith(CONSTANT)
+            if drawn_again or (item.draw.startswith(LITERAL) and files_differ(a, item.file, b, other.file)):
                 yield f"input {name} has other values"
 
 
-def files_differ(a: Side, name: Any, b: Side, other: Any) -> bool:
+def files_differ(a: ComparedRun, name: Any, b: ComparedRun, other: Any) -> bool:
     """Whether a file of A and one of B hold other bytes; False where one was not kept or lies outside its run."""
     try:
         old, new = inside(a.run_dir, name), inside(b.run_dir, other)
@@ -140,7 +131,7 @@ def inside(run_dir: Path, name: Any) -> Path | None:
     return path if path.is_relative_to(run_dir.resolve()) and path.is_file() else None
 
 
-def tolerance_note(a: Point, b: Point) -> str:
+def tolerance_note(a: TensorState, b: TensorState) -> str:
     """`tolerance rtol 1e-06 atol 1e-05 -> rtol 0.001 atol 1e-05`, or nothing."""
     if not a.limits or not b.limits or a.limits == b.limits:
         return ""
@@ -148,26 +139,27 @@ def tolerance_note(a: Point, b: Point) -> str:
     return f"tolerance {old} -> {new}"
 
 
-def ledger_changes(a: Side, b: Side) -> Iterator[LedgerChange]:
+def ledger_changes(a: ComparedRun, b: ComparedRun) -> Iterator[LedgerChange]:
     """The entries that fail now and did not, then those that came, went or changed otherwise."""
     before, after = ledger_rows(a), ledger_rows(b)
     found = []
     for key in dict.fromkeys([*after, *before]):
         old, new = before.get(key), after.get(key)
-        was, now = (None if row is None else str(row["state"]) for row in (old, new))
+        was, now = (None if row is None else row.state for row in (old, new))
         if was != now:
-            found.append(LedgerChange(was, now, shortened((new or old or {})["message"], MAX_ENTRY)))
+            message = next(row.message for row in (new, old) if row is not None)
+            found.append(LedgerChange(was, now, shortened(message, MAX_ENTRY)))
     yield from sorted(found, key=lambda change: not change.fails)
 
 
-def ledger_rows(run: Side) -> dict[tuple[str, ...], Row]:
+def ledger_rows(run: ComparedRun) -> dict[tuple[str, ...], KnownRow]:
     """A run's entries by what they say; equal ones are numbered."""
-    found: dict[tuple[str, ...], Row] = {}
+    found: dict[tuple[str, ...], KnownRow] = {}
     seen: Counter[tuple[str, ...]] = Counter()
     for row in run.results.known:
-        entry = {name: str(row.get(name)) for name in LEDGER_KEY}
-        entry["backend"] = run.names.get(entry["backend"], entry["backend"])
-        key = tuple(entry.values())
+        backend = str(row.backend)
+        entry = (row.case, run.names.get(backend, backend), row.dtype, row.tensor, row.diagnosis, row.reason)
+        key = tuple(map(str, entry))
         seen[key] += 1
         found[*key, str(seen[key])] = row
     return found

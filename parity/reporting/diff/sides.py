@@ -7,17 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from parity import gate
 from parity.config.errors import nearest
 from parity.config.nodes import printable
-from parity.judge.compare.verdict import Verdict
-from parity.reporting.results.cells import NOT_COMPARED, Cell, Status, cells, ratio_of, status_of
-from parity.reporting.results.record import excess
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.reasons import SEVERITY
-
-Key = tuple[str, str, str]
-"""Case, dtype and backend."""
+from parity.reporting.results.cells import CellResult, Status, cells, ratio_of, status_of
+from parity.reporting.results.rows import (
+    NOT_COMPARED,
+    SEVERITY,
+    BackendRow,
+    CaseRow,
+    CellKey,
+    ComparisonRow,
+    Results,
+)
 
 Pair = tuple[str, str, str, frozenset[str]]
 """Case, dtype, tensor and the names of both sides."""
@@ -35,7 +39,7 @@ class DiffError(Exception):
 
 
 @dataclass(frozen=True)
-class Point:
+class TensorState:
     """A tensor of a cell in one run.
 
     `excess` and `ratio` are the largest of its comparisons, `off` whether the backend is a culprit in one of them,
@@ -61,7 +65,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """A run as it is compared: its cells by case, dtype and backend, the latter as the second run calls it.
 
     `pairs` are the comparisons that were made, by case, dtype, tensor and the names on both sides: how bad they are, 0
@@ -71,68 +75,67 @@ class Side:
     run_dir: Path
     results: Results
     names: Mapping[str, str]
-    cells: Mapping[Key, Cell]
+    cells: Mapping[CellKey, CellResult]
     pairs: Mapping[Pair, int]
     level: str
 
     @property
     def interrupted(self) -> bool:
         """Whether the run did not come to its end."""
-        return bool(self.results.summary["exit_code"] == gate.INTERRUPTED)
+        return bool(self.results.summary.exit_code == gate.INTERRUPTED)
 
     @property
-    def cases(self) -> dict[str, Row]:
+    def cases(self) -> dict[str, CaseRow]:
         """The cases by their ids."""
-        return {case["id"]: case for case in self.results.cases}
+        return {case.id: case for case in self.results.cases}
 
     @property
-    def backends(self) -> dict[str, Row]:
+    def backends(self) -> dict[str, BackendRow]:
         """The backends that are compared, by the names that they are compared under."""
-        return {self.names[row["name"]]: row for row in self.results.backends if row["name"] in self.names}
+        return {self.names[row.name]: row for row in self.results.backends if row.name in self.names}
 
-    def points(self, key: Key) -> dict[str, Point]:
+    def points(self, key: CellKey) -> dict[str, TensorState]:
         """The tensors of a cell, by their names; none where nothing is known of the cell."""
         cell = self.cells.get(key)
         if cell is None:
             return {}
-        grouped: dict[str, list[Row]] = {}
+        grouped: dict[str, list[ComparisonRow]] = {}
         for row in cell.rows:
-            grouped.setdefault(row["tensor"], []).append(row)
+            grouped.setdefault(row.tensor, []).append(row)
         return {tensor: self.point(cell, tensor, rows) for tensor, rows in grouped.items()}
 
-    def point(self, cell: Cell, tensor: str, rows: Sequence[Row]) -> Point:
+    def point(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""
-        outcome = {"outcome": cell.outcome} if cell.outcome else None
-        status = status_of(rows, outcome, gate.FAILING[self.level])
-        made = [row for row in rows if row["verdict"] != NOT_COMPARED]
+        status = status_of(rows, cell.ended, gate.FAILING[self.level])
+        made = [row for row in rows if row.compared]
         if status in MISSING or not made:
             # To accept that something is unsupported brings no result.
             return self.absent(cell, status if status in MISSING else Status.UNSUPPORTED)
         ratios = [ratio for row in made if (ratio := ratio_of(row, cell.backend)) is not None]
-        alone = [row for row in made if Verdict(row["verdict"]).fails and not row["culprit"]]
-        return Point(
+        alone = [row for row in made if row.fails and not row.culprit]
+        return TensorState(
             status=status,
-            verdict=made[0]["verdict"],
-            excess=max(excess(row, cell.op) for row in made),
+            verdict=made[0].verdict,
+            excess=max(map(cell.report.excess, made)),
             ratio=max(ratios, default=None),
-            off=any(cell.backend in row["culprit"] for row in made),
-            causes=tuple(dict.fromkeys(d["id"] for d in cell.diagnoses if tensor in d["tensors"])),
-            known=tuple(dict.fromkeys(str(row["known"]) for row in made if row["known"] is not None)),
-            limits=tuple(sorted({(row["rtol"], row["atol"]) for row in made})),
+            off=any(cell.backend in row.culprit for row in made),
+            causes=tuple(dict.fromkeys(d.id for d in cell.diagnoses if tensor in d.tensors)),
+            known=tuple(dict.fromkeys(row.known for row in made if row.known is not None)),
+            limits=tuple(sorted({(row.rtol, row.atol) for row in made})),
             unowned=tuple(dict.fromkeys(self.pair(row) for row in alone)),
         )
 
-    def absent(self, cell: Cell, status: Status) -> Point:
+    def absent(self, cell: CellResult, status: Status) -> TensorState:
         """A tensor of which there is no result, with the reason."""
         if cell.outcome not in ("", "ok"):
             reason = f"{cell.outcome}: {shortened(cell.message)}" if cell.message else cell.outcome
         else:
             reason = "the run was interrupted before it" if self.interrupted else "it was not compared with anything"
-        return Point(status, NOT_COMPARED, reason=reason)
+        return TensorState(status, NOT_COMPARED, reason=reason)
 
-    def pair(self, row: Row) -> frozenset[str]:
+    def pair(self, row: ComparisonRow) -> frozenset[str]:
         """The two sides of a comparison, as the second run calls them."""
-        return frozenset(self.names.get(row[side], row[side]) for side in ("actual", "expected"))
+        return frozenset(self.names.get(name, name) for name in (row.actual, row.expected))
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
@@ -141,22 +144,24 @@ def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) -> Side:
+def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) -> ComparedRun:
     """A run under the names of the second one, judged at the level `level` of `--fail-on`."""
-    levelled = replace(results, run={**results.run, "fail_on": level})
+    levelled = structs.replace(results, run=structs.replace(results.run, fail_on=level))
     found = {(c.id, c.dtype, names[c.backend]): c for c in cells(levelled) if c.backend in names}
-    bare = Side(run_dir, results, names, found, {}, level)
+    bare = ComparedRun(run_dir, results, names, found, {}, level)
     pairs: dict[Pair, int] = {}
     for row in results.comparisons:
-        if row["verdict"] != NOT_COMPARED:
-            fails = row["known"] is None and row["verdict"] in gate.FAILING[level]
-            pairs[row["case"], row["dtype"], row["tensor"], bare.pair(row)] = SEVERITY[row["verdict"]] if fails else 0
+        if row.compared:
+            fails = row.known is None and row.verdict in gate.FAILING[level]
+            pairs[*row.place, bare.pair(row)] = SEVERITY[row.verdict] if fails else 0
     return replace(bare, pairs=pairs)
 
 
-def sides(dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str) -> list[Side]:
+def sides(
+    dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str
+) -> list[ComparedRun]:
     """Both runs; of one and the same directory, only the backends that are mapped. Raises DiffError."""
-    names_a, names_b = ([row["name"] for row in run.backends] for run in results)
+    names_a, names_b = (run.backend_names for run in results)
     renamed = dict(pair for text in maps for pair in [mapping(text, names_a, names_b)])
     if len(renamed) < len(maps) or len(set(renamed.values())) < len(maps):
         raise DiffError("--map names a backend twice; each backend of a run has one counterpart")

@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity import gate
-from parity.reporting.diff.compare import Change, Diff, Kind, total_cells
-from parity.reporting.diff.sides import Point, Side, shortened
+from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
+from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.answer import plural
-from parity.reporting.text.reasons import factor, listed
+from parity.reporting.text.words import factor, few, listed, plural
 
 ARROW = "->"
 UNKNOWN = "–"
 MAX_SHOWN = 2
 """How many names are shown where there may be many."""
 
-NOUNS: Mapping[Kind, tuple[str, str]] = {
-    Kind.NEW: ("new finding", "new findings"),
-    Kind.WORSE: ("worse", "worse"),
-    Kind.VANISHED: ("vanished", "vanished"),
-    Kind.FIXED: ("fixed", "fixed"),
-    Kind.BETTER: ("better", "better"),
-    Kind.CAUSE: ("with another cause", "with another cause"),
-    Kind.ACCEPTED: ("accepted", "accepted"),
-    Kind.TOLERATED: ("tolerated", "tolerated"),
-    Kind.GAINED: ("compared now", "compared now"),
+NOUNS: Mapping[ChangeKind, tuple[str, str]] = {
+    ChangeKind.NEW: ("new finding", "new findings"),
+    ChangeKind.WORSE: ("worse", "worse"),
+    ChangeKind.VANISHED: ("vanished", "vanished"),
+    ChangeKind.FIXED: ("fixed", "fixed"),
+    ChangeKind.BETTER: ("better", "better"),
+    ChangeKind.CAUSE: ("with another cause", "with another cause"),
+    ChangeKind.ACCEPTED: ("accepted", "accepted"),
+    ChangeKind.TOLERATED: ("tolerated", "tolerated"),
+    ChangeKind.GAINED: ("compared now", "compared now"),
 }
 """A kind of change behind its number."""
 
-MEANINGS: Mapping[Kind, str] = {
-    Kind.NEW: "failing in B, but passing, accepted or not compared in A",
-    Kind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
-    Kind.VANISHED: "compared in A, not compared in B",
-    Kind.FIXED: "failing or accepted in A, passing in B",
-    Kind.BETTER: "a milder verdict or a smaller error in B",
-    Kind.CAUSE: "the verdict is the same, the diagnosis is not",
-    Kind.ACCEPTED: "the ledger accepts in B what it did not in A",
-    Kind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
-    Kind.GAINED: "not compared in A, passing in B",
+MEANINGS: Mapping[ChangeKind, str] = {
+    ChangeKind.NEW: "failing in B, but passing, accepted or not compared in A",
+    ChangeKind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
+    ChangeKind.VANISHED: "compared in A, not compared in B",
+    ChangeKind.FIXED: "failing or accepted in A, passing in B",
+    ChangeKind.BETTER: "a milder verdict or a smaller error in B",
+    ChangeKind.CAUSE: "the verdict is the same, the diagnosis is not",
+    ChangeKind.ACCEPTED: "the ledger accepts in B what it did not in A",
+    ChangeKind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
+    ChangeKind.GAINED: "not compared in A, passing in B",
 }
 """A kind of change in words."""
 
 COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ratio", "cause", "note")
 """The columns of the changes that are listed one by one."""
 
-GROUPED = (Kind.VANISHED, Kind.GAINED)
+GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
 """The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
 
 LEGEND = (
@@ -56,7 +55,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Group:
+class ReasonGroup:
     """The changes that have one reason, with the number of cells, and how many of them had failed."""
 
     reason: str
@@ -75,7 +74,7 @@ class Group:
     @property
     def text(self) -> str:
         """`the backend is not in B: 12 cells on oneflow, 4 of them findings (not fixed), for example ...`."""
-        backends = some(dict.fromkeys(change.backend for change in self.changes))
+        backends = few(dict.fromkeys(change.backend for change in self.changes), MAX_SHOWN)
         first = self.changes[0]
         example = f"{first.case} {first.dtype} {tensors_text(first)}"
         lost = f", {self.n_findings} of them had failed and count as not fixed" if self.n_findings else ""
@@ -94,7 +93,9 @@ def headline(diff: Diff) -> tuple[str, str]:
     if not diff.changes:
         return "SAME", f"no difference: {changed_text(diff)}"
     kinds = {change.kind for change in diff.changes}
-    return "BETTER" if kinds <= {Kind.FIXED, Kind.BETTER, Kind.GAINED} else "CHANGED", changed_text(diff)
+    return "BETTER" if kinds <= {ChangeKind.FIXED, ChangeKind.BETTER, ChangeKind.GAINED} else "CHANGED", changed_text(
+        diff
+    )
 
 
 def changed_text(diff: Diff) -> str:
@@ -105,7 +106,7 @@ def changed_text(diff: Diff) -> str:
 
 def count_text(kind: str, n: int) -> str:
     """`1 new finding`, `2 new findings`, `3 vanished`."""
-    return f"{n} {NOUNS[Kind(kind)][n != 1]}"
+    return f"{n} {NOUNS[ChangeKind(kind)][n != 1]}"
 
 
 def same_text(diff: Diff) -> str:
@@ -133,9 +134,9 @@ def runs_text(diff: Diff) -> str:
     return f"A {run_text(diff.a)} {ARROW} B {run_text(diff.b)}"
 
 
-def run_text(side: Side) -> str:
+def run_text(side: ComparedRun) -> str:
     """`reports/a (2026-11-21T06:26:20)`."""
-    started = shortened(str(side.results.run.get("started", "")))[:19]
+    started = shortened(side.results.run.started)[:19]
     return f"{side.run_dir} ({started})" if started else str(side.run_dir)
 
 
@@ -145,7 +146,7 @@ def differences(diff: Diff) -> Iterator[str]:
     yield from diff.run_notes
     if diff.not_alike:
         n = len(diff.not_alike)
-        kinds = some(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), "; ")
+        kinds = few(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), MAX_SHOWN, "; ")
         yield f"{plural(n, 'case')} {'was' if n == 1 else 'were'} not given the same, numbers do not compare: {kinds}"
     for change in diff.ledger:
         yield f"ledger: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
@@ -161,15 +162,22 @@ def columns(change: Change) -> tuple[str, ...]:
         moved(standing(change.before), standing(change.after)),
         moved(size_text(change.before.excess, change.before), size_text(change.after.excess, change.after)),
         moved(size_text(change.before.ratio, change.before), size_text(change.after.ratio, change.after)),
-        moved(causes_text(change.before), causes_text(change.after)),
+        moved(", ".join(change.before.causes), ", ".join(change.after.causes)),
         "; ".join([*reasons_text(change), *comparability(change)]),
     )
+
+
+def change_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of the columns in which any change says something."""
+    rows = [columns(change) for change in changes]
+    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def comparability(change: Change) -> Iterator[str]:
     """What forbids to compare the numbers."""
     if change.notes:
-        yield f"not comparable: {some(change.notes, '; ')}"
+        yield f"not comparable: {few(change.notes, MAX_SHOWN, '; ')}"
 
 
 def moved(before: str, after: str) -> str:
@@ -181,17 +189,10 @@ def moved(before: str, after: str) -> str:
 
 def tensors_text(change: Change) -> str:
     """The tensors, the worst first."""
-    return some(item.tensor for item in change.tensors)
+    return few((item.tensor for item in change.tensors), MAX_SHOWN)
 
 
-def some(names: Iterable[str], separator: str = ", ") -> str:
-    """The first few names, and how many more there are."""
-    every = list(names)
-    hidden = len(every) - MAX_SHOWN
-    return separator.join(every[:MAX_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
-
-
-def standing(point: Point) -> str:
+def standing(point: TensorState) -> str:
     """A verdict with what is special about it."""
     if not point.compared:
         return "none"
@@ -199,14 +200,9 @@ def standing(point: Point) -> str:
     return point.verdict + mark.get(point.status, "")
 
 
-def size_text(value: float | None, point: Point) -> str:
+def size_text(value: float | None, point: TensorState) -> str:
     """A factor for reading."""
     return UNKNOWN if value is None or not point.compared else factor(value)
-
-
-def causes_text(point: Point) -> str:
-    """The causes."""
-    return ", ".join(point.causes)
 
 
 def reasons_text(change: Change) -> Iterator[str]:
@@ -220,11 +216,11 @@ def reasons_text(change: Change) -> Iterator[str]:
         yield from (f"accepted: {listed(new)}",) if new else ()
 
 
-def groups(changes: Sequence[Change]) -> list[Group]:
+def groups(changes: Sequence[Change]) -> list[ReasonGroup]:
     """Changes by their reason, the findings first, then the largest group."""
     found: dict[str, list[Change]] = {}
     for change in changes:
         for reason in dict.fromkeys(item.after.reason or item.before.reason for item in change.tensors):
             found.setdefault(reason, []).append(change)
-    made = [Group(reason, tuple(some_changes)) for reason, some_changes in found.items()]
+    made = [ReasonGroup(reason, tuple(some_changes)) for reason, some_changes in found.items()]
     return sorted(made, key=lambda group: (-group.n_findings, -group.n_cells))

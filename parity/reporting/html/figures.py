@@ -11,7 +11,7 @@ from parity.config.nodes import printable
 from parity.judge.bound.envelope import OFF
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.reasons import factor
+from parity.reporting.text.words import cut, factor
 
 NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
 MAX_NAME = 11
@@ -61,7 +61,7 @@ def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, o
     parts = [*marks(axis, bottom)] if measured else []
     for i, (name, (counted, ratio)) in enumerate(rows.items()):
         base = BAND * (i + 1) - 4
-        shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+        shown = cut(name, MAX_NAME)
         parts.append(words(NAME_WIDTH - 8, base - 11, shown, "end own" if name == own else "end"))
         parts.append(words(NAME_WIDTH - 8, base, extra_text(counted, ratio), "end dim"))
         parts.append(bars(counted, axis, base, "bars own" if name == own else "bars"))

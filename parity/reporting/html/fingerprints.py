@@ -3,31 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 from markupsafe import Markup
+from msgspec import Meta, Struct
 
 from parity.reporting.plots.drift import Line, drawing
-from parity.reporting.results.results import Row, read_json
+from parity.reporting.results.results import problem, read_json
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
 MAX_BYTES = 16 << 20
-MAX_LINES, MAX_POINTS, MAX_CLAIMS = 24, 400, 1000
+MAX_LINES, MAX_POINTS = 24, 400
 DRAWABLE = 1e100
 """What is larger, or smaller than its inverse, has no place in a plot."""
 
-AXES = ("conditioning or size", "error")
-"""What is said where a document does not name its axes."""
-
+Points = list[tuple[float, float]]
 NOTHING = Markup()
 
 
+class ClaimRow(Struct, frozen=True):
+    """An answer about one backend in one dtype."""
+
+    aspect: str = "?"
+    answer: str = "?"
+    reason: str | None = None
+    decided: bool = False
+
+
+class KernelRow(Struct, frozen=True):
+    """The answers about one backend in one dtype, and its line in the plot."""
+
+    backend: str
+    dtype: str = "?"
+    claims: Annotated[list[ClaimRow], Meta(max_length=1000)] = []
+    drift: Points = []
+
+
+class TheoryRow(Struct, frozen=True):
+    """A line of the theory."""
+
+    name: str
+    dtype: str
+    points: Points = []
+
+
+class PlotRow(Struct, frozen=True):
+    """What the plot has besides the lines of the backends."""
+
+    axes: tuple[str, str] = ("conditioning or size", "error")
+    theory: list[TheoryRow] = []
+
+
+class FingerprintFile(Struct, frozen=True):
+    """What fingerprint.json holds, as far as it is shown."""
+
+    op: str = "?"
+    fingerprints: list[KernelRow] = []
+    plot: PlotRow = PlotRow()
+
+
 @dataclass(frozen=True)
-class Claim:
+class SharedAnswer:
     """An answer that one or several backends share, with the dtypes of each."""
 
     answer: str
@@ -37,94 +78,66 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Fingerprint:
+class FingerprintSection:
     """A section of the report; `problem` says why there is nothing to show."""
 
     folder: str
     op: str = ""
     plot: Markup = NOTHING
     has_theory: bool = False
-    claims: tuple[tuple[str, tuple[Claim, ...]], ...] = ()
+    claims: tuple[tuple[str, tuple[SharedAnswer, ...]], ...] = ()
     problem: str = ""
 
 
-class FingerprintError(Exception):
-    """A file that is no fingerprint; the message says why."""
-
-
-def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[Fingerprint]:
+def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[FingerprintSection]:
     """Those that were named, and those inside the run directory."""
     inside = sorted(path.parent for path in run_dir.glob(f"fingerprint*/{FILE_NAME}"))
     return [fingerprint(folder, f"drift-{i}") for i, folder in enumerate(dict.fromkeys((*given, *inside)))]
 
 
-def fingerprint(folder: Path, name: str) -> Fingerprint:
+def fingerprint(folder: Path, name: str) -> FingerprintSection:
     """A stored fingerprint, or why it cannot be shown; `name` tells its plot from others."""
-    try:
-        document = read(folder / FILE_NAME)
-    except FingerprintError as error:
-        return Fingerprint(str(folder), problem=str(error))
-    rows = [row for row in objects(document.get("fingerprints")) if isinstance(row.get("backend"), str)]
-    lines = [line for row in rows if (line := line_of(row["backend"], row.get("dtype"), row.get("drift")))]
-    plot = document.get("plot")
-    plot = plot if isinstance(plot, Mapping) else {}
-    found = (line_of(row.get("name"), row.get("dtype"), row.get("points")) for row in objects(plot.get("theory")))
-    theory = [line for line in found if line][:MAX_LINES]
-    op = str(document.get("op", "?"))
-    drawn = drawing(f"Drift of {op}", axes(plot.get("axes")), lines[:MAX_LINES], theory, name)
-    return Fingerprint(folder.name, op, Markup(drawn), bool(theory), tuple(claims(rows)))  # noqa: S704 - drift_plot escapes
-
-
-def read(path: Path) -> Row:
-    """The document; raises FingerprintError."""
+    path = folder / FILE_NAME
     try:
         document = read_json(path, MAX_BYTES)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            return FingerprintSection(str(folder), problem=f"{path}: not a fingerprint of format {FORMAT}")
+        found = msgspec.convert(document, FingerprintFile, strict=False)
     except OSError as error:
-        raise FingerprintError(f"{path}: {error.strerror or error}") from error
+        return FingerprintSection(str(folder), problem=f"{path}: {error.strerror or error}")
+    except msgspec.ValidationError as error:
+        return FingerprintSection(str(folder), problem=f"{path}: {problem(error)}")
     except (ValueError, RecursionError) as error:
-        raise FingerprintError(f"{path}: not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FingerprintError(f"{path}: not a fingerprint of format {FORMAT}")
-    return document
+        return FingerprintSection(str(folder), problem=f"{path}: not JSON: {error}")
+    lines = list(drawable(Line(row.backend, row.dtype, tuple(row.drift)) for row in found.fingerprints))
+    theory = list(drawable(Line(row.name, row.dtype, tuple(row.points)) for row in found.plot.theory))
+    drawn = drawing(f"Drift of {found.op}", found.plot.axes, lines, theory, name)
+    claims = tuple(shared_answers(found.fingerprints))
+    return FingerprintSection(folder.name, found.op, Markup(drawn), bool(theory), claims)  # noqa: S704 - it escapes
 
 
-def objects(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a list; nothing for anything else."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+def drawable(lines: Iterable[Line]) -> Iterator[Line]:
+    """The first lines with points that have a place in the plot, and these points."""
+    kept = (Line(line.name, line.dtype, tuple(point for point in line.points if has_place(*point))) for line in lines)
+    usable = [line for line in kept if line.points]
+    yield from (Line(line.name, line.dtype, line.points[:MAX_POINTS]) for line in usable[:MAX_LINES])
 
 
-def axes(value: Any) -> tuple[str, str]:
-    """The names of both axes."""
-    return (str(value[0]), str(value[1])) if isinstance(value, list) and len(value) == 2 else AXES
+def has_place(x: float, y: float) -> bool:
+    """Whether a point is of a usable size."""
+    return 1 / DRAWABLE < x < DRAWABLE and (y == 0 or (not math.isnan(y) and 1 / DRAWABLE < y < DRAWABLE))
 
 
-def line_of(name: Any, dtype: Any, points: Any) -> Line | None:
-    """A line of the plot, with the points that have a place in it; None where there is none."""
-    pairs = points if isinstance(points, list) else []
-    usable = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2 and all(map(drawable, pair))]
-    drawn = tuple((float(x), float(y)) for x, y in usable[:MAX_POINTS] if x > 0)
-    return Line(str(name), str(dtype), drawn) if drawn else None
-
-
-def drawable(value: Any) -> bool:
-    """Whether a coordinate is a number of a usable size."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return value == 0 or (not math.isnan(value) and 1 / DRAWABLE < value < DRAWABLE)
-
-
-def claims(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[Claim, ...]]]:
+def shared_answers(rows: Sequence[KernelRow]) -> Iterator[tuple[str, tuple[SharedAnswer, ...]]]:
     """The answers to each question; backends that give the same one for the same reason stand together."""
-    said: dict[str, dict[tuple[str, str, bool], dict[str, list[str]]]] = {}
+    aspects: dict[str, dict[tuple[str, str, bool], dict[str, list[str]]]] = {}
     for row in rows:
-        for claim in objects(row.get("claims"))[:MAX_CLAIMS]:
-            key = (str(claim.get("answer", "?")), str(claim.get("reason") or ""), bool(claim.get("decided")))
-            who = said.setdefault(str(claim.get("aspect", "?")), {}).setdefault(key, {})
-            who.setdefault(row["backend"], []).append(str(row.get("dtype", "?")))
-    for aspect, answers in said.items():
-        yield aspect, tuple(Claim(a, why, tuple(names(who)), ok) for (a, why, ok), who in answers.items())
-
-
-def names(who: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """`torch float32, float64` for each backend."""
-    yield from (f"{backend} {', '.join(dtypes)}" for backend, dtypes in who.items())
+        for claim in row.claims:
+            key = (claim.answer, claim.reason or "", claim.decided)
+            backends = aspects.setdefault(claim.aspect, {}).setdefault(key, {})
+            backends.setdefault(row.backend, []).append(row.dtype)
+    for aspect, answers in aspects.items():
+        named = {
+            key: tuple(f"{name} {', '.join(dtypes)}" for name, dtypes in who.items()) for key, who in answers.items()
+        }
+        yield aspect, tuple(SharedAnswer(text, why, who, decided) for (text, why, decided), who in named.items())

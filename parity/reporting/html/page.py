@@ -14,17 +14,15 @@ from markupsafe import Markup
 from parity.reporting.console.run import lineup
 from parity.reporting.html import summary
 from parity.reporting.html.figures import status_bar
-from parity.reporting.html.findings import Teller, case_anchors, glossary
+from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.space import Detail, Space
 from parity.reporting.html.table import filters, statuses, table_row
 from parity.reporting.html.templates import n_bytes, rendered, source
-from parity.reporting.results.cells import Cell, Status, cells, counts
-from parity.reporting.results.known_rows import ledger_lines
-from parity.reporting.results.results import Results
-from parity.reporting.text.answer import suspects
-from parity.training.report.html import trainings
-from parity.training.report.view import training_links
+from parity.reporting.kinds import anchors_of, reports_of
+from parity.reporting.results.cells import CellResult, Status, cells, counts
+from parity.reporting.results.rows import Results
+from parity.reporting.text.answer import known_lines, suspects
 
 MINUTES = len("2026-01-31T10:00")
 FINDINGS_HERE = "<!-- findings -->"
@@ -42,19 +40,21 @@ def html_report(results: Results, run_dir: Path, *, fingerprints: Sequence[Path]
     """The whole report; `run_dir` is where the tensors are, `fingerprints` are directories of `parity fingerprint`."""
     found = cells(results)
     page = rendered("report", **context(results, run_dir, found, fingerprints))
-    told = findings(found, Teller(results, run_dir), BUDGET - n_bytes(page))
-    return str(page.replace(FINDINGS_HERE, told, 1))
+    part = findings(found, FindingRenderer(results, run_dir), BUDGET - n_bytes(page))
+    return str(page.replace(FINDINGS_HERE, part, 1))
 
 
-def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints: Sequence[Path]) -> dict[str, Any]:
+def context(
+    results: Results, run_dir: Path, found: Sequence[CellResult], fingerprints: Sequence[Path]
+) -> dict[str, Any]:
     """What the page says, but for its findings."""
     numbers = counts(found)
     script = source("report.js")
-    links = training_links(results)
+    links = anchors_of(results)
     return {
-        "parity": results.run.get("parity"),
-        "name": str(results.run.get("id") or run_dir.name),
-        "started": str(results.run.get("started", ""))[:MINUTES].replace("T", " "),
+        "parity": results.run.parity,
+        "name": results.run.id or run_dir.name,
+        "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
         "n_cells": len(found),
         "statuses": statuses(numbers),
@@ -62,20 +62,20 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
         "causes": summary.causes(results),
-        "suspects": list(map(summary.marked_up, [*suspects(results), *ledger_lines(results.known)])),
+        "suspects": list(map(summary.marked_up, [*suspects(results), *known_lines(results.known)])),
         "gate": summary.gate_facts(results),
         "matrix": summary.matrix(found, results),
         "rows": [table_row(cell, links.get((cell.id, cell.dtype), "")) for cell in found],
         "filters": filters(found),
         "n_findings": sum(cell.finding for cell in found),
-        "trainings": trainings(results, found),
+        "trainings": Markup().join(report.html_section(results, found) for report in reports_of(results)),
         "no_results": summary.no_results(found),
         "fingerprints": read_fingerprints(run_dir, fingerprints),
         "ledger": summary.ledger(results),
         "backends": results.backends,
         "environment": summary.environment(results.backends),
         "facts": list(summary.facts_of_run(results.run)),
-        "configs": summary.configs(results.run),
+        "configs": results.run.configs,
         "glossary": glossary(cause for cell in found if cell.finding for cause in cell.causes),
         "style": Markup(source("report.css")),  # noqa: S704 - a file of this package
         "script": Markup(script),  # noqa: S704
@@ -83,10 +83,10 @@ def context(results: Results, run_dir: Path, found: Sequence[Cell], fingerprints
     }
 
 
-def findings(found: Sequence[Cell], teller: Teller, budget: int) -> Markup:
+def findings(found: Sequence[CellResult], renderer: FindingRenderer, budget: int) -> Markup:
     """All findings in about `budget` bytes: in a line each, then more of the most urgent ones while it lasts."""
     shown = [cell for cell in found if cell.finding]
-    space = Space(teller, case_anchors(found), budget)
+    space = Space(renderer, case_anchors(found), budget)
     for cell in shown:
         space.tell(cell, Detail.LINE)
     space.left = max(space.left, LEAST_FOR_MORE)

@@ -19,9 +19,9 @@ from parity.reporting.plots.tensors import (
     histogram,
     mismatch_map,
 )
-from parity.reporting.results.cells import Cell
+from parity.reporting.results.cells import CellResult
 from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
-from parity.reporting.results.results import Results, Row
+from parity.reporting.results.rows import CaseRow, Results
 
 MAX_BACKENDS = 6
 
@@ -45,11 +45,11 @@ class Gallery:
 
     def __init__(self, results: Results, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.backends = [str(row["name"]) for row in results.backends]
+        self.backends = results.backend_names
         self.folders = side_folders(self.backends)
         self._found: dict[tuple[str, str, str, str], Errors | str] = {}
 
-    def picture(self, cell: Cell, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
+    def picture(self, cell: CellResult, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
         """What is shown of a tensor of a cell; `unit` is the error of careful code, None where it is not known."""
         own = self.errors(cell.case, cell.dtype, cell.backend, tensor)
         if isinstance(own, str):
@@ -71,14 +71,14 @@ class Gallery:
             note=notes(own, measured=measured),
         )
 
-    def errors(self, case: Row, dtype: str, backend: str, tensor: str) -> Errors | str:
+    def errors(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
         """|actual − oracle| of a tensor of one backend, or why it cannot be had."""
-        key = (case["id"], dtype, backend, tensor)
+        key = (case.id, dtype, backend, tensor)
         if key not in self._found:
             self._found[key] = self.read(case, dtype, backend, tensor)
         return self._found[key]
 
-    def read(self, case: Row, dtype: str, backend: str, tensor: str) -> Errors | str:
+    def read(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
         """The same, from the files."""
         try:
             sides = (kept_path(case, dtype, side, tensor, self.folders) for side in (backend, ORACLE))

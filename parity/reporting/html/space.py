@@ -8,10 +8,10 @@ from enum import IntEnum
 
 from markupsafe import Markup
 
-from parity.reporting.html.findings import CaseHead, Teller
+from parity.reporting.html.findings import CaseHead, FindingRenderer
 from parity.reporting.html.table import table_row
 from parity.reporting.html.templates import n_bytes, rendered
-from parity.reporting.results.cells import Cell
+from parity.reporting.results.cells import CellResult
 
 
 class Detail(IntEnum):
@@ -29,7 +29,7 @@ N_PICTURES = {Detail.TEXT: 0, Detail.PICTURE: 1, Detail.PICTURES: 3}
 
 
 @dataclass(frozen=True)
-class Told:
+class CaseSection:
     """A case with its findings as HTML, the most urgent first; `head` is None where all are told in a line."""
 
     id: str
@@ -42,15 +42,15 @@ class Told:
 class Space:
     """The findings as they are told, and the bytes that are left; the first finding that was ever told is unfolded."""
 
-    def __init__(self, teller: Teller, anchors: Mapping[str, str], left: int) -> None:
+    def __init__(self, renderer: FindingRenderer, anchors: Mapping[str, str], left: int) -> None:
         self.left = left
         self.details: dict[str, Detail] = {}
-        self._teller = teller
+        self._renderer = renderer
         self._anchors = anchors
         self._parts: dict[str, dict[str, Markup]] = {}
         self._heads: dict[str, CaseHead] = {}
 
-    def tell(self, cell: Cell, detail: Detail) -> bool:
+    def tell(self, cell: CellResult, detail: Detail) -> bool:
         """Tell so much of a cell, unless more of it is told already; False where there is no space for that."""
         if self.details.get(cell.anchor, 0) >= detail:
             return True
@@ -58,7 +58,7 @@ class Space:
         part = self.part(cell, detail)
         needed = n_bytes(part) - n_bytes(parts.get(cell.anchor, ""))
         needs_head = cell.id not in self._heads and (not parts or detail is not Detail.LINE)
-        head = self._teller.head(cell.case, self._anchors[cell.id]) if detail is not Detail.LINE else None
+        head = self._renderer.head(cell.case, self._anchors[cell.id]) if detail is not Detail.LINE else None
         needed += n_bytes(rendered("case", case=self.case(cell.id, head))) if needs_head else 0
         if detail is not Detail.LINE and needed > self.left:
             return False
@@ -68,16 +68,16 @@ class Space:
             self._heads[cell.id] = head
         return True
 
-    def part(self, cell: Cell, detail: Detail) -> Markup:
+    def part(self, cell: CellResult, detail: Detail) -> Markup:
         """A finding as HTML."""
         if detail is Detail.LINE:
             return rendered("brief", row=table_row(cell))
         opened = next(iter(self.details)) == cell.anchor
-        return rendered("finding", f=self._teller.finding(cell, N_PICTURES[detail]), opened=opened)
+        return rendered("finding", f=self._renderer.finding(cell, N_PICTURES[detail]), opened=opened)
 
-    def case(self, name: str, head: CaseHead | None, parts: Sequence[Markup] = ()) -> Told:
+    def case(self, name: str, head: CaseHead | None, parts: Sequence[Markup] = ()) -> CaseSection:
         """A case with its findings."""
-        return Told(name, self._anchors[name], head, self._teller.command("explain", name), parts)
+        return CaseSection(name, self._anchors[name], head, self._renderer.command("explain", name), parts)
 
     def cases(self) -> list[Markup]:
         """All cases as HTML, in the order in which they were first told of."""

@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
+from msgspec.structs import asdict
 from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.gate import FAIL_ON
-from parity.reporting.results.cells import LABELS, NOT_COMPARED, Cell, Status
-from parity.reporting.results.results import Results, Row
+from parity.reporting.results.cells import LABELS, CellResult, Status
+from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
 from parity.reporting.text.answer import answer, causes_found
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
@@ -40,7 +41,7 @@ MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerParts:
     """The verdict line in its parts: the word, the first clause, and what follows it."""
 
     word: str
@@ -49,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Entry:
+class MatrixEntry:
     """An entry of the matrix: its worst verdict, how many cells have each status, and the filter that shows them.
 
     A difference comes before what has no result, so that three cells that are unsupported do not hide the findings.
@@ -77,7 +78,7 @@ class Matrix:
     """Ops by backends and dtypes; an entry is None where nothing was asked."""
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
-    rows: tuple[tuple[str, tuple[Entry | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[MatrixEntry | None, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ class NoResult:
     backend: str
     outcome: str
     lines: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
 
     @property
-    def listed(self) -> tuple[Cell, ...]:
+    def listed(self) -> tuple[CellResult, ...]:
         """The cells that are named."""
         return self.cells[:MAX_LISTED]
 
@@ -112,11 +113,11 @@ class Fact:
     same: str
 
 
-def answer_parts(results: Results) -> Answer:
+def answer_parts(results: Results) -> AnswerParts:
     """The verdict line, taken apart."""
     word, _, said = answer(results).plain.partition("  ")
     first, _, rest = said.partition("; ")
-    return Answer(word, first, rest)
+    return AnswerParts(word, first, rest)
 
 
 def marked_up(line: Text) -> Markup:
@@ -139,20 +140,20 @@ def causes(results: Results) -> list[tuple[Markup, str]]:
     ]
 
 
-def matrix(found: Sequence[Cell], results: Results) -> Matrix:
+def matrix(found: Sequence[CellResult], results: Results) -> Matrix:
     """The cells by op, backend and dtype; `found` has the most urgent first."""
-    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str, str], list[CellResult]] = {}
     for cell in found:
         groups.setdefault((cell.op, cell.backend, cell.dtype), []).append(cell)
     dtypes = sorted({cell.dtype for cell in found})
-    ops = dict.fromkeys(str(case["op"]) for case in results.cases)
-    names = dict.fromkeys(str(row["name"]) for row in results.backends)
+    ops = dict.fromkeys(case.op for case in results.cases)
+    names = results.backend_names
     columns = tuple((name, tuple(d for d in dtypes if any((o, name, d) in groups for o in ops))) for name in names)
     keys = [(name, dtype) for name, its in columns for dtype in its]
     return Matrix(columns, tuple((op, tuple(entry(groups.get((op, *key)), op, *key) for key in keys)) for op in ops))
 
 
-def entry(group: Sequence[Cell] | None, op: str, backend: str, dtype: str) -> Entry | None:
+def entry(group: Sequence[CellResult] | None, op: str, backend: str, dtype: str) -> MatrixEntry | None:
     """What an entry of the matrix says."""
     if not group:
         return None
@@ -160,14 +161,14 @@ def entry(group: Sequence[Cell] | None, op: str, backend: str, dtype: str) -> En
     order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if numbers[status]]
     worst = next(cell for cell in group if cell.status is order[0])
     word = LABELS[order[0]] if order[0] is Status.NOT_RUN else worst.outcome
-    verdict = word if worst.verdict == NOT_COMPARED else worst.verdict
+    verdict = worst.verdict if worst.compared else word
     link = filter_link(op=op, backend=backend, dtype=dtype)
-    return Entry(order[0], verdict, {status: numbers[status] for status in order}, link)
+    return MatrixEntry(order[0], verdict, {status: numbers[status] for status in order}, link)
 
 
 def gate_facts(results: Results) -> list[tuple[str, str, str]]:
     """The level that fails the run and the exit code, each with what it means."""
-    level, code = str(results.run.get("fail_on", FAIL_ON[0])), results.summary["exit_code"]
+    level, code = results.run.fail_on or FAIL_ON[0], results.summary.exit_code
     return [
         ("Fails on", level, GATES.get(level, "")),
         ("Exit code", str(code), EXIT_CODES.get(code, "")),
@@ -179,9 +180,9 @@ def filter_link(**wanted: str) -> str:
     return f"#?{urlencode({key: printable(value) for key, value in wanted.items()})}"
 
 
-def no_results(found: Sequence[Cell]) -> list[NoResult]:
+def no_results(found: Sequence[CellResult]) -> list[NoResult]:
     """The reasons for which cells have no result, and notes on cells that have one; the most frequent first."""
-    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str, str], list[CellResult]] = {}
     for cell in found:
         if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED):
             outcome = "note" if cell.outcome == "ok" else cell.outcome
@@ -190,7 +191,7 @@ def no_results(found: Sequence[Cell]) -> list[NoResult]:
     return [NoResult(b, o, tuple(message.strip().split("\n")), tuple(cells)) for (b, o, message), cells in ranked]
 
 
-def environment(backends: Sequence[Row]) -> list[Fact]:
+def environment(backends: Sequence[BackendRow]) -> list[Fact]:
     """What is known about the backends, what differs between them first."""
     rows = [flattened(row) for row in backends]
     names = dict.fromkeys(key for row in rows for key in row)
@@ -199,14 +200,13 @@ def environment(backends: Sequence[Row]) -> list[Fact]:
     return sorted(facts, key=lambda item: order.get(item.same, 2))
 
 
-def flattened(row: Row) -> dict[str, str]:
+def flattened(row: BackendRow) -> dict[str, str]:
     """A backend's fields and flags as texts; what is unknown or empty is left out.
 
     Where its interpreter lies says nothing to a reviewer, and something about the machine.
     """
-    flags = row.get("flags")
-    fields = {key: value for key, value in row.items() if key not in ("name", "flags", "executable")}
-    fields |= {str(key): value for key, value in flags.items()} if isinstance(flags, Mapping) else {}
+    fields = {key: value for key, value in asdict(row).items() if key not in ("name", "flags", "executable")}
+    fields |= row.flags
     return {key: text(value) for key, value in fields.items() if value is not None and value != ""}
 
 
@@ -215,37 +215,28 @@ def text(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def fact(name: str, values: Sequence[str], backends: Sequence[Row]) -> Fact:
+def fact(name: str, values: Sequence[str], backends: Sequence[BackendRow]) -> Fact:
     """A row of the table, with whether those that have it agree."""
-    having = [row["name"] for row, value in zip(backends, values, strict=True) if value != MISSING]
+    having = [row.name for row, value in zip(backends, values, strict=True) if value != MISSING]
     if len({value for value in values if value != MISSING}) > 1:
         return Fact(name, tuple(values), "differs")
     return Fact(name, tuple(values), "same" if len(having) == len(backends) else f"only {', '.join(having)}")
 
 
-def facts_of_run(run: Row) -> Iterator[tuple[str, str]]:
+def facts_of_run(run: RunRow) -> Iterator[tuple[str, str]]:
     """When, where and how the run was made."""
-    host = run.get("host") if isinstance(run.get("host"), Mapping) else {}
-    command = run.get("command")
     known = {
-        "command": " ".join(map(str, command)) if isinstance(command, list) else command,
-        "started": run.get("started"),
-        "took": f"{run['seconds']} s" if "seconds" in run else None,
-        "seed": run.get("seed"),
-        "parity": run.get("parity"),
-        **{f"host, {key}": value for key, value in (host or {}).items()},
+        "command": " ".join(run.command),
+        "started": run.started,
+        "took": None if run.seconds is None else f"{run.seconds} s",
+        "seed": run.seed,
+        "parity": run.parity,
+        **{f"host, {key}": value for key, value in run.host.items()},
     }
     yield from ((key, text(value)) for key, value in known.items() if value not in (None, ""))
 
 
-def configs(run: Row) -> list[tuple[str, str]]:
-    """The config files with their SHA-256."""
-    rows = run.get("configs")
-    rows = rows if isinstance(rows, list) else []
-    return [(str(row.get("path", "?")), str(row.get("sha256", "?"))) for row in rows if isinstance(row, Mapping)]
-
-
-def ledger(results: Results) -> list[Row]:
+def ledger(results: Results) -> list[KnownRow]:
     """The entries of the ledger, those that have to be mended first."""
     order = ("stale", "expired", "worse", "matched")
-    return sorted(results.known, key=lambda row: order.index(row["state"]) if row["state"] in order else len(order))
+    return sorted(results.known, key=lambda row: order.index(row.state) if row.state in order else len(order))

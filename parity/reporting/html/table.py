@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from parity.config.nodes import printable
-from parity.judge.compare.verdict import Verdict
-from parity.reporting.results.cells import LABELS, Cell, Status
-from parity.reporting.text.reasons import factor
+from parity.reporting.results.cells import LABELS, CellResult, Status
+from parity.reporting.text.words import factor, few
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90
@@ -38,19 +37,18 @@ class TableRow:
     anchor: str
 
 
-def table_row(cell: Cell, training: str = "") -> TableRow:
+def table_row(cell: CellResult, training: str = "") -> TableRow:
     """The row of a cell; `training` is the anchor of its training."""
-    compared = cell.verdict != Verdict.NOT_COMPARED.value
     return TableRow(
         status=cell.status.value,
         label=LABELS[cell.status],
-        verdict=cell.verdict if compared else cell.outcome,
+        verdict=cell.verdict if cell.compared else cell.outcome,
         case=cell.id,
         op=cell.op,
         dtype=cell.dtype,
         backend=cell.backend,
         tensors=shortened(cell.tensors),
-        excess=factor(cell.excess) if compared else "",
+        excess=factor(cell.excess) if cell.compared else "",
         ratio="" if cell.ratio is None else factor(cell.ratio),
         causes=because(cell),
         link=cell.anchor if cell.finding else training,
@@ -58,27 +56,25 @@ def table_row(cell: Cell, training: str = "") -> TableRow:
     )
 
 
-def because(cell: Cell) -> str:
+def because(cell: CellResult) -> str:
     """The causes; where there are none, why it is suspect, or why it was not compared."""
     if cell.status is Status.SUSPECT and not cell.hidden:
         return vacuous(cell)
-    compared = cell.verdict != Verdict.NOT_COMPARED.value
-    if cell.finding or compared:
+    if cell.finding or cell.compared:
         return ", ".join(cell.causes)
     said = (cell.message, *(f"accepted: {reason}" for reason in cell.reasons))
     return "; ".join(brief(text) for text in said if text)
 
 
-def vacuous(cell: Cell) -> str:
+def vacuous(cell: CellResult) -> str:
     """Why passes are suspect that hide no error; where a value is not finite, zeros would not have passed for it."""
-    values = [row["expected_value"] for row in cell.rows if row["suspect"]]
-    return ZEROS if any(isinstance(value, (int, float)) and math.isfinite(value) for value in values) else NOT_FINITE
+    values = [row.expected_value for row in cell.rows if row.suspect]
+    return ZEROS if any(value is not None and math.isfinite(value) for value in values) else NOT_FINITE
 
 
 def shortened(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    hidden = len(names) - MAX_TENSORS
-    return ", ".join(names) if hidden < 2 else f"{', '.join(names[:MAX_TENSORS])} and {hidden} more"
+    return few(names, MAX_TENSORS if len(names) > MAX_TENSORS + 1 else len(names))
 
 
 def brief(message: str) -> str:
@@ -95,7 +91,7 @@ class Filter:
     options: tuple[tuple[str, int], ...]
 
 
-def filters(found: Sequence[Cell]) -> list[Filter]:
+def filters(found: Sequence[CellResult]) -> list[Filter]:
     """The choices that there are; a column in which all cells are alike is left out."""
     columns: dict[str, Iterable[str]] = {
         "op": (cell.op for cell in found),

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from parity.reporting.text.words import cut
+
 WIDTH, HEIGHT = 940, 560
 LEFT, TOP, RIGHT, BOTTOM = 84, 48, 664, 488
 LEGEND_X = 690
@@ -194,7 +196,7 @@ def legend(lines: Sequence[Line], colours: Mapping[str, str], dashes: Mapping[st
         colour = colours[line.name]
         yield f'<line x1="{LEGEND_X}" y1="{y}" x2="{LEGEND_X + 26}" y2="{y}" stroke="{colour}" stroke-width="1.8"/>'
         yield mark(LEGEND_X + 13, y, line.dtype, colour)
-        name = line.name if len(line.name) <= MAX_NAME else line.name[: MAX_NAME - 1] + "…"
+        name = cut(line.name, MAX_NAME)
         yield text(LEGEND_X + 34, y + 4, f"{name} {line.dtype}", "small")
         y += ROW
     if not lines:

@@ -1,26 +1,34 @@
-"""The cells of a run, which every format shows: a case in one dtype on one backend, with its status and what is off.
+"""The cells of a run, which every format shows: a case in one dtype on one backend, with its status and what differs.
 
-A failing comparison belongs to the sides that are off in it, else to the side under test; so every difference is told
-once, where it comes from, and the counts of all formats are the same.
+A failing comparison belongs to the backends that exceed the error bound in it, else to the backend under test; so every
+difference is told once, where it comes from, and the counts of all formats are the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from parity import gate
 from parity.engine.inputs import slug
-from parity.judge.compare.verdict import Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
-from parity.reporting.results.record import excess
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.reasons import SEVERITY
-
-NOT_COMPARED = Verdict.NOT_COMPARED.value
+from parity.reporting.kinds import CaseReport, report_of
+from parity.reporting.results.rows import (
+    NOT_COMPARED,
+    SEVERITY,
+    CaseRow,
+    CellKey,
+    ComparisonRow,
+    OutcomeRow,
+    Results,
+    TrainingRow,
+)
+from parity.reporting.text.words import unique
 
 
 class Status(StrEnum):
@@ -58,63 +66,99 @@ LABELS: Mapping[Status, str] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellResult:
     """A case in one dtype on one backend.
 
-    `rows` are its comparisons, the worst first. `verdict` is the worst of them, `excess` by how many tolerances the
-    worst element is off, `ratio` the largest error ratio of this backend (None where it was not measured).
-    `training` is the row of `trainings` that tells its steps.
-    `anchor` names the cell in links; it is unique in a run and made of ASCII letters, digits and `._=+-`.
+    `rows` are its comparisons, the worst first. `outcome` is None where the run was interrupted before it. `training`
+    is the row of `trainings` that has its steps. `anchor` names the cell in links; it is unique in a run and made of
+    ASCII letters, digits and `._=+-`.
     """
 
-    case: Row
+    case: CaseRow
     dtype: str
     backend: str
     status: Status
-    verdict: str
-    rows: tuple[Row, ...]
-    diagnoses: tuple[Row, ...]
-    outcome: str
-    message: str
+    rows: tuple[ComparisonRow, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    ended: OutcomeRow | None
     anchor: str
-    excess: float = 0.0
-    ratio: float | None = None
-    training: Row | None = None
+    training: TrainingRow | None = None
 
     @property
     def id(self) -> str:
         """The case's id."""
-        return str(self.case["id"])
+        return self.case.id
 
     @property
     def op(self) -> str:
         """The case's op."""
-        return str(self.case["op"])
+        return self.case.op
 
     @property
-    def failing(self) -> tuple[Row, ...]:
+    def report(self) -> CaseReport:
+        """How cases of this kind are told."""
+        return report_of(self.case.op)
+
+    @property
+    def outcome(self) -> str:
+        """What became of it; empty where the run was interrupted before it."""
+        return "" if self.ended is None else self.ended.outcome
+
+    @property
+    def message(self) -> str:
+        """The backend's message."""
+        return "" if self.ended is None else self.ended.message
+
+    @property
+    def made(self) -> tuple[ComparisonRow, ...]:
+        """The comparisons that could be made."""
+        return tuple(row for row in self.rows if row.compared)
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict."""
+        return next((row.verdict for row in self.rows if row.compared), NOT_COMPARED)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a verdict."""
+        return self.verdict != NOT_COMPARED
+
+    @cached_property
+    def excess(self) -> float:
+        """By how many tolerances the worst element is off."""
+        return max(map(self.report.excess, self.made), default=0.0)
+
+    @cached_property
+    def ratio(self) -> float | None:
+        """The largest error ratio of this backend, None where it was not measured."""
+        ratios = (ratio_of(row, self.backend) for row in self.made)
+        return max((ratio for ratio in ratios if ratio is not None), default=None)
+
+    @property
+    def failing(self) -> tuple[ComparisonRow, ...]:
         """The comparisons that differ, whether accepted or not."""
-        return tuple(row for row in self.rows if Verdict(row["verdict"]).fails)
+        return tuple(row for row in self.rows if row.fails)
 
     @property
-    def hidden(self) -> tuple[Row, ...]:
-        """The passes whose tolerance hides that this backend is off."""
-        return tuple(row for row in self.rows if row["suspect"] and self.backend in row["culprit"])
+    def hidden(self) -> tuple[ComparisonRow, ...]:
+        """The passes whose tolerance hides that this backend exceeds the error bound."""
+        return tuple(row for row in self.rows if row.suspect and self.backend in row.culprit)
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that differ, or that only a tolerance lets pass, the worst first."""
-        return tuple(dict.fromkeys(row["tensor"] for row in (*self.failing, *self.hidden)))
+        return tuple(dict.fromkeys(row.tensor for row in (*self.failing, *self.hidden)))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons for which its differences are accepted."""
-        return tuple(dict.fromkeys(str(row["known"]) for row in self.rows if row["known"] is not None))
+        return tuple(dict.fromkeys(row.known for row in self.rows if row.known is not None))
 
     @property
     def causes(self) -> tuple[str, ...]:
         """The ids of the diagnoses of this backend."""
-        return tuple(dict.fromkeys(row["id"] for row in self.diagnoses))
+        return tuple(dict.fromkeys(row.id for row in self.diagnoses))
 
     @property
     def finding(self) -> bool:
@@ -122,135 +166,83 @@ class Cell:
         return bool(self.failing or self.hidden)
 
 
-def cells(results: Results) -> list[Cell]:
+def cells(results: Results) -> list[CellResult]:
     """All cells that the run was asked for, the most urgent and worst first."""
-    owned = by_cell(results.comparisons)
-    outcomes = {(row["case"], row["dtype"], row["backend"]): row for row in results.outcomes}
-    told: dict[tuple[str, str, str], list[Row]] = {}
-    for row in results.diagnoses:
-        told.setdefault((row["case"], row["dtype"], row["backend"]), []).append(row)
-    trained = {(row["case"], row["dtype"], row["backend"]): row for row in results.trainings}
-    level = failing_level(results)
-    found = []
-    for (key, case), anchor in zip(asked(results).items(), anchors(asked(results)), strict=True):
-        rows = sorted(owned.get(key, ()), key=lambda row: severity(row, case["op"]), reverse=True)
-        outcome = outcomes.get(key)
-        made = cell(key, case, rows, outcome, told.get(key, ()), anchor, level)
-        found.append(replace(made, training=trained.get(key)))
-    return sorted(found, key=urgency)
+    compared: dict[CellKey, list[ComparisonRow]] = {}
+    for row in results.comparisons:
+        for owner in row.owners:
+            compared.setdefault((row.case, row.dtype, owner), []).append(row)
+    diagnosed: dict[CellKey, list[Diagnosis]] = {}
+    for cause in results.diagnoses:
+        diagnosed.setdefault((cause.case, cause.dtype, cause.backend), []).append(cause)
+    outcomes = {row.key: row for row in results.outcomes}
+    trainings = {row.key: row for row in results.trainings}
+    level, anchors, made = failing_level(results), set[str](), []
+    names = results.backend_names
+    asked = {(case.id, dtype, name): case for case in results.cases for dtype in case.dtypes for name in names}
+    for key, case in asked.items():
+        rows = sorted(compared.get(key, ()), key=lambda row: severity(row, case.op), reverse=True)
+        cell = CellResult(
+            case=case,
+            dtype=key[1],
+            backend=key[2],
+            status=status_of(rows, outcomes.get(key), level),
+            rows=tuple(rows),
+            diagnoses=tuple(diagnosed.get(key, ())),
+            ended=outcomes.get(key),
+            anchor=unique(f"{slug(key[0])}.{key[1]}.{slug(key[2])}", anchors),
+            training=trainings.get(key),
+        )
+        made.append(cell)
+    return sorted(made, key=urgency)
 
 
 def failing_level(results: Results) -> frozenset[str]:
     """The verdicts that fail the run; those of the strictest level where it does not say."""
-    asked = results.run.get("fail_on")
-    return gate.FAILING[asked if asked in gate.FAIL_ON else gate.FAIL_ON[0]]
+    level = results.run.fail_on
+    return gate.FAILING[level if level in gate.FAIL_ON else gate.FAIL_ON[0]]
 
 
-def asked(results: Results) -> dict[tuple[str, str, str], Row]:
-    """The case of every cell that the run was asked for, in the order of the configs."""
-    return {
-        (case["id"], str(dtype), backend["name"]): case
-        for case in results.cases
-        for dtype in case["dtypes"]
-        for backend in results.backends
-    }
-
-
-def cell(
-    key: tuple[str, str, str],
-    case: Row,
-    rows: Sequence[Row],
-    outcome: Row | None,
-    diagnoses: Iterable[Row],
-    anchor: str,
-    level: frozenset[str],
-) -> Cell:
-    """One cell; `rows` with the worst first, `level` the verdicts that fail the run."""
-    made = [row for row in rows if row["verdict"] != NOT_COMPARED]
-    ratios = [ratio for row in made if (ratio := ratio_of(row, key[2])) is not None]
-    return Cell(
-        case=case,
-        dtype=key[1],
-        backend=key[2],
-        status=status_of(rows, outcome, level),
-        verdict=made[0]["verdict"] if made else NOT_COMPARED,
-        rows=tuple(rows),
-        diagnoses=tuple(diagnoses),
-        outcome="" if outcome is None else outcome["outcome"],
-        message="" if outcome is None else outcome["message"],
-        anchor=anchor,
-        excess=max((excess(row, case["op"]) for row in made), default=0.0),
-        ratio=max(ratios, default=None),
-    )
-
-
-def status_of(rows: Sequence[Row], outcome: Row | None, level: frozenset[str]) -> Status:
+def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str]) -> Status:
     """What a reviewer has to know, from the comparisons that belong to a cell and its outcome."""
-    failing = [row for row in rows if Verdict(row["verdict"]).fails]
-    if any(row["verdict"] in level and row["known"] is None for row in failing):
+    failing = [row for row in rows if row.fails]
+    if any(row.verdict in level and row.known is None for row in failing):
         return Status.FAILED
     if outcome is None:
         return Status.NOT_RUN
-    if outcome["outcome"] == Outcome.UNSUPPORTED.value:
-        return Status.KNOWN if rows and all(row["known"] is not None for row in rows) else Status.UNSUPPORTED
-    if outcome["outcome"] != Outcome.OK.value:
+    if outcome.outcome == Outcome.UNSUPPORTED.value:
+        return Status.KNOWN if rows and all(row.known is not None for row in rows) else Status.UNSUPPORTED
+    if outcome.outcome != Outcome.OK.value:
         return Status.ERROR
-    made = [row for row in rows if row["verdict"] != NOT_COMPARED]
+    made = [row for row in rows if row.compared]
     if not made:
         return Status.NOT_RUN
-    if any(row["known"] is not None for row in made):
+    if any(row.known is not None for row in made):
         return Status.KNOWN
     if failing:
         return Status.BELOW
-    return Status.SUSPECT if any(row["suspect"] for row in rows) else Status.PASSED
+    return Status.SUSPECT if any(row.suspect for row in rows) else Status.PASSED
 
 
-def by_cell(comparisons: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
-    """The comparisons by the cells that they belong to."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in comparisons:
-        for owner in owners(row):
-            found.setdefault((row["case"], row["dtype"], owner), []).append(row)
-    return found
+def ratio_of(row: ComparisonRow, backend: str) -> float | None:
+    """The error ratio of one backend of a comparison."""
+    ratios = (ratio for name, ratio in row.sides if name == backend)
+    return next((ratio for ratio in ratios if ratio is not None and not math.isnan(ratio)), None)
 
 
-def owners(row: Row) -> Sequence[str]:
-    """The backends that a comparison is told of: those that are off in it, else the one under test."""
-    return [side for side in row["culprit"] if side in (row["actual"], row["expected"])] or [row["actual"]]
-
-
-def ratio_of(row: Row, backend: str) -> float | None:
-    """The error ratio of one side of a comparison."""
-    for side in ("actual", "expected"):
-        ratio = row["error_ratio"].get(side)
-        if row[side] == backend and isinstance(ratio, (int, float)) and not math.isnan(ratio):
-            return float(ratio)
-    return None
-
-
-def severity(row: Row, op: str = "") -> tuple[float, float]:
+def severity(row: ComparisonRow, op: str) -> tuple[float, float]:
     """Orders comparisons: by verdict, then by how many tolerances the worst element is off."""
-    return -1.0 if row["verdict"] == NOT_COMPARED else SEVERITY[row["verdict"]], excess(row, op)
+    return SEVERITY[row.verdict] if row.compared else -1.0, report_of(op).excess(row)
 
 
-def urgency(found: Cell) -> tuple[float, ...]:
+def urgency(cell: CellResult) -> tuple[float, ...]:
     """Orders cells: by status, then by verdict, then by the size of the error."""
-    ratio = found.ratio if found.ratio is not None else 0.0
-    return list(Status).index(found.status), -SEVERITY[found.verdict], -ratio, -found.excess
+    return list(Status).index(cell.status), -SEVERITY[cell.verdict], -(cell.ratio or 0.0), -cell.excess
 
 
-def anchors(keys: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """A name for each cell, for links."""
-    seen: Counter[str] = Counter()
-    for case, dtype, backend in keys:
-        name = f"{slug(case)}.{dtype}.{slug(backend)}"
-        seen[name] += 1
-        yield name if seen[name] == 1 else f"{name}.{seen[name]}"
-
-
-def counts(found: Iterable[Cell]) -> dict[str, int]:
+def counts(shown: Iterable[CellResult]) -> dict[str, int]:
     """How many cells have each status, the most urgent first; those that no cell has are left out."""
-    numbers = Counter(cell.status for cell in found)
+    numbers = Counter(cell.status for cell in shown)
     return {status.value: numbers[status] for status in Status if numbers[status]}
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
-from parity.reporting.results.results import Row
+from parity.reporting.results.rows import CaseRow
 
 Array = NDArray[Any]
 
@@ -36,21 +36,16 @@ def file_name(tensor: str) -> str:
     return f"{slug(tensor)}.npy"
 
 
-def case_folder(case: Row) -> str | None:
-    """The folder of a case, relative to the run directory; None where none of its inputs was stored."""
-    files = [item["file"] for item in case.get("inputs", {}).values() if item.get("file")]
-    return str(Path(files[0]).parent) if files else None
+def kept_path(case: CaseRow, dtype: str, side: str, tensor: str, folders: dict[str, str]) -> str:
+    """Where a case's tensor of a backend or the oracle is kept, relative to the run directory.
 
-
-def kept_path(case: Row, dtype: str, side: str, tensor: str, folders: dict[str, str]) -> str:
-    """Where a case's tensor of one side (a backend, or the oracle) is kept, relative to the run directory.
-
-    Raises KeptError where the run stored nothing of the case, or has no such side.
+    Raises KeptError where the run stored nothing of the case, or has no such backend.
     """
-    folder = case_folder(case)
-    if folder is None or side not in folders:
-        raise KeptError(f"nothing of {case['id']} was stored" if side in folders else f"the run has no {side}")
-    return f"{folder}/{dtype}/{folders[side]}/{file_name(tensor)}"
+    if side not in folders:
+        raise KeptError(f"the run has no {side}")
+    if not case.files:
+        raise KeptError(f"nothing of {case.id} was stored")
+    return f"{Path(case.files[0]).parent}/{dtype}/{folders[side]}/{file_name(tensor)}"
 
 
 def load(run_dir: Path, name: str) -> Array:
@@ -61,9 +56,9 @@ def load(run_dir: Path, name: str) -> Array:
             raise KeptError(f"{name} is not inside the run directory")
         if not path.is_file():
             raise KeptError(f"{path} is no file")
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, TypeError, OverflowError, EOFError) as error:
         raise KeptError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(values, np.ndarray):
         raise KeptError(f"{path} holds no tensor")
-    return found
+    return values

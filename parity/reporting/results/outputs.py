@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from parity.reporting.results.results import FILE_NAME, Results, write_atomically
+from parity.reporting.results.results import FILE_NAME, write_atomically
+from parity.reporting.results.rows import Results
 
 STDOUT = "-"
 
@@ -41,39 +43,21 @@ class Outputs:
         return silenced(self.commands) if self.github else nullcontext()
 
 
-def as_html(results: Results, run_dir: Path, wanted: Outputs) -> str:
-    """One page that stands alone."""
-    from parity.reporting.html.page import html_report
-
-    return html_report(results, run_dir, fingerprints=wanted.fingerprints)
-
-
-def as_junit(results: Results, _run_dir: Path, _wanted: Outputs) -> str:
-    """JUnit XML."""
-    from parity.reporting.junit import junit_xml
-
-    return junit_xml(results)
-
-
-def as_markdown(results: Results, _run_dir: Path, _wanted: Outputs) -> str:
-    """A comment for a pull request."""
-    from parity.reporting.markdown import markdown
-
-    return markdown(results)
-
-
-def as_json(results: Results, _run_dir: Path, _wanted: Outputs) -> str:
-    """results.json."""
-    return results.as_json()
-
-
-RENDERERS: Mapping[str, Callable[[Results, Path, Outputs], str]] = {
-    "html": as_html,
-    "junit-xml": as_junit,
-    "markdown": as_markdown,
-    "json": as_json,
+RENDERERS: Mapping[str, str] = {
+    "html": "parity.reporting.html.page:html_report",
+    "junit-xml": "parity.reporting.junit:junit_xml",
+    "markdown": "parity.reporting.markdown:markdown",
+    "json": "parity.reporting.results.results:as_json",
 }
-"""Every format that can be a file, by its option's name."""
+"""Every format that can be a file, by its option's name, imported where it is asked for."""
+
+
+def rendered(name: str, results: Results, run_dir: Path, wanted: Outputs) -> str:
+    """The document of a format."""
+    module, _, function = RENDERERS[name].partition(":")
+    render: Callable[..., str] = getattr(importlib.import_module(module), function)
+    return render(results, run_dir, fingerprints=wanted.fingerprints) if name == "html" else render(results)
+
 
 IN_RUN_DIR = {"html": "report.html", "junit-xml": "junit.xml"}
 """What every run directory has."""
@@ -81,18 +65,18 @@ IN_RUN_DIR = {"html": "report.html", "junit-xml": "junit.xml"}
 
 def write_run_files(results: Results, run_dir: Path, wanted: Outputs) -> Iterator[str]:
     """Write the files that every run directory has and those asked for; yields where the latter are. Raises OSError."""
-    rendered = {name: RENDERERS[name](results, run_dir, wanted) for name in IN_RUN_DIR}
+    documents = {name: rendered(name, results, run_dir, wanted) for name in IN_RUN_DIR}
     for name, file in IN_RUN_DIR.items():
-        write_atomically(run_dir / file, rendered[name])
-    yield from write_asked(results, run_dir, wanted, rendered)
+        write_atomically(run_dir / file, documents[name])
+    yield from write_asked(results, run_dir, wanted, documents)
 
 
 def write_asked(
-    results: Results, run_dir: Path, wanted: Outputs, rendered: Mapping[str, str] | None = None
+    results: Results, run_dir: Path, wanted: Outputs, documents: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Write what was asked for; yields the paths of files. Raises OSError."""
     for name, path in wanted.files.items():
-        text = (rendered or {}).get(name) or RENDERERS[name](results, run_dir, wanted)
+        text = (documents or {}).get(name) or rendered(name, results, run_dir, wanted)
         if path == STDOUT:
             print_document(text)
         else:

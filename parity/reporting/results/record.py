@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Sequence
@@ -16,36 +15,42 @@ from parity.cases.draw import Draw, TensorPlan, Values
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
-from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.known import LedgerEntry
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.results.results import Row
-from parity.training.judge.judge import TrainingFinding
-from parity.training.report import record as training_record
-from parity.training.report.rows import VALUES
-from parity.training.spec import TRAIN, Training
+from parity.reporting.kinds import report_of
+from parity.reporting.results.rows import (
+    BackendRow,
+    CaseRow,
+    CellKey,
+    ComparisonRow,
+    ConfigRow,
+    EnvelopeRow,
+    InputRow,
+    KnownRow,
+    OutcomeRow,
+    Ratios,
+    RunRow,
+    Source,
+)
 
 MAX_LITERAL = 8
-DIGITS = {"float16": 5, "float32": 9, "float64": 17}
-"""What it takes to tell two values of a dtype apart."""
-RATIO_DIGITS = 4
 
 
-def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> Row:
+def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> RunRow:
     """The `run` object, but for what is measured."""
-    return {
-        "id": run_id,
-        "started": started,
-        "parity": __version__,
-        "command": list(command),
-        "configs": [asdict(config) for config in plan.configs],
-        "seed": plan.seed,
-        "baseline": plan.baseline,
-        "timeout_s": options.timeout_s,
-        "host": {"cpu": cpu_model(), "os": platform.platform(), "threads": options.threads, "cores": os.cpu_count()},
-    }
+    return RunRow(
+        id=run_id,
+        started=started,
+        parity=__version__,
+        command=list(command),
+        configs=[ConfigRow(**asdict(config)) for config in plan.configs],
+        seed=plan.seed,
+        baseline=plan.baseline,
+        timeout_s=options.timeout_s,
+        host={"cpu": cpu_model(), "os": platform.platform(), "threads": options.threads, "cores": os.cpu_count()},
+    )
 
 
 def cpu_model() -> str:
@@ -58,23 +63,22 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> Row:
-    """A row of `backends`; empty strings where the backend never answered. `ops` is the copy of the user's file."""
-    found = info or BackendInfo(spec)
-    named = {} if spec.ops is None else {"ops": spec.ops.name}
-    return {
-        "name": spec.name,
-        "framework": spec.adapter,
-        "version": found.version,
-        "python": found.python,
-        "mode": spec.mode,
-        "device": spec.device,
-        "numpy": found.numpy,
-        "flags": {**found.flags, **named},
-        "executable": found.executable,
-        "ops": None if spec.ops is None else ops_copy(spec),
-        **({"library": found.library} if found.library else {}),
-    }
+def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> BackendRow:
+    """A row of `backends`; empty texts where the backend never answered. `ops` is the copy of the user's file."""
+    known = info or BackendInfo(spec)
+    return BackendRow(
+        name=spec.name,
+        framework=spec.adapter,
+        version=known.version,
+        python=known.python,
+        mode=spec.mode,
+        device=spec.device,
+        numpy=known.numpy,
+        flags={**known.flags, **({} if spec.ops is None else {"ops": spec.ops.name})},
+        executable=known.executable,
+        ops=None if spec.ops is None else ops_copy(spec),
+        library=known.library,
+    )
 
 
 def ops_copy(spec: BackendSpec) -> str:
@@ -82,26 +86,16 @@ def ops_copy(spec: BackendSpec) -> str:
     return f"ops/{slug(spec.name)}.py"
 
 
-def case_row(case: CasePlan, folder: Path | None) -> Row:
+def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` is where its inputs are stored, relative to the run directory."""
-    if isinstance(case.params, Training):
-        params, inputs = training_record.params(case.params), training_record.inputs(case.params, folder)
-    else:
-        params, inputs = asdict(case.params), {tensor.name: input_row(tensor, folder) for tensor in case.tensors}
-    return {
-        "id": case.id,
-        "op": case.op,
-        "params": params,
-        "dtypes": list(case.dtypes),
-        "inputs": inputs,
-        "source": {"file": case.source.file, "line": case.source.line},
-    }
+    params, inputs = report_of(case.op).recorded(case, folder)
+    return CaseRow(case.id, case.op, params, list(case.dtypes), inputs, Source(case.source.file, case.source.line))
 
 
-def input_row(tensor: TensorPlan, folder: Path | None) -> Row:
+def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
     """What is known about one input."""
     file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return {"shape": list(tensor.shape), "draw": describe_draw(tensor), "file": file}
+    return InputRow(list(tensor.shape), describe_draw(tensor), file)
 
 
 def describe_draw(tensor: TensorPlan) -> str:
@@ -120,90 +114,69 @@ def arguments(draw: Draw) -> list[str]:
     return [f"{f.name}={getattr(draw, f.name)}" for f in fields(draw)]  # type: ignore[arg-type]
 
 
-def outcome_row(outcome: CellOutcome) -> Row:
+def outcome_row(outcome: CellOutcome) -> OutcomeRow:
     """A row of `outcomes`."""
-    return {
-        "case": outcome.case,
-        "dtype": outcome.dtype,
-        "backend": outcome.backend,
-        "outcome": outcome.outcome.value,
-        "seconds": outcome.seconds,
-        "message": outcome.message,
-    }
-
-
-def unsupported(outcomes: Sequence[Row]) -> frozenset[tuple[str, str, str]]:
-    """Case, dtype and backend of what a backend cannot compute at all."""
-    return frozenset(
-        (row["case"], row["dtype"], row["backend"]) for row in outcomes if row["outcome"] == Outcome.UNSUPPORTED.value
+    return OutcomeRow(
+        case=outcome.case,
+        dtype=outcome.dtype,
+        backend=outcome.backend,
+        outcome=outcome.outcome.value,
+        seconds=outcome.seconds,
+        message=outcome.message,
     )
 
 
-def diagnosis_row(diagnosis: Diagnosis) -> Row:
-    """A row of `diagnoses`."""
-    return {**asdict(diagnosis), "tensors": list(diagnosis.tensors)}
+def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
+    """Case, dtype and backend of what a backend cannot compute at all."""
+    return frozenset(row.key for row in outcomes if row.outcome == Outcome.UNSUPPORTED.value)
 
 
-MEASURES = tuple(f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal"))
+MEASURES = tuple(
+    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal", "worst_index")
+)
 
 
-def comparison_row(comparison: Comparison) -> Row:
-    """A row of `comparisons`; what was not measured is null."""
+def comparison_row(comparison: Comparison) -> ComparisonRow:
+    """A row of `comparisons`; what was not measured is None."""
     metrics, envelope = comparison.metrics, comparison.envelope
-    measured = {name: None if metrics is None else getattr(metrics, name) for name in MEASURES}
-    if metrics is not None and metrics.worst_index is not None:
-        measured["worst_index"] = list(metrics.worst_index)
-    return {
-        "case": comparison.case,
-        "dtype": comparison.dtype,
-        "tensor": comparison.tensor,
-        "actual": comparison.actual,
-        "expected": comparison.expected,
-        "verdict": comparison.verdict.value,
-        "culprit": list(comparison.culprit),
-        "suspect": comparison.suspect,
-        "known": comparison.known,
-        **measured,
-        "rtol": comparison.rtol,
-        "atol": comparison.atol,
-        "oracle_value": comparison.oracle_value,
-        "error_ratio": dict(zip(("actual", "expected"), comparison.error_ratio, strict=True)),
-        "envelope": None if envelope is None else dict(zip(("rms", "max"), envelope, strict=True)),
-        "message": comparison.message,
-    }
+    index = None if metrics is None else metrics.worst_index
+    return ComparisonRow(
+        case=comparison.case,
+        dtype=comparison.dtype,
+        tensor=comparison.tensor,
+        actual=comparison.actual,
+        expected=comparison.expected,
+        verdict=comparison.verdict.value,
+        culprit=list(comparison.culprit),
+        suspect=comparison.suspect,
+        known=comparison.known,
+        **{name: None if metrics is None else getattr(metrics, name) for name in MEASURES},
+        worst_index=None if index is None else list(index),
+        rtol=comparison.rtol,
+        atol=comparison.atol,
+        oracle_value=comparison.oracle_value,
+        error_ratio=Ratios(*comparison.error_ratio),
+        envelope=None if envelope is None else EnvelopeRow(*envelope),
+        message=comparison.message,
+    )
 
 
-def training_row(finding: TrainingFinding) -> Row:
-    """A row of `trainings`, with as many digits as its numbers have."""
-    row = asdict(finding)
-    curves = row["curves"]
-    digits = DIGITS.get(finding.dtype, max(DIGITS.values()))
-    told = {name: [shortened(value, digits) for value in curves[name]] for name in VALUES}
-    ratios = {
-        name: {key: [shortened(value, RATIO_DIGITS) for value in values] for key, values in curves[name].items()}
-        for name in ("ratio", "envelope")
-    }
-    return {**row, "curves": {**told, **ratios}}
-
-
-def shortened(value: float, digits: int) -> float:
-    """A number with so many digits."""
-    return float(f"{value:.{digits}g}")
-
-
-def excess(row: Row, op: str = "") -> float:
-    """By how many tolerances the worst element of a comparison is off; inf for what no tolerance lets pass.
-
-    What of a training is judged without a tolerance may be OFF envelopes away.
-    """
-    if row["verdict"] in ("structure", "nonfinite"):
-        return math.inf
-    if op == TRAIN and not row["rtol"] and not row["atol"]:
-        return max((r for r in row["error_ratio"].values() if r is not None and r == r), default=0.0) / OFF
-    if row["worst_index"] is None:
-        return 0.0
-    allowed = row["atol"] + row["rtol"] * abs(row["expected_value"])
-    off = abs(row["actual_value"] - row["expected_value"])
-    if math.isnan(off) or off == 0.0:
-        return 0.0
-    return float(off / allowed) if allowed else math.inf
+def known_row(entry: LedgerEntry) -> KnownRow:
+    """A row of `known`; what the config leaves out is None."""
+    known = entry.deviation
+    return KnownRow(
+        case=known.case,
+        backend=known.backend,
+        dtype=known.dtype,
+        tensor=known.tensor,
+        diagnosis=known.diagnosis,
+        error_ratio=known.error_ratio,
+        outcome=Outcome.UNSUPPORTED.value if known.unsupported else None,
+        until=None if known.until is None else known.until.isoformat(),
+        reason=known.reason,
+        source=Source(known.source.file, known.source.line),
+        state=entry.state.value,
+        n_matched=entry.n_matched,
+        worst_ratio=entry.worst_ratio,
+        message=entry.message,
+    )

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import to_builtins
 
 from parity.config.plan import CasePlan, Plan
 from parity.engine import EngineOptions
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.kinds import report_of
 from parity.reporting.results import record
-from parity.reporting.results.results import Results, ResultsError, Row, encode, read_results
-from parity.training.lockstep.session import CHECKPOINT, training_folder
-from parity.training.spec import TRAIN
+from parity.reporting.results.results import ResultsError, read_results, spelled
+from parity.reporting.results.rows import (
+    VERDICTS,
+    BackendRow,
+    CaseRow,
+    ComparisonRow,
+    OutcomeRow,
+    Results,
+    RunRow,
+    TrainingRow,
+)
 
 Key = tuple[str, str, str, str, str]
+R = TypeVar("R", OutcomeRow, ComparisonRow, Diagnosis, TrainingRow)
 
 
 class ResumeError(Exception):
@@ -33,12 +44,12 @@ class Finished:
     started: datetime.datetime | None = None
     seconds: float = 0.0
     judge_seconds: float = 0.0
-    backends: Mapping[str, Row] = field(default_factory=dict)
+    backends: Mapping[str, BackendRow] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
-    outcomes: tuple[Row, ...] = ()
-    comparisons: tuple[Row, ...] = ()
-    diagnoses: tuple[Row, ...] = ()
-    trainings: tuple[Row, ...] = ()
+    outcomes: tuple[OutcomeRow, ...] = ()
+    comparisons: tuple[ComparisonRow, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    trainings: tuple[TrainingRow, ...] = ()
 
     def holds(self, case: CasePlan) -> bool:
         """Whether every cell of the case is finished."""
@@ -49,6 +60,10 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """What the run in `run_dir` has finished of the plan; raises ResumeError where it was another plan's."""
     try:
         results = read_results(run_dir)
+        for name in missing(results.run):
+            raise ResumeError(
+                f"{run_dir}: its results are not those of a run: {name} is missing; run it without --resume"
+            )
         for difference in differences(plan, options, results, run_dir):
             raise ResumeError(
                 f"{run_dir}: {difference}; --resume goes on with the very same run, so name another --out for a new one"
@@ -56,24 +71,30 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
         return kept(results, frozenset(finished_cells(plan, results, run_dir)))
     except ResultsError as error:
         raise ResumeError(f"{error}; run it without --resume") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ResumeError(f"{run_dir}: its results are not those of a run: {error!r}") from error
+
+
+def missing(run: RunRow) -> Iterator[str]:
+    """What a run that can go on has, and this one has not."""
+    given = {"started": run.started, "seconds": run.seconds, "judge_seconds": run.judge_seconds, "host": run.host}
+    yield from (name for name, value in given.items() if value in (None, "", {}))
 
 
 def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
     """The rows that speak of `cells`."""
-    stored = {case["id"]: Path(path).parent for case in results.cases for path in files(case)}
+    ids = {case for case, _ in cells}
 
-    def rows(every: Iterable[Row]) -> tuple[Row, ...]:
-        return tuple(row for row in every if (row["case"], row["dtype"]) in cells)
+    def rows(every: Iterable[R]) -> tuple[R, ...]:
+        return tuple(row for row in every if (row.case, row.dtype) in cells)
 
     return Finished(
         cells,
-        started=datetime.datetime.fromisoformat(results.run["started"]),
-        seconds=float(results.run["seconds"]),
-        judge_seconds=float(results.run["judge_seconds"]),
-        backends={row["name"]: row for row in results.backends if row["version"]},
-        folders={case: folder for case, folder in stored.items() if any(case == name for name, _ in cells)},
+        started=datetime.datetime.fromisoformat(results.run.started),
+        seconds=results.run.seconds or 0.0,
+        judge_seconds=results.run.judge_seconds or 0.0,
+        backends={row.name: row for row in results.backends if row.version},
+        folders={case.id: Path(case.files[-1]).parent for case in results.cases if case.files and case.id in ids},
         outcomes=rows(results.outcomes),
         comparisons=rows(results.comparisons),
         diagnoses=rows(results.diagnoses),
@@ -81,98 +102,73 @@ def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
     )
 
 
-def files(case: Row) -> list[str]:
-    """The stored inputs of a case."""
-    return [item["file"] for item in case["inputs"].values() if item["file"]]
-
-
 def differences(plan: Plan, options: EngineOptions, results: Results, run_dir: Path) -> Iterator[str]:
     """What of a stored run is not what is asked for now."""
     run = results.run
-    if [config["sha256"] for config in run["configs"]] != [config.sha256 for config in plan.configs]:
+    if [config.sha256 for config in run.configs] != [config.sha256 for config in plan.configs]:
         yield "its configs were others, or were changed since"
     asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
-    given = {**run, "threads": run["host"]["threads"]}
+    given = {"seed": run.seed, "baseline": run.baseline, "threads": run.host.get("threads")}
     for name, value in asked.items():
         if given[name] != value:
             yield f"its {name} was {given[name]} and not {value}"
-    if [identity(row) for row in results.backends] != [identity(record.backend_row(spec)) for spec in plan.backends]:
+    if list(map(identity, results.backends)) != [identity(record.backend_row(spec)) for spec in plan.backends]:
         yield "its backends were others"
-    if list(map(question, results.cases)) != [question(plain(record.case_row(case, None))) for case in plan.cases]:
+    if list(map(question, results.cases)) != [question(record.case_row(case, None)) for case in plan.cases]:
         yield "its cases were others, or other steps or dtypes of them"
     for spec in plan.backends:
         copy = run_dir / record.ops_copy(spec)
         if spec.ops is not None and copy.is_file() and copy.read_bytes() != spec.ops.read_bytes():
             yield f"{spec.ops} was changed since"
-    limits = {case.id: case.tolerance for case in plan.cases if case.op != TRAIN}
+    limits = {case.id: case.tolerance for case in plan.cases if not report_of(case.op).resumes_by_dtype}
     for row in results.comparisons:
-        if row["case"] in limits and vars(limits[row["case"]].lookup(row["dtype"], row["tensor"])) != given_limits(row):
-            yield f"its tolerances were others: {row['rtol']:g} and {row['atol']:g} for {row['tensor']}"
+        limit = limits[row.case].lookup(row.dtype, row.tensor) if row.case in limits else None
+        if limit is not None and (limit.rtol, limit.atol) != (row.rtol, row.atol):
+            yield f"its tolerances were others: {row.rtol:g} and {row.atol:g} for {row.tensor}"
 
 
-def identity(row: Row) -> tuple[Any, ...]:
+def identity(row: BackendRow) -> tuple[Any, ...]:
     """What a config says of a backend."""
-    return tuple(row.get(name) for name in ("name", "framework", "mode", "device", "ranks", "ops"))
+    return row.name, row.framework, row.mode, row.device, row.ops
 
 
-def question(row: Row) -> Row:
+def question(row: CaseRow) -> Any:
     """What a row of `cases` says of the question; where it was written and stored does not matter."""
-    inputs = {name: (item["shape"], item["draw"]) for name, item in row["inputs"].items()}
-    return {**{name: row[name] for name in ("id", "op", "params", "dtypes")}, "inputs": inputs}
-
-
-def plain(row: Row) -> Row:
-    """A row as it is read back."""
-    found: Row = json.loads(encode(row))
-    return found
-
-
-def given_limits(row: Row) -> Row:
-    """The tolerance of a comparison."""
-    return {"rtol": row["rtol"], "atol": row["atol"]}
+    inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
+    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs)))
 
 
 def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tuple[str, str]]:
     """The cells of which everything is known: all cells of a case, but a training in each dtype alone."""
-    answered = {(row["case"], row["dtype"], row["backend"]) for row in results.outcomes}
-    compared = {(row["case"], row["dtype"]) for row in results.comparisons}
+    answered = {row.key for row in results.outcomes}
+    compared = {(row.case, row.dtype) for row in results.comparisons}
     for index, case in enumerate(plan.cases):
+        report = report_of(case.op)
         whole = {
             (case.id, dtype)
             for dtype in case.dtypes
             if (case.id, dtype) in compared
             and all((case.id, dtype, spec.name) in answered for spec in plan.backends)
-            and not (case.op == TRAIN and (training_folder(run_dir, index, case) / dtype / CHECKPOINT).exists())
+            and not report.is_going(run_dir, index, case, dtype)
         }
-        if case.op == TRAIN or len(whole) == len(case.dtypes):
+        if report.resumes_by_dtype or len(whole) == len(case.dtypes):
             yield from whole
 
 
-def key(row: Row) -> Key:
+def key(row: ComparisonRow | Comparison) -> Key:
     """What a comparison is of."""
-    return row["case"], row["dtype"], row["tensor"], row["actual"], row["expected"]
+    return row.case, row.dtype, row.tensor, row.actual, row.expected
 
 
-def comparison(row: Row) -> Comparison:
+def comparison(row: ComparisonRow) -> Comparison:
     """A stored comparison, for the ledger; its measures stay in the row."""
-    case, dtype, tensor, actual, expected = key(row)
-    ratio = row["error_ratio"]
     return Comparison(
-        case,
-        dtype,
-        tensor,
-        actual,
-        expected,
-        verdict=Verdict(row["verdict"]),
-        rtol=row["rtol"],
-        atol=row["atol"],
-        error_ratio=(ratio["actual"], ratio["expected"]),
-        culprit=tuple(row["culprit"]),
-        suspect=row["suspect"],
-        message=row["message"],
+        *key(row),
+        verdict=VERDICTS[row.verdict],
+        rtol=row.rtol,
+        atol=row.atol,
+        error_ratio=(row.error_ratio.actual, row.error_ratio.expected),
+        culprit=tuple(row.culprit),
+        suspect=row.suspect,
+        message=row.message,
     )
-
-
-def diagnosis(row: Row) -> Diagnosis:
-    """A stored diagnosis."""
-    return Diagnosis(**{**row, "tensors": tuple(row["tensors"])})

@@ -10,26 +10,27 @@ from rich.text import Text
 
 from parity import gate
 from parity.config.nodes import printable
-from parity.reporting.results.cells import NOT_COMPARED, failing_level
-from parity.reporting.results.known_rows import FAILING_STATES
-from parity.reporting.results.results import Results, ResultsError, Row
-from parity.training.spec import CURVES
+from parity.judge.known import State
+from parity.reporting.kinds import report_of
+from parity.reporting.results.cells import failing_level
+from parity.reporting.results.results import ResultsError
+from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
+from parity.reporting.text.evidence import HARMLESS
+from parity.reporting.text.words import plural
 
-FAILING = gate.FAILING[gate.FAIL_ON[0]]
 MAX_CAUSES = 12
-HARMLESS = frozenset(("rounding", "degenerate-gradient"))
 
 
 def answer(results: Results) -> Text:
     """The verdict line: what differs and who is off."""
-    code = results.summary["exit_code"]
+    code = results.summary.exit_code
     level = failing_level(results)
-    failing = [row for row in results.comparisons if row["verdict"] in level and row["known"] is None]
+    failing = [row for row in results.comparisons if row.verdict in level and row.known is None]
     n_cells = count_tensors(results.comparisons)
     if code == gate.INTERRUPTED:
         found = f"; {differ(failing, n_cells)} in them" if failing else ""
         return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept{found}")
-    n_bad = sum(row["state"] in FAILING_STATES for row in results.known)
+    n_bad = sum(row.fails for row in results.known)
     tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
     if failing:
         ledger = f"; {tail}" if n_bad else ""
@@ -46,39 +47,35 @@ def answer(results: Results) -> Text:
 
 def hidden_text(results: Results) -> str:
     """`; 5 more pass in which somebody is off`, or nothing."""
-    n = count_tensors(
-        [row for row in results.comparisons if row["suspect"] and row["culprit"] and row["known"] is None]
-    )
+    n = count_tensors([row for row in results.comparisons if row.hides and row.known is None])
     return f"; {n} more pass though somebody is off" if n else ""
 
 
 def passed(results: Results) -> str:
     """`96 tensors of 8 cases agree`, and what is let pass beside them."""
-    made = [row for row in results.comparisons if row["verdict"] != NOT_COMPARED]
-    accepted = [row for row in made if row["known"] is not None]
-    below = [row for row in made if row["verdict"] in FAILING and row["known"] is None]
+    made = [row for row in results.comparisons if row.compared]
+    accepted = [row for row in made if row.known is not None]
+    below = [row for row in made if row.fails and row.known is None]
     n_agree, n_missing = count_tensors(made) - count_tensors([*accepted, *below]), len(results.comparisons) - len(made)
     parts = [f"{plural(n_agree, 'tensor')} of {plural(n_cases(made), 'case')} agree"]
     parts += [f"{count_tensors(accepted)} deviate as known"] if accepted else []
     parts += [f"{plural(n_missing, 'comparison')} cannot be made, as known"] if n_missing else []
     if below:
-        kinds = ", ".join(sorted({row["verdict"] for row in below}))
+        kinds = ", ".join(sorted({row.verdict for row in below}))
         parts.append(f"{count_tensors(below)} are outside the tolerance below the level that fails ({kinds})")
     return "; ".join(parts)
 
 
-def differ(failing: Sequence[Row], n_cells: int) -> str:
+def differ(failing: Sequence[ComparisonRow], n_cells: int) -> str:
     """`12 of 240 tensors differ, in 3 cases`."""
     return f"{count_tensors(failing)} of {n_cells} tensors differ, in {plural(n_cases(failing), 'case')}"
 
 
-def blame(failing: Sequence[Row]) -> str:
+def blame(failing: Sequence[ComparisonRow]) -> str:
     """`; off: oneflow in 9, paddle in 3`; what is only rounding counts for nobody."""
-    off = Counter(
-        side for _, _, _, side in {(r["case"], r["dtype"], r["tensor"], s) for r in failing for s in r["culprit"]}
-    )
-    worse = {place(row) for row in failing if row["verdict"] != "rounding"}
-    n_rounding = len({place(row) for row in failing} - worse)
+    off = Counter(side for _, _, _, side in {(r.case, r.dtype, r.tensor, s) for r in failing for s in r.culprit})
+    worse = {row.place for row in failing if row.verdict != "rounding"}
+    n_rounding = len({row.place for row in failing} - worse)
     if not worse:
         return "; in these, all of it is rounding"
     if not off:
@@ -88,17 +85,12 @@ def blame(failing: Sequence[Row]) -> str:
     return "; off: " + ", ".join(f"{printable(side)} in {n}" for side, n in ranked) + rounding
 
 
-def place(row: Row) -> tuple[str, str, str]:
-    """Case, dtype and tensor of a comparison."""
-    return row["case"], row["dtype"], row["tensor"]
-
-
 def left_out(results: Results) -> str:
     """`; 4 comparisons could not be made`, or nothing; accepted ones count only where nothing at all was compared."""
     if not results.comparisons:
         return "; nothing was compared"
-    missing = [row for row in results.comparisons if row["verdict"] == NOT_COMPARED]
-    wanted = [row for row in missing if row["known"] is None or len(missing) == len(results.comparisons)]
+    missing = [row for row in results.comparisons if not row.compared]
+    wanted = [row for row in missing if row.known is None or len(missing) == len(results.comparisons)]
     return f"; {plural(len(wanted), 'comparison')} could not be made" if wanted else ""
 
 
@@ -123,23 +115,18 @@ class CauseFound:
 
 def causes_found(results: Results) -> list[CauseFound]:
     """The causes that call somebody off: first the most frequent one of each backend, then the others by cells."""
-    ops = {case["id"]: case["op"] for case in results.cases}
+    ops = {case.id: case.op for case in results.cases}
     found: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
     titles: dict[str, str] = {}
     for row in results.diagnoses:
-        if row["id"] not in HARMLESS:
-            key = (row["backend"], row["id"], ops.get(row["case"], ""))
-            found.setdefault(key, set()).add((row["case"], row["dtype"]))
-            titles[row["id"]] = row["title"]
-    told = sorted(
-        (
-            CauseFound(*key, len(cells), tuple(sorted({dtype for _, dtype in cells})), titles[key[1]])
-            for key, cells in found.items()
-        ),
-        key=lambda item: -item.n_cells,
-    )
-    firsts = [item for i, item in enumerate(told) if item.backend not in {other.backend for other in told[:i]}]
-    return [*firsts, *(item for item in told if item not in firsts)]
+        if row.id not in HARMLESS:
+            key = (row.backend, row.id, ops.get(row.case, ""))
+            found.setdefault(key, set()).add((row.case, row.dtype))
+            titles[row.id] = row.title
+    causes = [CauseFound(*key, len(c), tuple(sorted({d for _, d in c})), titles[key[1]]) for key, c in found.items()]
+    causes.sort(key=lambda cause: -cause.n_cells)
+    firsts = {cause.backend: cause for cause in reversed(causes)}
+    return sorted(causes, key=lambda cause: firsts[cause.backend] is not cause)
 
 
 def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
@@ -153,31 +140,43 @@ def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
 def suspects(results: Results) -> Iterator[Text]:
     """One line for the passes that hide an error, for curves that drift, and for passes that say little, each with an
     example."""
-    found = [row for row in results.comparisons if row["suspect"] and row["known"] is None]
-    drifting = [row for row in found if row["message"] and row["tensor"] in CURVES]
-    hidden = [row for row in found if row["culprit"] and row not in drifting]
-    vacuous = [row for row in found if not row["culprit"] and row not in drifting]
+    found = [row for row in results.comparisons if row.suspect and row.known is None]
+    ops = {case.id: case.op for case in results.cases}
+    drifting = [row for row in found if row.message and report_of(ops[row.case]).drifts(row)]
+    hidden = [row for row in found if row.culprit and row not in drifting]
+    vacuous = [row for row in found if not row.culprit and row not in drifting]
     for rows, text in (
         (hidden, "the tolerance hides who is off"),
         (drifting, "the curve leaves the ensemble, though every stage of that step is right"),
         (vacuous, "zeros would have passed as well"),
     ):
         if rows:
-            example = printable(f"{rows[0]['case']} {rows[0]['dtype']} {rows[0]['tensor']}")
+            example = printable(f"{rows[0].case} {rows[0].dtype} {rows[0].tensor}")
             n = count_tensors(rows)
             yield Text.assemble(("suspect", "yellow"), f": {text} in {plural(n, 'tensor')}, for example {example}")
 
 
-def count_tensors(rows: Sequence[Row]) -> int:
+def count_tensors(rows: Sequence[ComparisonRow]) -> int:
     """How many tensors of how many cells the rows are about."""
-    return len(set(map(place, rows)))
+    return len({row.place for row in rows})
 
 
-def n_cases(rows: Sequence[Row]) -> int:
+def n_cases(rows: Sequence[ComparisonRow]) -> int:
     """How many cases the rows are about."""
-    return len({row["case"] for row in rows})
+    return len({row.case for row in rows})
 
 
-def plural(n: int, noun: str, nouns: str = "") -> str:
-    """`1 case`, `2 cases`."""
-    return f"{n} {noun if n == 1 else nouns or noun + 's'}"
+KNOWN_STYLES = {
+    State.STALE.value: "bold red",
+    State.EXPIRED.value: "bold red",
+    State.WORSE.value: "bold red",
+    State.MATCHED.value: "dim",
+    State.NOT_CHECKED.value: "yellow",
+}
+"""The states of entries of `known`: first those that fail, then what is accepted, last what was not checked."""
+
+
+def known_lines(rows: Sequence[KnownRow]) -> Iterator[Text]:
+    """A line for each entry of `known`."""
+    for state, style in KNOWN_STYLES.items():
+        yield from (Text.assemble(("known", style), " ", printable(row.message)) for row in rows if row.state == state)

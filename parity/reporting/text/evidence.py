@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
@@ -10,41 +10,41 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
-from parity.reporting.results.results import Row, as_number
-from parity.reporting.text.reasons import listed, number
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
 HARMLESS = frozenset(("rounding", "degenerate-gradient"))
 """Diagnoses that say that nobody is off."""
 
 
-def diagnosis_lines(row: Row, *, brief: bool = False) -> Iterator[Text]:
+def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
     """A diagnosis: who, what and in which tensors; then how much of the error it explains, and its evidence.
 
     `brief` leaves out the paragraph of the catalogue.
     """
-    title = printable(f": {row['title']} ({', '.join(map(str, row['tensors']))})")
-    who = printable(f"{row['backend']} {row['dtype']}: ")
-    yield Text.assemble(who, (printable(row["id"]), "bold"), title)
+    title = printable(f": {row.title} ({', '.join(row.tensors)})")
+    who = printable(f"{row.backend} {row.dtype}: ")
+    yield Text.assemble(who, (printable(row.id), "bold"), title)
     yield Text(residual_text(row))
-    for key, value in row["evidence"].items():
+    for key, value in row.evidence.items():
         if text := evidence_text(str(key), value):
             yield Text(printable(text))
-    entry = CATALOGUE.get(row["id"])
+    entry = CATALOGUE.get(row.id)
     if entry is not None and entry.what and not brief:
         yield Text(f"{entry.what} (parity explain {entry.id})", style="dim")
 
 
-def residual_text(row: Row) -> str:
+def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
-    before, after = row["residual_before"], row["residual_after"]
-    if row["id"] in HARMLESS:
+    before, after = row.residual_before, row.residual_after
+    if row.id in HARMLESS:
         return f"error ratio {number(after)}, which careful code has as well"
-    if after is None or row["id"] == "unexplained":
+    if after is None or row.id == "unexplained":
         return f"not explained: error ratio {number(before)}"
-    if row["id"] == "not-identifiable":
+    if row.id == "not-identifiable":
         return f"each of them explains it: error ratio {number(before)} before, {number(after)} with one of them"
-    word = "explains it" if row["explained"] else "explains a part of it"
+    word = "explains it" if row.explained else "explains a part of it"
     return f"{word}: error ratio {number(before)} before, {number(after)} with it taken into account"
 
 
@@ -61,41 +61,11 @@ def evidence_text(key: str, value: Any) -> str:
 def plain(value: Any, digits: int = 6) -> str:
     """Any JSON value in one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={plain(item, digits)}" for key, item in shortened(list(value.items())))
+        return ", ".join(f"{key}={plain(item, digits)}" for key, item in list(value.items())[:MAX_ITEMS])
     if isinstance(value, (list, tuple)):
-        hidden = len(value) - MAX_ITEMS
-        return (
-            "["
-            + ", ".join(plain(item, digits) for item in shortened(value))
-            + (f", ... {hidden} more" if hidden > 0 else "")
-            + "]"
-        )
+        more = [f"... {len(value) - MAX_ITEMS} more"] if len(value) > MAX_ITEMS else []
+        return f"[{', '.join([*(plain(item, digits) for item in value[:MAX_ITEMS]), *more])}]"
     return number(value, digits) if isinstance(value, (int, float)) else str(value)
-
-
-def shortened(items: Sequence[Any]) -> Sequence[Any]:
-    """As many as fit into a line."""
-    return items[:MAX_ITEMS]
-
-
-def parameters_text(value: Mapping[str, Any]) -> str:
-    """`with eps=0.001`."""
-    return f"with {plain(value, 9)}"
-
-
-def second_text(value: Mapping[str, Any]) -> str:
-    """The next best hypothesis."""
-    return f"second best: {candidate_text(value)}"
-
-
-def candidates_text(value: Sequence[Mapping[str, Any]]) -> str:
-    """The hypotheses that explain the data equally well."""
-    return f"equally good: {listed(candidate_text(item) for item in value)}"
-
-
-def rivals_text(value: Sequence[Mapping[str, Any]]) -> str:
-    """The hypotheses that a cause could not be told from."""
-    return f"not told from: {listed(candidate_text(item) for item in value)}"
 
 
 def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
@@ -114,7 +84,7 @@ def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
 
 def falls_short(item: Mapping[str, Any]) -> bool:
     """Whether the suspected algorithm loses so much less than was found that its size speaks against it."""
-    error, lost = as_number(item["error"]), as_number(item["this_algorithm"])
+    error, lost = item["error"], item["this_algorithm"]
     measured = all(isinstance(size, (int, float)) for size in (error, lost))
     return measured and bool(lost < error / OFF)
 
@@ -126,10 +96,10 @@ def candidate_text(value: Mapping[str, Any]) -> str:
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
-    "parameters": parameters_text,
-    "second": second_text,
-    "candidates": candidates_text,
-    "not_told_from": rivals_text,
+    "parameters": lambda value: f"with {plain(value, 9)}",
+    "second": lambda value: f"second best: {candidate_text(value)}",
+    "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
+    "not_told_from": lambda value: f"not told from: {listed(map(candidate_text, value))}",
     "sizes": sizes_text,
     "stage": lambda value: f"stage: {value}" if value else "",
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parity.config.nodes import printable
 
@@ -48,6 +48,16 @@ def fenced(lines: Iterable[str]) -> str:
 def html_code(text: str) -> str:
     """The text as code inside an HTML block, where Markdown does not apply."""
     return f"<code>{html.escape(printable(text))}</code>"
+
+
+def line(text: str, limit: int = 600) -> str:
+    """A sentence of at most `limit` bytes, safe in Markdown."""
+    return prose(bounded([printable(text)], limit))
+
+
+def table_row(values: Sequence[str]) -> str:
+    """A row of a Markdown table; the values are safe already."""
+    return f"| {' | '.join(values)} |\n"
 
 
 def longest_run(text: str) -> int:

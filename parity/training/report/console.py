@@ -10,8 +10,8 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.judge.bound.envelope import OFF
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.reasons import factor
+from parity.reporting.results.rows import Results, TrainingRow
+from parity.reporting.text.words import factor
 from parity.training.report.view import (
     HEAD,
     Probed,
@@ -46,7 +46,7 @@ def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[Re
     if probes:
         yield Text(printable(remark(run)), style="dim")
         stages = stages_of(run.rows)
-        yield from (probe_table(row, stages) for row in run.rows if row["probes"])
+        yield from (probe_table(row, stages) for row in run.rows if row.probes)
 
 
 def sides(run: TrainingRun, *, spark: bool) -> Table:
@@ -57,15 +57,15 @@ def sides(run: TrainingRun, *, spark: bool) -> Table:
     if spark:
         table.add_column("loss", no_wrap=True)
     for row in (*run.rows, *([run.oracle] if run.oracle else [])):
-        style = "red" if row["parting"] else ""
+        style = "red" if row.parting else ""
         texts = [Text(printable(text), style=style if i > 3 else "") for i, text in enumerate(table_row(run, row))]
-        table.add_row(*texts, *([Text(sparkline(row["curves"]["loss"]), style="dim")] if spark else []))
+        table.add_row(*texts, *([Text(sparkline(row.curves.loss), style="dim")] if spark else []))
     return table
 
 
-def probe_table(row: Row, stages: Sequence[str]) -> Table:
+def probe_table(row: TrainingRow, stages: Sequence[str]) -> Table:
     """The ratio of every stage in each probed step; of each step the first one that is off is bold."""
-    title = Text(printable(f"{row['backend']}: probed steps"))
+    title = Text(printable(f"{row.backend}: probed steps"))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in ("step", *stages):
         table.add_column(name, justify="right", no_wrap=True)

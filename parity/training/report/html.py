@@ -11,10 +11,11 @@ from markupsafe import Markup
 
 from parity.judge.bound.envelope import OFF
 from parity.reporting.html.templates import n_bytes, rendered
-from parity.reporting.results.cells import Cell, Status
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.reasons import factor, listed
-from parity.training.report.plot import Band, Curve, Floats, Look, Mark, Panel, key, plot
+from parity.reporting.kinds import report_of
+from parity.reporting.results.cells import CellResult, Status
+from parity.reporting.results.rows import CellKey, Results, TrainingRow
+from parity.reporting.text.words import cut, factor, listed
+from parity.training.report.plot import Band, DrawnCurve, Floats, Look, Mark, Panel, key, plot
 from parity.training.report.view import (
     HEAD,
     Probed,
@@ -23,7 +24,6 @@ from parity.training.report.view import (
     place_text,
     probed,
     ratio_curve,
-    recipe,
     remark,
     stages_of,
     table_row,
@@ -40,12 +40,12 @@ MAX_TRIED = 3
 """Once so many trainings had no space, the others are not tried."""
 
 
-Cells = Mapping[tuple[str, str, str], Cell]
+Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
 
 
 @dataclass(frozen=True)
-class SideRow:
+class BackendLine:
     """A backend in the table of a training: its line's key, the texts of HEAD, and where its cell is told."""
 
     key: Markup
@@ -65,7 +65,7 @@ class Probes:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSection:
     """A training with all that is told of it; `plots` is empty where there is no space, or nothing to draw."""
 
     id: str
@@ -77,13 +77,13 @@ class Training:
     recipe: tuple[tuple[str, str], ...]
     ensemble: str
     head: tuple[str, ...]
-    sides: tuple[SideRow, ...]
+    sides: tuple[BackendLine, ...]
     plots: tuple[Markup, ...]
     stages: tuple[str, ...]
     probes: tuple[Probes, ...]
 
 
-def trainings(results: Results, found: Sequence[Cell]) -> Markup:
+def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
     """The section, or nothing where no training was asked for: those that part come first."""
     runs = training_runs(results)
     if not runs:
@@ -103,19 +103,18 @@ def trainings(results: Results, found: Sequence[Cell]) -> Markup:
 
 def looks_of(results: Results) -> dict[str, Look]:
     """How each backend is drawn."""
-    baseline = results.run["baseline"]
-    return {str(row["name"]): Look(i, row["name"] == baseline) for i, row in enumerate(results.backends)}
+    return {name: Look(i, name == results.run.baseline) for i, name in enumerate(results.backend_names)}
 
 
-def in_brief(run: TrainingRun, found: Cells) -> Training:
+def in_brief(run: TrainingRun, found: Cells) -> TrainingSection:
     """A training in a sentence."""
     said, style = tuple(clauses(run)), style_of(run, found)
-    return Training(run.id, run.dtype, run.anchor, said, badge(run), style, (), "", (), (), (), (), ())
+    return TrainingSection(run.id, run.dtype, run.anchor, said, badge(run), style, (), "", (), (), (), (), ())
 
 
 def style_of(run: TrainingRun, found: Cells) -> str:
     """How the answer is set: as the most urgent cell of those that part, which the ledger may accept."""
-    cells = [found.get((run.id, run.dtype, row["backend"])) for row in run.parted]
+    cells = [found.get((run.id, run.dtype, row.backend)) for row, _ in run.parted]
     statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
     if statuses:
         return min(statuses, key=list(Status).index).value
@@ -134,48 +133,48 @@ def badge(run: TrainingRun) -> str:
     )
 
 
-def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> Training:
+def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> TrainingSection:
     """All that is told of a training."""
     stages = stages_of(run.rows)
     sides = [side_row(run, row, looks, found) for row in run.rows]
-    return Training(
+    return TrainingSection(
         id=run.id,
         dtype=run.dtype,
         anchor=run.anchor,
         said=tuple(clauses(run)),
         badge=badge(run),
         style=style_of(run, found),
-        recipe=tuple(recipe(run.case)),
+        recipe=tuple(report_of(run.case.op).recipe(run.case)),
         ensemble=remark(run),
         head=HEAD,
         sides=(*sides, *oracle_row(run)),
         plots=tuple(plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)),
         stages=stages,
-        probes=tuple(probes(row, stages) for row in run.rows if row["probes"]),
+        probes=tuple(probes(row, stages) for row in run.rows if row.probes),
     )
 
 
-def side_row(run: TrainingRun, row: Row, looks: Mapping[str, Look], found: Cells) -> SideRow:
+def side_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], found: Cells) -> BackendLine:
     """A backend in the table."""
-    cell = found.get((run.id, run.dtype, row["backend"]))
+    cell = found.get((run.id, run.dtype, row.backend))
     link = "" if cell is None else cell.anchor
-    return SideRow(key(looks[row["backend"]]), table_row(run, row), link, row["parting"] is not None)
+    return BackendLine(key(looks[row.backend]), table_row(run, row), link, row.parting is not None)
 
 
-def oracle_row(run: TrainingRun) -> Iterator[SideRow]:
+def oracle_row(run: TrainingRun) -> Iterator[BackendLine]:
     """The oracle, where its own curve is drawn."""
     if run.oracle is not None:
-        yield SideRow(key(None), table_row(run, run.oracle), "", parts=False)
+        yield BackendLine(key(None), table_row(run, run.oracle), "", parts=False)
 
 
 def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
     """The plots: loss and ratio large, the gradient's norm and the rate small."""
     rows = [*run.rows, *([run.oracle] if run.oracle else [])]
     losses, norms, rates = (
-        [Curve(row["backend"], floats(row["curves"][name]), looks.get(row["backend"])) for row in rows]
+        [DrawnCurve(row.backend, floats(getattr(row.curves, name)), looks.get(row.backend)) for row in rows]
         for name in ("loss", "grad_norm", "lr")
     )
-    ratios = [Curve(row["backend"], ratio_curve(row), looks[row["backend"]]) for row in run.rows]
+    ratios = [DrawnCurve(row.backend, ratio_curve(row), looks[row.backend]) for row in run.rows]
     ratios = [curve for curve in ratios if not np.isnan(curve.values).all()]
     yield Panel("loss", losses, marks(run, losses, looks), band(run, "loss"))
     yield Panel("error ratio: distance in envelopes", ratios, marks(run, ratios, looks, ratio=True), ratio=True)
@@ -188,34 +187,35 @@ def floats(values: Sequence[float]) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def marks(run: TrainingRun, curves: Sequence[Curve], looks: Mapping[str, Look], *, ratio: bool = False) -> list[Mark]:
+def marks(
+    run: TrainingRun, curves: Sequence[DrawnCurve], looks: Mapping[str, Look], *, ratio: bool = False
+) -> list[Mark]:
     """The partings, on the curves of their backends; without a ratio of the curve on that of the probe."""
     values = {curve.name: curve.values for curve in curves}
     made = []
-    for row in run.parted:
-        found, curve = row["parting"], values.get(row["backend"], np.zeros(0))
-        known = 0 < found["step"] <= len(curve)
-        value = float(curve[found["step"] - 1]) if known else math.nan
-        if ratio and found["ratio"] is not None and not value >= OFF:
-            value = found["ratio"]
-        made.append(Mark(found["step"], value, mark_text(run, row), looks[row["backend"]]))
+    for row, at in run.parted:
+        curve = values.get(row.backend, np.zeros(0))
+        value = float(curve[at.step - 1]) if 0 < at.step <= len(curve) else math.nan
+        if ratio and at.ratio is not None and not value >= OFF:
+            value = at.ratio
+        made.append(Mark(at.step, value, mark_text(run, row), looks[row.backend]))
     return made
 
 
-def mark_text(run: TrainingRun, row: Row) -> str:
+def mark_text(run: TrainingRun, row: TrainingRow) -> str:
     """`oneflow: step 1, loss, scaled; also dampening-first-step`."""
     first, *others = run.ids(row) or [""]
     cause = f", {first}" if first else ""
-    name = row["backend"]
-    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
-    return f"{shown}: {place_text(row['parting'])}{cause}{f'; also {listed(others)}' if others else ''}"
+    return (
+        f"{cut(row.backend, MAX_NAME)}: {place_text(row.parting)}{cause}{f'; also {listed(others)}' if others else ''}"
+    )
 
 
 def band(run: TrainingRun, name: str) -> Band | None:
     """What rounding explains: OFF envelopes around the baseline's curve."""
     rows = [*run.rows, *([run.oracle] if run.oracle else [])]
-    centre: Sequence[float] = next((row["curves"][name] for row in rows if row["backend"] == row["expected"]), [])
-    width: Sequence[float] = next((found for row in run.rows if (found := row["curves"]["envelope"].get(name))), [])
+    centre: Sequence[float] = next((getattr(row.curves, name) for row in rows if row.backend == row.expected), [])
+    width: Sequence[float] = next((found for row in run.rows if (found := row.curves.envelope.get(name))), [])
     n = min(len(centre), len(width))
     if not n:
         return None
@@ -224,11 +224,11 @@ def band(run: TrainingRun, name: str) -> Band | None:
         return Band(around - off, around + off)
 
 
-def probes(row: Row, stages: Sequence[str]) -> Probes:
+def probes(row: TrainingRow, stages: Sequence[str]) -> Probes:
     """The probed steps of a backend; in each the first stage that is off is marked."""
     found = list(probed(row, stages))
     rows = tuple((f"{item.step:,}", tuple(entries(item))) for item in found[:MAX_PROBES])
-    return Probes(row["backend"], rows, row["parting"] is not None, max(len(found) - MAX_PROBES, 0))
+    return Probes(row.backend, rows, row.parting is not None, max(len(found) - MAX_PROBES, 0))
 
 
 def entries(item: Probed) -> Iterator[tuple[str, str]]:

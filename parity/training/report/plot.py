@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from parity.judge.bound.envelope import OFF
 from parity.reporting.html.figures import power, svg, words
 from parity.reporting.plots.drift import COLOURS, DASHES
-from parity.reporting.text.reasons import factor, number
+from parity.reporting.text.words import cut, factor, number
 
 WIDTH, LEFT, RIGHT = 484, 52, 464
 FOOT, LABEL_ROW, HEAD = 30, 13, 20
@@ -68,7 +68,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Curve:
+class DrawnCurve:
     """A value for each step from 1 on; `look` is None for the oracle."""
 
     name: str
@@ -101,7 +101,7 @@ class Panel:
     """
 
     title: str
-    curves: Sequence[Curve]
+    curves: Sequence[DrawnCurve]
     marks: Sequence[Mark] = ()
     band: Band | None = None
     height: int = 180
@@ -110,7 +110,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Frame:
+class CurveFrame:
     """Where steps and values stand on the page; with `log` values are taken as decimal logarithms."""
 
     n_steps: int
@@ -152,14 +152,14 @@ def plot(panel: Panel) -> Markup:
     return svg(WIDTH, frame.bottom + FOOT, spoken(panel, shown), parts, "curves")
 
 
-def depth(curve: Curve) -> int:
+def depth(curve: DrawnCurve) -> int:
     """What is drawn first lies below: the oracle, the baseline, and lines without gaps."""
     if curve.look is None:
         return 0
     return 1 if curve.look.baseline else 3 if curve.look.dash else 2
 
 
-def frame_of(panel: Panel, shown: Sequence[Curve], top: float) -> Frame:
+def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFrame:
     """The ranges of a plot: all values that are finite, and of ratios the threshold."""
     n_steps = max((len(curve.values) for curve in shown), default=1)
     found = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
@@ -169,16 +169,16 @@ def frame_of(panel: Panel, shown: Sequence[Curve], top: float) -> Frame:
         inside = np.clip(usable[usable > 0], LEAST_RATIO, MOST_RATIO)
         low = min(math.log10(float(inside.min())) if inside.size else 0.0, -1.0)
         high = max(math.log10(float(inside.max())) if inside.size else 0.0, 1.5)
-        return Frame(n_steps, math.floor(low), high + 0.08 * (high - math.floor(low)), True, top, bottom)
+        return CurveFrame(n_steps, math.floor(low), high + 0.08 * (high - math.floor(low)), True, top, bottom)
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
     log = panel.may_log and low > 0 and high / low >= LOG_FROM
     if log:
         low, high = math.log10(low), math.log10(high)
     room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
-    return Frame(n_steps, low - room, high + room, log, top, bottom)
+    return CurveFrame(n_steps, low - room, high + room, log, top, bottom)
 
 
-def grid(frame: Frame) -> Iterator[str]:
+def grid(frame: CurveFrame) -> Iterator[str]:
     """Lines and numbers of both axes."""
     exponents = decades(frame) if frame.log else []
     values = exponents or linear_ticks(frame.low, frame.high, 5)
@@ -199,7 +199,7 @@ def grid(frame: Frame) -> Iterator[str]:
     yield words((LEFT + RIGHT) / 2, frame.bottom + 27, "step", "middle dim")
 
 
-def decades(frame: Frame) -> list[float]:
+def decades(frame: CurveFrame) -> list[float]:
     """The exponents that get a line; none where fewer than two are in view."""
     first, last = math.ceil(frame.low), math.floor(frame.high)
     every = max(1, math.ceil((last - first + 1) / 6))
@@ -225,7 +225,7 @@ def step_ticks(n_steps: int) -> list[int]:
     return sorted({1, n_steps, *(tick for tick in inner if 1 + room < tick < n_steps - room)})
 
 
-def threshold(frame: Frame) -> Iterator[str]:
+def threshold(frame: CurveFrame) -> Iterator[str]:
     """What is off, and the envelope itself, 1."""
     off, one = float(frame.y(OFF)), float(frame.y(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
@@ -233,7 +233,7 @@ def threshold(frame: Frame) -> Iterator[str]:
     yield words(RIGHT - 3, round(off - 3, 1), f"{OFF:g}: off", "end eight")
 
 
-def band(found: Band, frame: Frame) -> Iterator[str]:
+def band(found: Band, frame: CurveFrame) -> Iterator[str]:
     """What rounding explains, as an area."""
     high, low = np.fmax.reduce(columns(found.high), axis=1), np.fmin.reduce(columns(found.low), axis=1)
     usable = ~(np.isnan(high) | np.isnan(low))
@@ -274,7 +274,7 @@ def thinned(values: Floats) -> list[list[tuple[float, float]]]:
     return [stretch for stretch in stretches if stretch]
 
 
-def drawn(curve: Curve, frame: Frame, n_curves: int) -> Iterator[str]:
+def drawn(curve: DrawnCurve, frame: CurveFrame, n_curves: int) -> Iterator[str]:
     """A curve with its marks, which stand at other steps than those of the others."""
     look = curve.look
     colour = 'class="exact"' if look is None else f'stroke="{look.colour}"'
@@ -300,7 +300,7 @@ def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list
     return [points[i] for i in dict.fromkeys(int(np.abs(xs - x).argmin()) for x in wanted)]
 
 
-def pairs(points: Sequence[tuple[float, float]], frame: Frame) -> list[tuple[float, float]]:
+def pairs(points: Sequence[tuple[float, float]], frame: CurveFrame) -> list[tuple[float, float]]:
     """Points as places on the page."""
     steps, values = zip(*points, strict=True)
     return list(zip(frame.x(steps).tolist(), frame.y(values).tolist(), strict=True))
@@ -341,7 +341,7 @@ def scaled(dash: str) -> str:
     return " ".join(str(SCALE * int(part)) for part in dash.split())
 
 
-def partings(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
+def partings(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
     """A line down at each parting, with a ring on the curve and its text above; of many, the first have a text."""
     for i, mark in enumerate(marks):
         x, y = float(frame.x(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
@@ -357,8 +357,7 @@ def label(x: float, y: float, text: str) -> str:
     """A text beside a line, on the side where there is more room."""
     left = x > (LEFT + RIGHT) / 2
     room = int((x - LEFT if left else RIGHT - x) / LETTER)
-    shown = text if len(text) <= room else f"{text[: room - 1]}…"
-    return words(x - 4 if left else x + 4, y, shown, "end label" if left else "label")
+    return words(x - 4 if left else x + 4, y, cut(text, room), "end label" if left else "label")
 
 
 def key(look: Look | None) -> Markup:
@@ -372,7 +371,7 @@ def key(look: Look | None) -> Markup:
     return svg(34, 12, "its line", [line, mark], "key-line")
 
 
-def spoken(panel: Panel, shown: Sequence[Curve]) -> str:
+def spoken(panel: Panel, shown: Sequence[DrawnCurve]) -> str:
     """A plot in words."""
     n_steps = max((len(curve.values) for curve in shown), default=0)
     told = [f"{panel.title} over {n_steps:,} {'step' if n_steps == 1 else 'steps'}"]
@@ -380,7 +379,7 @@ def spoken(panel: Panel, shown: Sequence[Curve]) -> str:
     return "; ".join([*told, *(f"{mark.text}" for mark in panel.marks)])
 
 
-def curve_text(curve: Curve, *, peak: bool) -> str:
+def curve_text(curve: DrawnCurve, *, peak: bool) -> str:
     """`torch from 2.31 to 0.12`, or of ratios the largest."""
     first, last, n_lost = curve.values[0], curve.values[-1], int(np.count_nonzero(~np.isfinite(curve.values)))
     if peak:

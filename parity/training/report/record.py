@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parity.reporting.results.results import Row
+from parity.reporting.results.rows import InputRow
+from parity.reporting.text.words import few
 from parity.training.spec import Group, Layer, Training, plain
 
 MAX_LAYERS = 40
-MAX_NAMES = 4
 
 
-def params(training: Training) -> Row:
+def params(training: Training) -> dict[str, Any]:
     """Model and recipe; of many layers the first ones, of the parameters of a group a few names."""
     return {
         "model": described(training.layers),
@@ -46,20 +46,18 @@ def layer_text(layer: Layer) -> str:
     return named + (f" ({options})" if options else "") + (f" [{inner}]" if inner else "")
 
 
-def group_row(group: Group) -> Row:
+def group_row(group: Group) -> dict[str, Any]:
     """A group's options, with the number and the first names of its parameters."""
-    hidden = len(group.parameters) - MAX_NAMES
-    names = ", ".join(group.parameters[:MAX_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
-    return {"parameters": names, **plain(group.options)}
+    return {"parameters": few(group.parameters), **plain(group.options)}
 
 
-def clip_row(clip: Mapping[str, Any]) -> Row:
+def clip_row(clip: Mapping[str, Any]) -> dict[str, Any]:
     """What of a clipping counts: the norm and its scope, or the value."""
     wanted = ("name", "clip_value") if clip["name"] == "value" else ("name", "max_norm", "norm_type", "scope")
     return {key: clip[key] for key in wanted}
 
 
-def inputs(training: Training, folder: Path | None) -> dict[str, Row]:
+def inputs(training: Training, folder: Path | None) -> dict[str, InputRow]:
     """The data set and the initial weights: shapes, and how they are drawn; `folder` is where the data set is kept."""
     data = training.data
     drawn = f"{data.name}({', '.join(f'{key}={value}' for key, value in plain(data.options).items())})"
@@ -69,6 +67,6 @@ def inputs(training: Training, folder: Path | None) -> dict[str, Row]:
     return rows | {"weights": row((weights,), f"{len(training.tensors)} tensors of the model", None)}
 
 
-def row(shape: Sequence[int], draw: str, file: Path | None) -> Row:
+def row(shape: Sequence[int], draw: str, file: Path | None) -> InputRow:
     """An input."""
-    return {"shape": list(shape), "draw": draw, "file": None if file is None else str(file)}
+    return InputRow(list(shape), draw, None if file is None else str(file))

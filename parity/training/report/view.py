@@ -8,16 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
-from parity.reporting.results.results import Results, Row
-from parity.reporting.text.answer import plural
-from parity.reporting.text.reasons import STAGE_WORDS, factor, listed
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.rows import CaseRow, PartingRow, Results, TrainingRow
+from parity.reporting.text.words import factor, listed, plural, unique
 from parity.training.spec import STAGES, TRAIN
+
+STAGE_WORDS: Mapping[str, str] = {
+    "data": "order of the data",
+    "forward": "forward pass",
+    "loss": "loss",
+    "gradient": "gradient",
+    "clip": "clipping",
+    "schedule": "learning rate's schedule",
+    "update": "update",
+}
+"""The stages of a step in a sentence, after `in the`."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LOST = "✕"
@@ -28,8 +40,6 @@ HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
 
 NOTHING = "–"
 FINAL_DIGITS = 7
-UNSAID = (None, "", "unexplained")
-"""Partings of which no cause is known."""
 MAX_OFF = 4
 
 
@@ -41,96 +51,81 @@ class TrainingRun:
     in this dtype.
     """
 
-    case: Row
+    case: CaseRow
     dtype: str
-    rows: tuple[Row, ...]
-    oracle: Row | None
+    rows: tuple[TrainingRow, ...]
+    oracle: TrainingRow | None
     missing: Mapping[str, str]
-    diagnoses: tuple[Row, ...]
+    diagnoses: tuple[Diagnosis, ...]
     anchor: str
 
     @property
     def id(self) -> str:
         """The case's id."""
-        return str(self.case["id"])
+        return self.case.id
 
     @property
-    def parted(self) -> tuple[Row, ...]:
-        """The rows of the backends that part, the earliest first."""
-        return tuple(sorted((row for row in self.rows if row["parting"]), key=lambda row: row["parting"]["step"]))
+    def parted(self) -> list[tuple[TrainingRow, PartingRow]]:
+        """The backends that part, each with where, the earliest first."""
+        return sorted(((row, row.parting) for row in self.rows if row.parting), key=lambda pair: pair[1].step)
 
     @property
     def expected(self) -> str:
         """Whom the curves are compared with."""
-        return str(self.rows[0]["expected"]) if self.rows else ""
+        return self.rows[0].expected if self.rows else ""
 
     @property
     def planned(self) -> int:
         """How many steps were asked for."""
-        return max((row["planned"] for row in self.rows), default=0)
+        return max((row.planned for row in self.rows), default=0)
 
-    def title(self, row: Row) -> str:
-        """What the cause of a parting is, in words; empty where none was named."""
-        name = row["parting"]["diagnosis"]
-        known = (told["title"] for told in self.causes(row) if told["id"] == name)
+    def title(self, row: TrainingRow, name: str) -> str:
+        """What a cause of a backend is, in words; empty where nobody knows."""
+        known = (cause.title for cause in self.causes(row) if cause.id == name)
         return next(known, CATALOGUE[name].title if name in CATALOGUE else "")
 
-    def causes(self, row: Row) -> list[Row]:
+    def causes(self, row: TrainingRow) -> list[Diagnosis]:
         """The diagnoses of a backend."""
-        return [told for told in self.diagnoses if told["backend"] == row["backend"]]
+        return [cause for cause in self.diagnoses if cause.backend == row.backend]
 
-    def others(self, row: Row) -> list[Row]:
-        """The diagnoses of a backend in other stages than the one in which it parts."""
-        first = row["parting"]["stage"] if row["parting"] else None
-        return [told for told in self.causes(row) if (stage := stage_of(told)) is not None and stage != first]
+    def others(self, row: TrainingRow) -> list[tuple[str, Diagnosis]]:
+        """The diagnoses of a backend in other stages than the one in which it parts, each with its stage."""
+        first = row.parting.stage if row.parting else None
+        staged = ((cause.evidence.get("stage"), cause) for cause in self.causes(row))
+        return [(stage, cause) for stage, cause in staged if stage in STAGES and stage != first]
 
-    def ids(self, row: Row) -> list[str]:
+    def ids(self, row: TrainingRow) -> list[str]:
         """The causes of a backend, that of its parting first."""
-        first = [row["parting"]["diagnosis"]] if row["parting"] and row["parting"]["diagnosis"] else []
-        return list(dict.fromkeys([*first, *(told["id"] for told in self.others(row))]))
+        first = [row.parting.diagnosis] if row.parting and row.parting.diagnosis else []
+        return list(dict.fromkeys([*first, *(cause.id for _, cause in self.others(row))]))
 
 
 def training_runs(results: Results) -> list[TrainingRun]:
     """The trainings of a run by case and dtype, in the order of the configs."""
-    order = [str(row["name"]) for row in results.backends]
-    found: dict[tuple[str, str], dict[str, Row]] = {}
+    order = results.backend_names
+    every: dict[tuple[str, str], dict[str, TrainingRow]] = {}
     for row in results.trainings:
-        found.setdefault((row["case"], row["dtype"]), {})[row["backend"]] = row
-    outcomes = {(row["case"], row["dtype"], row["backend"]): row["outcome"] for row in results.outcomes}
-    asked = [(case, str(dtype)) for case in results.cases if case["op"] == TRAIN for dtype in case["dtypes"]]
+        every.setdefault((row.case, row.dtype), {})[row.backend] = row
+    outcomes = {row.key: row.outcome for row in results.outcomes}
+    asked = [(case, dtype) for case in results.cases if case.op == TRAIN for dtype in case.dtypes]
     taken: set[str] = set()
-    made = []
+    runs = []
     for case, dtype in asked:
-        rows = found.get((case["id"], dtype), {})
-        missing = {name: outcomes.get((case["id"], dtype, name), "not run") for name in order if name not in rows}
-        told = (row for row in results.diagnoses if (row["case"], row["dtype"]) == (case["id"], dtype))
-        made.append(
+        rows = every.get((case.id, dtype), {})
+        missing = {name: outcomes.get((case.id, dtype, name), "not run") for name in order if name not in rows}
+        causes = (cause for cause in results.diagnoses if (cause.case, cause.dtype) == (case.id, dtype))
+        runs.append(
             TrainingRun(
                 case=case,
                 dtype=dtype,
                 rows=tuple(rows[name] for name in order if name in rows),
                 oracle=rows.get(ORACLE),
                 missing=missing,
-                diagnoses=tuple(told),
-                anchor=unique(f"training-{slug(case['id'])}.{slug(dtype)}", taken),
+                diagnoses=tuple(causes),
+                anchor=unique(f"training-{slug(case.id)}.{slug(dtype)}", taken),
             )
         )
-    return made
-
-
-def training_links(results: Results) -> dict[tuple[str, str], str]:
-    """The anchor of the training of each case and dtype."""
-    return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
-
-
-def unique(base: str, taken: set[str]) -> str:
-    """`base`, with a number behind it where it is taken; it is taken from now on."""
-    name, n = base, 1
-    while name in taken:
-        n += 1
-        name = f"{base}.{n}"
-    taken.add(name)
-    return name
+    return runs
 
 
 def sentence(run: TrainingRun) -> str:
@@ -142,83 +137,77 @@ def brief(run: TrainingRun) -> str:
     """The answer beside a table: where several part, only who."""
     if len(run.parted) < 2:
         return sentence(run)
-    return "; ".join([f"{listed(str(row['backend']) for row in run.parted)} part", *rest(run)])
+    return "; ".join([f"{listed(row.backend for row, _ in run.parted)} part", *rest(run)])
 
 
 def clauses(run: TrainingRun) -> list[str]:
     """The answer in its parts: one for each side that parts, then what is said of the others."""
-    return [*(part_text(run, row) for row in run.parted), *rest(run)] or ["nothing was run"]
+    return [*(part_text(run, row, at) for row, at in run.parted), *rest(run)] or ["nothing was run"]
 
 
 def rest(run: TrainingRun) -> Iterator[str]:
     """Who stopped, who stays within rounding, who has no result."""
-    calm = [row for row in run.rows if not row["parting"]]
-    stops = {row["backend"]: stop_text(row) for row in calm if row["steps"] < row["planned"]}
-    yield from (f"{listed(names)} {text}" for text, names in grouped(stops).items())
-    whole = [row for row in calm if row["backend"] not in stops]
-    alone = [str(row["backend"]) for row in whole if row["backend"] != row["expected"] and not len(ratio_curve(row))]
-    drifts = {str(row["backend"]): drift_text(step) for row in whole if (step := drift_step(row)) is not None}
-    if together := [str(row["backend"]) for row in whole if row["backend"] not in (*alone, *drifts)]:
+    calm = [row for row in run.rows if not row.parting]
+    stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
+    yield from (f"{listed(names)} {text}" for text, names in grouped(stops.items()).items())
+    whole = [row for row in calm if row.backend not in stops]
+    alone = [row.backend for row in whole if row.backend != row.expected and not len(ratio_curve(row))]
+    drifts = {row.backend: drift_text(step) for row in whole if (step := drift_step(row)) is not None}
+    if together := [row.backend for row in whole if row.backend not in (*alone, *drifts)]:
         yield calm_text(together, run)
-    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts).items())
+    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts.items()).items())
     for row in calm:
         if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
             verb = "is" if len(off) == 1 else "are"
-            yield f"the {listed(off)} of {row['backend']} {verb} off in a probe, and tolerated"
+            yield f"the {listed(off)} of {row.backend} {verb} off in a probe, and tolerated"
     if alone:
         yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
-    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing).items())
+    yield from (
+        f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing.items()).items()
+    )
 
 
 def remedy(run: TrainingRun) -> str:
     """What gives a curve where the baseline has none."""
-    return "" if run.rows[0]["ensemble"]["of"] == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
+    return "" if run.rows[0].ensemble.of == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
-def part_text(run: TrainingRun, row: Row) -> str:
+def part_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
     """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
-    found = row["parting"]
-    stop = f" (and {stop_text(row)})" if row["steps"] < row["planned"] else ""
-    return f"{row['backend']} {where_text(found)}{why_text(run, row)}{also_text(run, row)}{stop}"
+    stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
+    return f"{row.backend} {where_text(at)}{why_text(run, row, at)}{also_text(run, row)}{stop}"
 
 
-def where_text(found: Row) -> str:
+def where_text(at: PartingRow) -> str:
     """`parts at step 1 in the update`."""
-    step = f"{found['step']:,}"
-    if found["stage"] is not None:
-        return f"parts at step {step} in the {STAGE_WORDS[found['stage']]}"
-    tensor = f" ({found['tensor']})" if found["tensor"] else ""
+    step = f"{at.step:,}"
+    if at.stage is not None:
+        return f"parts at step {step} in the {STAGE_WORDS[at.stage]}"
+    tensor = f" ({at.tensor})" if at.tensor else ""
     return f"leaves the envelope at step {step}{tensor}, though no probed step of it is off"
 
 
-def stage_of(diagnosis: Row) -> str | None:
-    """The stage that a diagnosis is about."""
-    stage = diagnosis["evidence"].get("stage")
-    return stage if stage in STAGES else None
-
-
-def also_text(run: TrainingRun, row: Row) -> str:
+def also_text(run: TrainingRun, row: TrainingRow) -> str:
     """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
-    told: dict[str, list[str]] = {}
-    for item in run.others(row):
-        told.setdefault(STAGE_WORDS[item["evidence"]["stage"]], []).append(item["id"])
-    places = [f"{stage} ({', '.join(ids)})" for stage, ids in told.items()]
-    return f", and is off in the {listed(places)} too" if places else ""
+    stages = grouped((cause.id, STAGE_WORDS[stage]) for stage, cause in run.others(row))
+    texts = [f"{stage} ({', '.join(ids)})" for stage, ids in stages.items()]
+    return f", and is off in the {listed(texts)} too" if texts else ""
 
 
-def why_text(run: TrainingRun, row: Row) -> str:
+def why_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
-    name, title = row["parting"]["diagnosis"], run.title(row)
+    name = at.diagnosis
     if name is None:
         return ", and there was no time to look for the cause"
-    if name in UNSAID:
-        return "" if row["parting"]["stage"] is None else ", for no cause that was tried"
+    if name in ("", "unexplained"):
+        return "" if at.stage is None else ", for no cause that was tried"
+    title = run.title(row, name)
     return f": {title} ({name})" if title else f": {name}"
 
 
-def stop_text(row: Row) -> str:
+def stop_text(row: TrainingRow) -> str:
     """`stopped after 7 of 12 steps`."""
-    return f"stopped after {row['steps']:,} of {plural_steps(row['planned'])}"
+    return f"stopped after {row.steps:,} of {plural_steps(row.planned)}"
 
 
 def plural_steps(n: int) -> str:
@@ -234,19 +223,19 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
     return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
 
 
-def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """The backends of which the same is true, by what that is."""
-    found: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        found.setdefault(text, []).append(name)
-    return found
+def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names of which the same is true, by what that is."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    return names
 
 
-def drift_step(row: Row) -> int | None:
+def drift_step(row: TrainingRow) -> int | None:
     """The step from which on a curve is outside though nothing parts: each stage of it was right."""
     outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
-    side = row["parting"] is None and row["backend"] != ORACLE
-    return int(outside[0]) + 1 if side and outside.size else None
+    is_backend = row.parting is None and row.backend != ORACLE
+    return int(outside[0]) + 1 if is_backend and outside.size else None
 
 
 def drift_text(step: int) -> str:
@@ -254,42 +243,41 @@ def drift_text(step: int) -> str:
     return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
 
 
-def place_text(found: Row | None) -> str:
+def place_text(at: PartingRow | None) -> str:
     """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
-    if found is None:
+    if at is None:
         return ""
-    curve = f"curve of {found['tensor']}" if found["tensor"] else "curve"
-    return f"step {found['step']:,}, {found['stage'] or curve}"
+    curve = f"curve of {at.tensor}" if at.tensor else "curve"
+    return f"step {at.step:,}, {at.stage or curve}"
 
 
-def ratio_curve(row: Row) -> NDArray[np.float64]:
+def ratio_curve(row: TrainingRow) -> NDArray[np.float64]:
     """The largest ratio of any quantity in each step, NaN where none is known."""
-    known = [np.asarray(values, dtype=np.float64) for values in row["curves"]["ratio"].values() if values]
+    known = [np.asarray(values, dtype=np.float64) for values in row.curves.ratio.values() if values]
     length = max(map(len, known), default=0)
     padded = [np.pad(values, (0, length - len(values)), constant_values=np.nan) for values in known]
     return np.fmax.reduce(padded) if padded else np.zeros(0)
 
 
-def largest_ratio(row: Row) -> float | None:
+def largest_ratio(row: TrainingRow) -> float | None:
     """The largest ratio of a curve or a probe; None where none is known."""
-    found = [float(value) for value in ratio_curve(row) if not math.isnan(value)]
-    found += [ratio for item in row["probes"] for ratio in item["ratios"].values() if not math.isnan(ratio)]
-    return max(found, default=None)
+    ratios = [*ratio_curve(row), *(ratio for probe in row.probes for ratio in probe.ratios.values())]
+    return max((float(ratio) for ratio in ratios if not math.isnan(ratio)), default=None)
 
 
-def table_row(run: TrainingRun, row: Row) -> tuple[str, ...]:
+def table_row(run: TrainingRun, row: TrainingRow) -> tuple[str, ...]:
     """A row of a training's table, in the order of HEAD."""
-    steps = f"{row['steps']:,}" + (f" of {row['planned']:,}" if row["steps"] < row["planned"] else "")
-    name = f"{row['backend']} = baseline" if row["backend"] == row["expected"] else row["backend"]
+    steps = f"{row.steps:,}" + (f" of {row.planned:,}" if row.steps < row.planned else "")
+    name = f"{row.backend} = baseline" if row.backend == row.expected else row.backend
     ratio, step = largest_ratio(row), drift_step(row)
     drift = NOTHING if step is None else f"drifts from step {step:,}"
     values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
-    return (name, *values, place_text(row["parting"]) or drift, ", ".join(run.ids(row)))
+    return (name, *values, place_text(row.parting) or drift, ", ".join(run.ids(row)))
 
 
-def final_loss(row: Row) -> str:
+def final_loss(row: TrainingRow) -> str:
     """The last loss that is known."""
-    losses = row["curves"]["loss"]
+    losses = row.curves.loss
     return f"{losses[-1]:.{FINAL_DIGITS}g}" if losses else NOTHING
 
 
@@ -310,20 +298,20 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     )
 
 
-def cell_lines(row: Row) -> Iterator[str]:
+def cell_lines(row: TrainingRow) -> Iterator[str]:
     """What is told of the training of a cell: how far it came, where it parts, and the probed steps that are off."""
     ratio = largest_ratio(row)
     largest = "" if ratio is None else f", largest ratio {factor(ratio)}"
-    yield f"training: {row['steps']:,} of {plural_steps(row['planned'])}, final loss {final_loss(row)}{largest}"
-    if found := row["parting"]:
-        size = "" if found["ratio"] is None else f", ratio {factor(found['ratio'])}"
-        tensor = f" in {found['tensor']}" if found["tensor"] else ""
-        yield f"it {where_text({**found, 'tensor': None})}{tensor}{size}, seen by a {found['seen']}"
+    yield f"training: {row.steps:,} of {plural_steps(row.planned)}, final loss {final_loss(row)}{largest}"
+    if at := row.parting:
+        size = "" if at.ratio is None else f", ratio {factor(at.ratio)}"
+        tensor = f" in {at.tensor}" if at.tensor else ""
+        yield f"it {where_text(replace(at, tensor=None))}{tensor}{size}, seen by a {at.seen}"
     stages = stages_of([row])
     off = [item for item in probed(row, stages) if item.outside is not None]
     for item in off[:MAX_OFF]:
-        told = zip(stages, item.ratios, strict=True)
-        yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in told if r is not None)
+        ratios = zip(stages, item.ratios, strict=True)
+        yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in ratios if r is not None)
     if len(off) > MAX_OFF:
         yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} with a stage that is off"
 
@@ -340,52 +328,39 @@ class Probed:
     outside: int | None
 
 
-def stages_off(row: Row) -> list[str]:
+def stages_off(row: TrainingRow) -> list[str]:
     """The stages of a side that are off in any probe."""
-    return [stage for stage in STAGES if any(not item["ratios"].get(stage, 0.0) < OFF for item in row["probes"])]
+    return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < OFF for item in row.probes)]
 
 
-def stages_of(rows: Iterable[Row]) -> tuple[str, ...]:
+def stages_of(rows: Iterable[TrainingRow]) -> tuple[str, ...]:
     """The stages that any probe observed, in their order."""
-    seen = {stage for row in rows for item in row["probes"] for stage in item["ratios"]}
+    seen = {stage for row in rows for item in row.probes for stage in item.ratios}
     return tuple(stage for stage in STAGES if stage in seen)
 
 
-def probed(row: Row, stages: Sequence[str]) -> Iterator[Probed]:
+def probed(row: TrainingRow, stages: Sequence[str]) -> Iterator[Probed]:
     """The probes of a backend by step."""
-    for item in sorted(row["probes"], key=lambda item: item["step"]):
-        ratios = tuple(item["ratios"].get(stage) for stage in stages)
+    for item in sorted(row.probes, key=lambda item: item.step):
+        ratios = tuple(item.ratios.get(stage) for stage in stages)
         off = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
-        yield Probed(item["step"], ratios, off[0] if off else None)
+        yield Probed(item.step, ratios, off[0] if off else None)
 
 
 def remark(run: TrainingRun) -> str:
     """What the ratios were measured with, and whether the baseline itself parts."""
-    guilty = any(row["backend"] == run.expected for row in run.parted)
+    guilty = any(row.backend == run.expected for row, _ in run.parted)
     own = f"; {run.expected}, from whose curve distances are taken, parts itself, so others may be far from it"
     return ensemble_text(run) + (own if guilty else "")
 
 
 def ensemble_text(run: TrainingRun) -> str:
     """What the envelope was measured with."""
-    found = next((row["ensemble"] for row in run.rows if row["ensemble"]["members"]), None)
-    if found is None:
+    ensemble = next((row.ensemble for row in run.rows if row.ensemble.members), None)
+    if ensemble is None:
         return "no envelope was measured"
-    whose = "the oracle's lines" if found["of"] == ORACLE else str(found["of"] or "the baseline")
-    return f"the envelope is that of {plural(found['members'], 'run')} of {whose}, each from a start moved by an ulp"
-
-
-def recipe(case: Row) -> list[tuple[str, str]]:
-    """What is trained, and how, by name."""
-    return [(str(key).replace("_", " "), value_text(value)) for key, value in case["params"].items()]
-
-
-def call_text(case: Row) -> str:
-    """What a case computes: `layer_norm(eps=1e-05)`, or of a training the most important of its recipe."""
-    given = case["params"]
-    if case["op"] == TRAIN:
-        given = {name: given[name] for name in ("optimizer", "steps", "batch_size", "weights") if name in given}
-    return f"{case['op']}({', '.join(f'{name}={value}' for name, value in given.items())})"
+    whose = "the oracle's lines" if ensemble.of == ORACLE else ensemble.of or "the baseline"
+    return f"the envelope is that of {plural(ensemble.members, 'run')} of {whose}, each from a start moved by an ulp"
 
 
 def value_text(value: Any) -> str:

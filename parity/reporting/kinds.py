@@ -1,0 +1,158 @@
+"""How cases of different kinds are told: of an op, and of what another room computes, looked up by the case's op."""
+
+# ruff: noqa: ARG002 - what an op does not need, another kind of case does
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from parity.config.plan import CasePlan
+from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from parity.reporting.diff.sides import ComparedRun
+    from parity.reporting.results.cells import CellResult
+    from parity.reporting.text.reasons import CaseRows
+
+REPORTS: Mapping[str, str] = {"train": "parity.training.report.case:TrainingReport"}
+"""The reports of the cases that are not those of an op, by what their rows have as `op`."""
+
+Anchors = Mapping[tuple[str, str], str]
+"""Links by case and dtype."""
+
+
+class CaseReport:
+    """How the cases of an op are told; for another kind of case, a class that overrides what is different."""
+
+    no_script = ""
+    """Why no script can be made of a case; empty where one can."""
+    pictured = True
+    """Whether a finding has pictures of its tensors."""
+    resumes_by_dtype = False
+    """Whether an interrupted run goes on with a part of a case's dtypes."""
+    legend = ""
+    """What the console says about the column of tolerances."""
+
+    def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
+        """The params and the inputs of a case, as results.json has them."""
+        from parity.reporting.results.record import input_row
+
+        return asdict(case.params), {tensor.name: input_row(tensor, folder) for tensor in case.tensors}
+
+    def is_going(self, run_dir: Path, index: int, case: CasePlan, dtype: str) -> bool:
+        """Whether the `index`-th case of a run was interrupted in the middle of a dtype."""
+        return False
+
+    def call(self, case: CaseRow) -> str:
+        """What a case computes: `layer_norm(eps=1e-05)`."""
+        return f"{case.op}({', '.join(f'{name}={value}' for name, value in case.params.items())})"
+
+    def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
+        """The same in labelled lines."""
+        return [("op", self.call(case))]
+
+    def enveloped(self, row: ComparisonRow) -> bool:
+        """Whether a comparison is judged by its envelope and by no tolerance."""
+        return False
+
+    def excess(self, row: ComparisonRow) -> float:
+        """By how many tolerances the worst element is off; inf for what no tolerance lets pass."""
+        if row.verdict in ("structure", "nonfinite"):
+            return math.inf
+        if row.worst_index is None or row.actual_value is None or row.expected_value is None:
+            return 0.0
+        allowed = row.atol + row.rtol * abs(row.expected_value)
+        off = abs(row.actual_value - row.expected_value)
+        if math.isnan(off) or off == 0.0:
+            return 0.0
+        return float(off / allowed) if allowed else math.inf
+
+    def place(self, row: ComparisonRow) -> str:
+        """Where the worst element of a comparison is."""
+        return str(row.worst_index)
+
+    def shows_oracle(self, row: ComparisonRow) -> bool:
+        """Whether the oracle's value belongs beside the values of a comparison."""
+        return True
+
+    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+        """Why a comparison has its verdict, in its own numbers."""
+        from parity.reporting.text.reasons import REASONS
+
+        return REASONS[row.verdict](row, rows)
+
+    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+        """Where to look next, by the comparisons that fail and that nobody accepted."""
+        from parity.reporting.text.reasons import ADVICE
+
+        verdicts = dict.fromkeys(row.verdict for row in findings)
+        yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
+
+    def drifts(self, row: ComparisonRow) -> bool:
+        """Whether a suspect pass is a curve that leaves its ensemble."""
+        return False
+
+    def headline(self, cell: CellResult) -> str:
+        """What stands before the tensors in a cell's headline, or nothing."""
+        return ""
+
+    def details(self, cell: CellResult) -> Iterator[str]:
+        """What is told of a cell before its tensors."""
+        yield from ()
+
+    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
+        """What `parity explain` shows of a case before its tensors."""
+        yield from ()
+
+    def anchors(self, results: Results) -> Anchors:
+        """The links into `html_section`."""
+        return {}
+
+    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:
+        """The section of the HTML report about all cases of this kind, or nothing."""
+        return Markup()
+
+    def markdown_pieces(self, results: Results) -> Sequence[str]:
+        """The same in Markdown, piece by piece."""
+        return ()
+
+    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+        """The same on the console."""
+        yield from ()
+
+    def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
+        """What became of the cases of this kind between two runs."""
+        yield from ()
+
+
+@cache
+def report_of(op: str) -> CaseReport:
+    """How a case of this op is told."""
+    if op not in REPORTS:
+        return OPS
+    module, _, name = REPORTS[op].partition(":")
+    report: CaseReport = getattr(importlib.import_module(module), name)()
+    return report
+
+
+OPS = CaseReport()
+
+
+def reports_of(results: Results) -> list[CaseReport]:
+    """The reports of all kinds of cases that a run was asked for."""
+    return list(dict.fromkeys(report_of(case.op) for case in results.cases))
+
+
+def anchors_of(results: Results) -> Anchors:
+    """The links into the sections of all kinds."""
+    return {key: anchor for report in reports_of(results) for key, anchor in report.anchors(results).items()}

@@ -1,0 +1,352 @@
+"""What results.json holds (format 1): the one description by which it is written, read and resumed.
+
+A field with a default may be missing in a file; fields that are not named here are left out when a file is read. A
+number that is not finite is the text "nan", "inf" or "-inf" in the file, and a float here. A row of `diagnoses` is a
+`Diagnosis` as the judge made it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
+
+from parity.config.plan import ORACLE
+from parity.judge.compare.verdict import Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.known import State
+
+FORMAT: Literal[1] = 1
+MAX_STEPS = 1_000_000
+
+VERDICTS = {verdict.value: verdict for verdict in Verdict}
+SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
+"""Worse verdicts are higher."""
+FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
+FINDINGS = FAILING - {Verdict.ROUNDING.value}
+"""Verdicts for which some backend has to exceed the error bound."""
+FAILING_STATES = frozenset(state.value for state in State if state.fails)
+"""Of an entry of `known` that fails the run itself."""
+NOT_COMPARED = Verdict.NOT_COMPARED.value
+
+CellKey = tuple[str, str, str]
+"""Case, dtype and backend."""
+
+Name = Annotated[str, Meta(max_length=2_000)]
+Count = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
+Values = Annotated[list[float], Meta(max_length=MAX_STEPS)]
+Stage = Literal["data", "forward", "loss", "gradient", "clip", "schedule", "update"]
+
+
+class Source(Struct, frozen=True):
+    """File and line of a config."""
+
+    file: str
+    line: int
+
+
+class ConfigRow(Struct, frozen=True):
+    """A config file."""
+
+    path: str
+    sha256: str = "?"
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """The run itself; `host` is what is known of the machine."""
+
+    id: str = ""
+    started: str = ""
+    parity: str = ""
+    command: list[str] = []
+    configs: list[ConfigRow] = []
+    seed: float | int | None = None
+    baseline: str
+    timeout_s: float | None = None
+    host: dict[str, Any] = {}
+    fail_on: str = ""
+    seconds: float | None = None
+    judge_seconds: float | None = None
+
+
+class BackendRow(Struct, frozen=True, kw_only=True):
+    """A backend; empty texts where it never answered. `ops` is the copy of the user's file in the run
+    directory, `library` the versions that the file states of what it is made with."""
+
+    name: str
+    framework: str
+    version: str
+    python: str = ""
+    mode: str = ""
+    device: str = ""
+    numpy: str = ""
+    flags: dict[str, Any] = {}
+    executable: str = ""
+    ops: str | None = None
+    library: dict[str, str] = {}
+
+
+class InputRow(Struct, frozen=True):
+    """A stored input; `file` is relative to the run directory, None where the input was not drawn."""
+
+    shape: list[int]
+    draw: str
+    file: str | None
+
+
+class CaseRow(Struct, frozen=True):
+    """A case: what was computed, and from what."""
+
+    id: str
+    op: str
+    params: dict[str, Any]
+    dtypes: list[str]
+    inputs: dict[str, InputRow]
+    source: Source
+
+    @property
+    def files(self) -> list[str]:
+        """The stored inputs, relative to the run directory."""
+        return [item.file for item in self.inputs.values() if item.file]
+
+
+class OutcomeRow(Struct, frozen=True, kw_only=True):
+    """What became of a cell."""
+
+    case: str
+    dtype: str
+    backend: str
+    outcome: str
+    seconds: float = 0.0
+    message: str
+
+    @property
+    def key(self) -> CellKey:
+        """Case, dtype and backend."""
+        return self.case, self.dtype, self.backend
+
+
+class Ratios(Struct, frozen=True):
+    """The error ratios of the two backends of a comparison, None where they were not measured."""
+
+    actual: float | None
+    expected: float | None
+
+
+class EnvelopeRow(Struct, frozen=True):
+    """The error of careful code: root mean square and largest."""
+
+    rms: float
+    max: float
+
+
+class ComparisonRow(Struct, frozen=True, kw_only=True):
+    """A tensor of a cell, compared; what was not measured is None. See `Comparison` and `Metrics` of the judge."""
+
+    case: str
+    dtype: str
+    tensor: str
+    actual: str
+    expected: str
+    verdict: str
+    culprit: list[str]
+    suspect: bool
+    known: str | None
+    n_elements: int | None = None
+    n_mismatched: int | None = None
+    max_abs_diff: float | None
+    max_rel_diff: float | None = None
+    max_ulp_diff: int | None = None
+    rmse: float | None = None
+    required_rtol: float | None
+    worst_index: list[int] | None
+    actual_value: float | None
+    expected_value: float | None
+    rtol: float
+    atol: float
+    oracle_value: float | None
+    error_ratio: Ratios
+    envelope: EnvelopeRow | None = None
+    message: str
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"unknown verdict {self.verdict[:200]!r}")
+        if self.worst_index is not None and (self.actual_value is None or self.expected_value is None):
+            raise ValueError("a worst element without its values")
+
+    @property
+    def sides(self) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+        """The two backends, each with its error ratio."""
+        return (self.actual, self.error_ratio.actual), (self.expected, self.error_ratio.expected)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The error ratios that are known, by backend."""
+        return {name: ratio for name, ratio in self.sides if ratio is not None}
+
+    @property
+    def largest_ratio(self) -> float:
+        """The largest error ratio that is known, 0 where none is."""
+        return max((ratio for ratio in self.ratios.values() if not math.isnan(ratio)), default=0.0)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a verdict on its numbers."""
+        return self.verdict != NOT_COMPARED
+
+    @property
+    def fails(self) -> bool:
+        """Whether it differs, accepted or not."""
+        return self.verdict in FAILING
+
+    @property
+    def hides(self) -> bool:
+        """Whether it passes only because the tolerance is loose."""
+        return self.suspect and bool(self.culprit)
+
+    @property
+    def place(self) -> CellKey:
+        """Case, dtype and tensor."""
+        return self.case, self.dtype, self.tensor
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """The backends that it belongs to: those that exceed the error bound in it, else the one under test."""
+        return [name for name in self.culprit if name in (self.actual, self.expected)] or [self.actual]
+
+    @property
+    def with_oracle(self) -> bool:
+        """Whether it is one with the oracle."""
+        return self.expected == ORACLE
+
+
+class KnownRow(Struct, frozen=True, kw_only=True):
+    """An entry of `known` after a run; what the config leaves out is None."""
+
+    case: str
+    backend: str | None = None
+    dtype: str | None = None
+    tensor: str | None = None
+    diagnosis: str | None = None
+    error_ratio: float | None = None
+    outcome: str | None = None
+    until: str | None = None
+    reason: str
+    source: Source | None = None
+    state: str
+    n_matched: int = 0
+    worst_ratio: float | None = None
+    message: str
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails the run itself."""
+        return self.state in FAILING_STATES
+
+
+class EnsembleRow(Struct, frozen=True):
+    """The runs that gave the envelope of the curves: whose, and how many."""
+
+    of: Name | None
+    members: Count
+
+
+class PartingRow(Struct, frozen=True):
+    """The first divergence of a backend: where it leaves what rounding explains."""
+
+    step: Count
+    stage: Stage | None
+    tensor: Name | None
+    ratio: float | None
+    diagnosis: Name | None
+    seen: Literal["probe", "curve"]
+
+
+class ProbeRow(Struct, frozen=True):
+    """A step that was computed again by the oracle: the error ratio of each stage that was observed."""
+
+    step: Count
+    ratios: dict[str, float]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "ratios", chosen(self.ratios, Stage.__args__))  # type: ignore[attr-defined]
+
+
+class CurveRows(Struct, frozen=True):
+    """The values of each step, their error ratios, and the envelope of a curve."""
+
+    loss: Values
+    grad_norm: Values
+    lr: Values
+    ratio: dict[str, Values]
+    envelope: dict[str, Values]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "ratio", chosen(self.ratio, ("loss", "grad_norm", "param", "state", "buffer")))
+        force_setattr(self, "envelope", chosen(self.envelope, ("loss", "grad_norm")))
+
+
+class TrainingRow(Struct, frozen=True):
+    """A backend in a training: how far it came, its first divergence, its probed steps and its curves."""
+
+    case: Name
+    dtype: Name
+    backend: Name
+    expected: Name
+    steps: Count
+    planned: Count
+    ensemble: EnsembleRow
+    parting: PartingRow | None
+    probes: Annotated[list[ProbeRow], Meta(max_length=10_000)]
+    curves: CurveRows
+    norms: Name | None = None
+
+    @property
+    def key(self) -> CellKey:
+        """Case, dtype and backend."""
+        return self.case, self.dtype, self.backend
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """How many of each outcome and verdict there are, how many cells of each status, and the exit code."""
+
+    outcomes: dict[str, int]
+    verdicts: dict[str, int]
+    cells: dict[str, int] = {}
+    exit_code: int
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """The whole document."""
+
+    format: Literal[1] = FORMAT
+    run: RunRow
+    backends: Sequence[BackendRow]
+    cases: Sequence[CaseRow]
+    outcomes: Sequence[OutcomeRow]
+    comparisons: Sequence[ComparisonRow]
+    diagnoses: Sequence[Diagnosis] = ()
+    known: Sequence[KnownRow] = ()
+    trainings: Annotated[Sequence[TrainingRow], Meta(max_length=20_000)] = ()
+    summary: Summary
+
+    def __post_init__(self) -> None:
+        cases = {case.id for case in self.cases}
+        for name in ("comparisons", "trainings"):
+            strange = next((row.case for row in getattr(self, name) if row.case not in cases), None)
+            if strange is not None:
+                raise ValueError(f"{name}: unknown case {strange[:200]!r}")
+
+    @property
+    def backend_names(self) -> list[str]:
+        """The backends in the order of the run."""
+        return [row.name for row in self.backends]
+
+
+def chosen(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The items with these names, in their order."""
+    return {name: given[name] for name in names if name in given}

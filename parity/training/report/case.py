@@ -1,0 +1,191 @@
+"""How trainings are told in every output format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from parity.config.plan import ORACLE, CasePlan
+from parity.judge.bound.envelope import OFF
+from parity.reporting.kinds import Anchors, CaseReport
+from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
+from parity.reporting.text.words import listed, number
+from parity.training.lockstep.session import CHECKPOINT, training_folder
+from parity.training.report import record
+from parity.training.report.view import STAGE_WORDS, cell_lines, training_runs, value_text, where_text
+from parity.training.spec import CURVES, STAGES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from parity.reporting.diff.sides import ComparedRun
+    from parity.reporting.results.cells import CellResult
+    from parity.reporting.text.reasons import CaseRows
+
+STAGE = "stage."
+"""What the tensors of a training begin with that are a stage of a step, and no curve."""
+STEPWISE = ("loss", "grad_norm")
+"""The tensors with a number for each step; the others are norms after the last step."""
+UNMEASURED = ("not-compared", "nonfinite", "structure")
+"""Verdicts without a distance."""
+CALLED = ("optimizer", "steps", "batch_size", "weights")
+"""The most important of a recipe."""
+
+STAGE_ADVICE: Mapping[str, str] = {
+    "data": "compare the sampler: seed, shuffling in each epoch, the last batch, which rank gets which rows",
+    "forward": "run the layers as op cases; compare eps, the form of the activation, training against evaluation mode",
+    "loss": "compare the reduction, what is ignored, and the factor of an accumulated micro-batch",
+    "gradient": "look for gradients that were not set to zero, a sum over micro-batches or ranks in place of a mean",
+    "clip": "compare the scope of the norm, its type, the epsilon, and whether clipping comes before the step",
+    "schedule": "compare from which number steps are counted, when the schedule moves on, and the end of the warm-up",
+    "update": "run the optimizer as an op case; compare its options, the decay, the bias corrections, the first state",
+}
+"""By the stage of a step that is off."""
+
+DRIFT = (
+    "no stage of a probed step is off, so many small errors add up: run it in float64, where they should vanish, "
+    "and compare the mode, the precision and the threads"
+)
+
+
+class TrainingReport(CaseReport):
+    """Trainings: judged by envelopes where no tolerance is given, told by the step and stage in which they part."""
+
+    no_script = (
+        "scripts are made of cases of one op, and this is a training; `parity explain` tells the step and the stage in "
+        "which it parts, and a case of that stage's op (the optimizer, the clipping, a layer) has a script"
+    )
+    pictured = False
+    resumes_by_dtype = True
+    legend = f"Of a training, {OFF:g} envelopes are the tolerance. "
+
+    def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
+        """Model and recipe, the data set and the initial weights."""
+        return record.params(case.params), record.inputs(case.params, folder)
+
+    def is_going(self, run_dir: Path, index: int, case: CasePlan, dtype: str) -> bool:
+        """Whether there is a checkpoint."""
+        return (training_folder(run_dir, index, case) / dtype / CHECKPOINT).exists()
+
+    def call(self, case: CaseRow) -> str:
+        """`train(optimizer=sgd, steps=12)`."""
+        given = {name: case.params[name] for name in CALLED if name in case.params}
+        return f"{case.op}({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+    def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
+        """What is trained, and how, by name."""
+        return [(name.replace("_", " "), value_text(value)) for name, value in case.params.items()]
+
+    def enveloped(self, row: ComparisonRow) -> bool:
+        """Where no tolerance is given."""
+        return not row.rtol and not row.atol
+
+    def excess(self, row: ComparisonRow) -> float:
+        """What is judged by its envelope may be OFF envelopes away."""
+        if self.enveloped(row) and row.verdict not in ("structure", "nonfinite"):
+            return row.largest_ratio / OFF
+        return super().excess(row)
+
+    def place(self, row: ComparisonRow) -> str:
+        """Of a curve the step."""
+        if row.tensor.startswith(STAGE):
+            return super().place(row)
+        return f"step {row.worst_index[0] + 1}" if row.tensor in STEPWISE and row.worst_index else "the last step"
+
+    def shows_oracle(self, row: ComparisonRow) -> bool:
+        """Of a curve it may not be known."""
+        return row.oracle_value is not None
+
+    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+        """How far a stage is from what the oracle makes of its input, or a curve from the baseline's."""
+        if row.verdict in UNMEASURED:
+            return super().reason(row, rows)
+        names = row.culprit or [row.actual]
+        known = rows.ratios(row.dtype, row.tensor)
+        sizes, who = listed(number(known.get(name)) for name in names), listed(names)
+        return stage_reason(row, who, sizes) if row.tensor.startswith(STAGE) else curve_reason(row, who, sizes)
+
+    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+        """By the stages that are off, where any is."""
+        off = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
+        if findings:
+            yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in off] or [DRIFT]
+
+    def drifts(self, row: ComparisonRow) -> bool:
+        """Whether it is a curve."""
+        return row.tensor in CURVES
+
+    def headline(self, cell: CellResult) -> str:
+        """`parts at step 1 in the update; `."""
+        at = None if cell.training is None else cell.training.parting
+        return "" if at is None else f"{where_text(at)}; "
+
+    def details(self, cell: CellResult) -> Iterator[str]:
+        """How far it came, where it parts, and the probed steps that are off."""
+        return iter(()) if cell.training is None else cell_lines(cell.training)
+
+    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
+        """The curves and the probed steps."""
+        from parity.training.report.console import SPARK_FROM, training_parts
+
+        for run in training_runs(results):
+            if run.id == case.id and run.dtype in dtypes:
+                yield from training_parts(run, SPARK_FROM, probes=True)
+
+    def anchors(self, results: Results) -> Anchors:
+        """The anchor of the training of each case and dtype."""
+        return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
+
+    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:
+        """The curves with the partings, and the probes."""
+        from parity.training.report.html import trainings
+
+        return trainings(results, cells)
+
+    def markdown_pieces(self, results: Results) -> Sequence[str]:
+        """A table of the trainings in which a backend parts, and a line for each of the others."""
+        from parity.training.report.markdown import training_pieces
+
+        return training_pieces(results)
+
+    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+        """A table for each case and dtype; `verbose` adds the probed steps."""
+        from parity.training.report.console import training_tables
+
+        return training_tables(results, width, verbose=verbose)
+
+    def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
+        """The partings that moved, appeared or vanished."""
+        from parity.training.report.diff import parting_notes
+
+        return parting_notes(a, b)
+
+
+def stage_reason(row: ComparisonRow, who: str, sizes: str) -> str:
+    """How far a stage is from what the oracle makes of its input."""
+    stage = STAGE_WORDS.get(row.tensor.removeprefix(STAGE), row.tensor)
+    if row.fails:
+        return (
+            f"the {stage} of {who} is {sizes} times as far from what the oracle makes of the same input as rounding "
+            f"explains; {OFF:g} is off"
+        )
+    if row.hides:
+        why = f": {row.message}" if row.message else ""
+        return f"it passes, though the {stage} of {who} is {sizes} times as far off as rounding explains{why}"
+    return f"{who} makes of the input of the {stage} what the oracle makes of it, within rounding"
+
+
+def curve_reason(row: ComparisonRow, who: str, sizes: str) -> str:
+    """How far a curve is from the baseline's, or from the oracle's own."""
+    if row.fails:
+        whom = row.expected if row.error_ratio.expected is None else ORACLE
+        return (
+            f"the curve of {who} goes {sizes} envelopes away from that of {whom}; runs whose start is moved by "
+            f"an ulp stay within 1, and {OFF:g} is off"
+        )
+    if row.suspect:
+        return f"the curve of {who} passes, though it {row.message or 'leaves the ensemble'}: {sizes} envelopes"
+    return f"the curve of {who} stays within {OFF:g} envelopes of that of {row.expected}"
