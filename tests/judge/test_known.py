@@ -6,6 +6,7 @@ import datetime
 from dataclasses import replace
 
 import pytest
+from msgspec import to_builtins
 
 from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan, Source
 from parity.diagnoses import DIAGNOSES
@@ -293,7 +294,7 @@ def test_rows_and_lines():
     known = (entry(until=TOMORROW, diagnosis="scaled", error_ratio=3.0), entry("bn-1", reason="[red]x"))
     _, _, result = judged(known, [off("oneflow", case="bn-1")])
     rows = [known_row(e) for e in result.entries]
-    assert rows[0] == {
+    assert to_builtins(rows[0]) == {
         "case": "bn-0", "backend": None, "dtype": None, "tensor": None, "diagnosis": "scaled", "error_ratio": 3.0,
         "outcome": None,
         "until": "2027-02-01", "reason": "because", "source": {"file": "x.yaml", "line": 7}, "state": "stale",
@@ -347,7 +348,7 @@ def test_what_is_unsupported_can_be_accepted(keys):
     (found,) = result.entries
     assert (found.state, found.n_matched, found.worst_ratio) == (State.MATCHED, 4, None)
     assert found.message == "x.yaml:7: matched: 4 comparisons that cannot be made: because"
-    assert known_row(found)["outcome"] == "unsupported"
+    assert known_row(found).outcome == "unsupported"
 
 
 def test_a_baseline_that_cannot_compute_a_cell_is_accepted_for_all_that_wanted_it():

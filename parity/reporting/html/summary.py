@@ -207,7 +207,7 @@ def flattened(row: BackendRow) -> dict[str, str]:
     """
     fields = {key: value for key, value in asdict(row).items() if key not in ("name", "flags", "executable")}
     fields |= row.flags
-    return {key: text(value) for key, value in fields.items() if value is not None and value != ""}
+    return {key: text(value) for key, value in fields.items() if value not in (None, "", {})}
 
 
 def text(value: Any) -> str:
