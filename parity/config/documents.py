@@ -6,18 +6,48 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from parity.config.fields import check_keys
+from annotated_types import Ge, Le, MinLen
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+
+from parity.config.backends import ADAPTERS, BackendKeys, ShortBackend
+from parity.config.case_models import DefaultKeys, Dtypes
 from parity.config.files import existing_file
+from parity.config.grammar import Allowed, ConfigModel, Text, read_partly
+from parity.config.known import KnownEntry
 from parity.config.nodes import Node, Report
 from parity.config.plan import ConfigFile
-from parity.config.tree import merge, merge_case
+from parity.config.tolerances import Tolerances
+from parity.config.tree import merge, merge_case, only
 from parity.config.yaml_lines import YamlFile, read_yaml
 
 VERSION = 1
+MAX_SEED = 2**63 - 1
 REPLACED = ("backends", "baseline", "dtypes", "seed")
 """Keys that a file takes from what it includes unless it has them itself."""
-KEYS = ("version", *REPLACED, "tolerance", "defaults", "include", "cases", "known")
+MERGED = ("tolerance", "defaults")
+
+
+class ConfigKeys(ConfigModel):
+    """One file. The entries of its lists are read one by one, its defaults as parts of the cases that they are under."""
+
+    model_config = ConfigDict(title="parity config", json_schema_extra={"required": ["version"]})
+    what: ClassVar[str] = "a config"
+    version: Annotated[Any, WithJsonSchema({"const": VERSION})] = VERSION
+    backends: Annotated[tuple[SkipValidation[ShortBackend | BackendKeys], ...], MinLen(1), Allowed(tuple(ADAPTERS))] = Field(
+        (), description="a list, for example [torch, paddle]"
+    )
+    baseline: Text = Field("", description="the name of a backend, or oracle")
+    dtypes: Dtypes = ()
+    seed: Annotated[int, Ge(0), Le(MAX_SEED)] = Field(0, description="a whole number, 0 or more, below 2**63")
+    tolerance: Tolerances = None
+    defaults: SkipValidation[DefaultKeys] = None
+    include: tuple[Annotated[str, MinLen(1)], ...] = Field(
+        (), min_length=1, description="a list of files, for example [common.yaml]"
+    )
+    cases: tuple[Any, ...] = Field((), description="a list (- ...)")
+    known: tuple[SkipValidation[KnownEntry], ...] = Field((), description="a list (- ...)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +68,11 @@ class Document:
         """A setting, None where no file has it."""
         return self.settings.get(key)
 
+    def keys(self, report: Report) -> ConfigKeys:
+        """The settings with their types; those that are wrong are reported and at their defaults."""
+        root = Node(self.settings, str(self.path), 1, "")
+        return read_partly(ConfigKeys, root, report) or ConfigKeys()
+
 
 def read_document(path: Path, report: Report) -> Document:
     """The config at `path` with its includes; what cannot be read is reported and left out."""
@@ -57,9 +92,13 @@ def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set
     read = read_yaml(path, report)
     if read is None or not _version_ok(read, report):
         return Document(path)
-    check_keys(read.root, KEYS, report, "a config")
-    included = [_read(inner, node, (*open_files, real), seen, report) for inner, node in _includes(read.root, report)]
-    return _joined(read, included, report)
+    keys = read_partly(ConfigKeys, read.root, report)
+    included = []
+    for node in read.root.mapping["include"].items if keys is not None and keys.include else ():
+        inner = existing_file(node, report, "an included file")
+        if inner is not None:
+            included.append(_read(inner, node, (*open_files, real), seen, report))
+    return _joined(read, included)
 
 
 def _identity(path: Path) -> str:
@@ -81,29 +120,18 @@ def _version_ok(read: YamlFile, report: Report) -> bool:
     return False
 
 
-def _includes(root: Node, report: Report) -> list[tuple[Path, Node]]:
-    node = root.get("include")
-    if node is None:
-        return []
-    if not node.is_list or not all(isinstance(item.value, str) and item.value for item in node.items):
-        report.add(node, "include must be a list of files, for example [common.yaml]")
-        return []
-    found = [(existing_file(item, report, "an included file"), item) for item in node.items]
-    return [(path, item) for path, item in found if path is not None]
-
-
-def _joined(read: YamlFile, included: Sequence[Document], report: Report) -> Document:
+def _joined(read: YamlFile, included: Sequence[Document]) -> Document:
     settings: dict[str, Node] = {}
-    own = {key: node for key, node in read.root.mapping.items() if key in (*REPLACED, "tolerance", "defaults")}
+    own = only(read.root, (*REPLACED, *MERGED)).mapping
     for layer in [document.settings for document in included] + [own]:
         for key, node in layer.items():
-            settings[key] = _over(settings[key], node) if key in ("tolerance", "defaults") and key in settings else node
-    lists = {key: _entries(read.root, key, report) for key in ("cases", "known")}
+            settings[key] = _over(settings[key], node) if key in MERGED and key in settings else node
+    listed = {key: entry.items for key, entry in read.root.mapping.items()}
     return Document(
         read.path,
         settings,
-        tuple(node for document in included for node in document.cases) + lists["cases"],
-        tuple(node for document in included for node in document.known) + lists["known"],
+        tuple(node for document in included for node in document.cases) + listed.get("cases", ()),
+        tuple(node for document in included for node in document.known) + listed.get("known", ()),
         (*(file for document in included for file in document.files), ConfigFile(str(read.path), read.sha256)),
     )
 
@@ -122,12 +150,3 @@ def _over(base: Node, over: Node) -> Node:
     return Node(
         {**merged.mapping, "ops": Node(entries, ops[1].file, ops[1].line, ops[1].key)}, over.file, over.line, over.key
     )
-
-
-def _entries(root: Node, key: str, report: Report) -> tuple[Node, ...]:
-    node = root.get(key)
-    if node is None:
-        return ()
-    if not node.is_list:
-        report.add(node, f"{key} must be a list (- ...)")
-    return node.items

@@ -9,10 +9,8 @@ from typing import Any
 
 from parity.cases.draw import Draw, Normal, Shape, TensorPlan
 from parity.cases.op import CaseError, Input, Layout, Op
-from parity.config.defaults import tensor_names
-from parity.config.fields import check_keys, require_mapping
 from parity.config.nodes import Node, Report
-from parity.config.tensors import TensorSpec, check_size, parse_tensor
+from parity.config.tensors import TensorSpec, size_problem, tensor_spec
 from parity.config.tree import nearest_parent, split_path
 
 
@@ -53,52 +51,33 @@ def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *,
     gradients = gradients and bool(op.upstream) and bool(differentiable)
     plans = inputs + (tuple(_upstream(written, op, layout, report)) if gradients else ())
     for name, shape in layout.outputs.items() if len(report) == n_before else ():
-        check_size(tuple(shape), written.case, report, name, key=f"{written.case.key}.inputs")
+        problem = size_problem(tuple(shape), name)
+        if problem is not None:
+            report.add(written.case, problem, key=f"{written.case.key}.inputs")
     if len(report) > n_before:
         return None
     compared = (*layout.outputs, *(f"grad.{name}" for name in differentiable if gradients))
     return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), layout), gradients)
 
 
-def read_inputs(case: Node, op: Op, report: Report) -> WrittenInputs | None:
-    """Every tensor under `inputs`, checked by itself; None after reporting what is wrong."""
+def read_inputs(case: Node, values: Any, report: Report) -> WrittenInputs:
+    """Every tensor under `inputs`, of which `values` is what its model accepts, with the shapes of its files."""
     node = case.get("inputs")
-    if node is None or node.value is None:
-        return WrittenInputs(case, {}, frozenset())
-    if not require_mapping(node, report, "inputs"):
-        return None
-    n_before = len(report)
-    check_keys(node, tensor_names(op), report, op.name)
     specs: dict[str, tuple[TensorSpec, Node]] = {}
     off = set()
-    for name, entry in node.mapping.items():
-        item = next((i for i in op.inputs if i.name == name), None)
-        if entry.value is None and name in tensor_names(op):
-            off.add(name)
-            _check_off(entry, op, item, report)
+    for field, info in type(values).model_fields.items():
+        name, tensor = info.alias or field, getattr(values, field)
+        entry = None if node is None else node.get(name)
+        if entry is None:
             continue
-        for tensor, place in _listed(name, entry, report) if item is not None and item.listed else [(name, entry)]:
-            spec = parse_tensor(place, report)
-            if spec is not None:
-                specs[tensor] = (spec, place)
-    return WrittenInputs(case, specs, frozenset(off)) if len(report) == n_before else None
-
-
-def _check_off(node: Node, op: Op, item: Input | None, report: Report) -> None:
-    if item is None or not item.optional:
-        optional = [i.name for i in op.inputs if i.optional]
-        name = node.key.partition(".inputs.")[2] or "this"
-        message = f"null switches an optional input off, but {name} is needed"
-        report.add(node, message, allowed=optional)
-
-
-def _listed(name: str, node: Node, report: Report) -> Iterator[tuple[str, Node]]:
-    if not node.is_list:
-        report.add(node, f"{name} must be a list of tensors, for example [{{shape: [3, 4]}}, {{shape: [4]}}]")
-    for i, item in enumerate(node.items):
-        if item.is_mapping and not item.mapping.keys() & {"shape", "values", "file"}:
-            report.add(item, "a tensor of a list needs a shape (or values, or a file)")
-        yield f"{name}.{i}", item
+        if tensor is None:
+            off.add(name)
+        elif isinstance(tensor, tuple):
+            numbered = enumerate(zip(tensor, entry.items, strict=True))
+            specs |= {f"{name}.{i}": (tensor_spec(one, place, report), place) for i, (one, place) in numbered}
+        else:
+            specs[name] = (tensor_spec(tensor, entry, report), entry)
+    return WrittenInputs(case, specs, frozenset(off))
 
 
 def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layout | None:
@@ -155,7 +134,9 @@ def _plan(
     if spec.shape is not None and spec.shape != shape:
         add_at(case, path, f"the shape {list(spec.shape)} does not fit: {name} is {list(shape)} here", report)
         return None
-    if spec.shape is None and not check_size(shape, case, report, name, key=f"{case.key}.{path}"):
+    problem = size_problem(shape, name)
+    if problem is not None:
+        report.add(case, problem, key=f"{case.key}.{path}")
         return None
     if spec.special is not None and spec.special.count > prod(shape):
         message = f"{spec.special.count} special values do not fit into {name}, which has {prod(shape)} elements"

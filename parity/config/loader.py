@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.cases import OPS
 from parity.config.backends import parse_backends
-from parity.config.cases import BuiltCase, Scope, build_cases, parse_dtypes
+from parity.config.cases import BuiltCase, Scope, build_cases
 from parity.config.defaults import parse_defaults
 from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
@@ -18,11 +18,9 @@ from parity.config.nodes import Node, Report
 from parity.config.overrides import Overrides
 from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
 from parity.config.select import Draft, select
-from parity.config.tolerances import check_tensor_names, parse_tolerance
-from parity.training.config.case import build_trainings, is_training
+from parity.config.tolerances import check_tensor_names
 
 DEFAULT_DTYPES = ("float32", "float64")
-MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -61,27 +59,19 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
     backends = _backends(document, report)
     backends_ok = len(report) == n_before and bool(backends)
     defaults = parse_defaults(document.get("defaults"), OPS, report)
-    scope = Scope(
-        ops=OPS,
-        dtypes=parse_dtypes(document.get("dtypes"), DEFAULT_DTYPES, report) or DEFAULT_DTYPES,
-        rules=parse_tolerance(document.get("tolerance"), report),
-        defaults=defaults,
-        report=report,
-    )
+    settings = document.keys(report)
+    rules = () if settings.tolerance is None else settings.tolerance.all_rules()
+    scope = Scope(OPS, settings.dtypes or DEFAULT_DTYPES, rules, defaults, report)
     if not document.cases and document.complete:
         report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
-    cases = tuple(built for node in document.cases for built in _built(node, scope))
+    cases = tuple(built for node in document.cases for built in build_cases(node, scope))
     compared = _compared_by_op(cases)
     if cases:
         defaults.check_tensor_names(compared, report)
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
-    seed = _seed(document.get("seed"), report)
-    return FilePlan(document, backends, backends_ok, document.get("baseline"), seed, _named(cases, report), known)
-
-
-def _built(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    return build_trainings(node, scope) if is_training(node) else build_cases(node, scope)
+    named = _named(cases, report)
+    return FilePlan(document, backends, backends_ok, document.get("baseline"), settings.seed, named, known)
 
 
 def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
@@ -101,15 +91,6 @@ def _known(document: Document, backends: Sequence[str], report: Report) -> tuple
         own = node.file == str(document.path)
         found.append(parse_known(node, report, backends if own else ()))
     return tuple(entry for entry in found if entry is not None)
-
-
-def _seed(node: Node | None, report: Report) -> int:
-    if node is None:
-        return 0
-    if isinstance(node.value, bool) or not isinstance(node.value, int) or not 0 <= node.value <= MAX_SEED:
-        report.add(node, "seed must be a whole number, 0 or more, below 2**63")
-        return 0
-    return node.value
 
 
 def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
@@ -185,9 +166,7 @@ def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec],
     names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
     stated = [node for file in files if (node := file.baseline) is not None]
     for node in stated:
-        if not node.text:
-            report.add(node, "baseline must be the name of a backend, or oracle")
-        elif names and node.text not in (*names, ORACLE):
+        if node.text and names and node.text not in (*names, ORACLE):
             report.add(node, f'no backend is called "{node.text}"', allowed=(*names, ORACLE), near=node.text)
         elif node.text != stated[0].text:
             report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")

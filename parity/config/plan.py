@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.draw import TensorPlan
-from parity.training.spec import TRAIN
+from parity.config.kinds import KINDS, OP
 
 ORACLE = "oracle"
 """The reserved name of the NumPy oracle on the `expected` side of a comparison."""
@@ -118,9 +118,14 @@ class CasePlan:
     gradients: bool = True
 
     @property
-    def trains(self) -> bool:
+    def kind(self) -> str:
+        """The kind of the case: `op`, or a key of `KINDS`, which then stands in `op` and says what `params` are."""
+        return self.op if self.op in KINDS else OP
+
+    @property
+    def is_training(self) -> bool:
         """Whether this is a training, whose `params` are a `Training`, and no case of an op."""
-        return self.op == TRAIN
+        return self.kind != OP
 
 
 REASON_WANTED = "WHY IS IT ACCEPTED?"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from parity.cases.draw import COARSENESS
 from parity.config.case_filter import keyword_matcher
 from parity.config.cases import BuiltCase
+from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
 from parity.config.nodes import Report
 from parity.config.overrides import Overrides
@@ -38,8 +39,9 @@ def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
     baseline = _baseline(draft, backends, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
-    _check_ensembles(cases, baseline, report)
-    _check_ranks(cases, backends, report)
+    for built in cases:
+        if built.plan.kind != OP:
+            case_kind(built.plan.kind).check(built, baseline, backends, report)
     _check_memory(cases, len(backends), report)
     if len(report) or not backends or not cases:
         return None
@@ -122,37 +124,11 @@ def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Report) 
         return cases
     if steps < 1:
         report.add_command_line(f"--steps {steps}", "--steps takes a whole number, 1 or more")
-    elif cases and not any(built.plan.trains for built in cases):
+    elif cases and not any(built.plan.is_training for built in cases):
         report.add_command_line(f"--steps {steps}", "no case is a training")
-    return tuple(_first_steps(built, steps) for built in cases)
-
-
-def _first_steps(built: BuiltCase, steps: int) -> BuiltCase:
-    if not built.plan.trains:
-        return built
-    params = replace(built.plan.params, steps=min(steps, built.plan.params.steps))
-    return replace(built, plan=replace(built.plan, params=params))
-
-
-def _check_ensembles(cases: tuple[BuiltCase, ...], baseline: str, report: Report) -> None:
-    """Reports ensembles of the baseline where it is no backend that could run."""
-    for built in cases:
-        if built.plan.trains and built.plan.params.ensemble == "baseline" and baseline == ORACLE:
-            message = "the baseline of this run is the oracle, and no backend; take an ensemble of auto or oracle"
-            report.add(built.node.get("ensemble") or built.node, message)
-
-
-def _check_ranks(cases: tuple[BuiltCase, ...], backends: tuple[BackendSpec, ...], report: Report) -> None:
-    """Reports trainings whose micro-batches do not come out even over the ranks of a backend."""
-    for built in cases:
-        if not built.plan.trains:
-            continue
-        rows = built.plan.params.batch_size // built.plan.params.accumulation
-        for spec in backends:
-            if rows % spec.ranks:
-                node = built.node.get("batch_size") or built.node
-                message = f"{spec.ranks} ranks of {spec.name} cannot have equal parts of a micro-batch of {rows} rows"
-                report.add(node, message, key=f"{built.node.key}.batch_size", value=False)
+    return tuple(
+        built if built.plan.kind == OP else case_kind(built.plan.kind).shortened(built, steps) for built in cases
+    )
 
 
 def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report) -> None:

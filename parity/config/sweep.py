@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Annotated, Any
 
-from parity.config.fields import require_mapping
+from pydantic import WithJsonSchema
+
+from parity.config.grammar import require_mapping
 from parity.config.nodes import Node, Report
 from parity.config.references import as_text
 from parity.config.tree import put, split_path
@@ -19,6 +22,17 @@ ROOTS = ("params", "inputs", "op", "dtypes", "gradients")
 EXAMPLE = "params.eps or inputs.x.normal.mean"
 SCALARS = ("op", "dtypes", "gradients", "loss", "batch_size", "accumulation", "steps")
 """The parts of any case in which there is nothing to set."""
+
+
+
+def sweep_of(roots: Collection[str]) -> Any:
+    """The type of a sweep: paths below these roots with a list of values each."""
+    inner = "|".join(root for root in roots if root not in SCALARS)
+    alone = "|".join(root for root in roots if root in SCALARS)
+    axes = {rf"^({inner})(\..+)?$|^({alone})$": {"type": "array", "minItems": 1}}
+    return Annotated[
+        Any, WithJsonSchema({"type": "object", "patternProperties": axes, "additionalProperties": False})
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from parity.cases.draw import DISTRIBUTIONS
 from parity.config.nodes import Node
@@ -31,6 +31,16 @@ def step(node: Node, key: str) -> Node | None:
     if node.is_list:
         return node.items[int(key)] if key.isdecimal() and len(key) < 9 and int(key) < len(node.items) else None
     return node.get(key)
+
+
+def only(node: Node, keys: Container[str]) -> Node:
+    """A mapping with some of its keys."""
+    return node.with_value({key: entry for key, entry in node.mapping.items() if key in keys})
+
+
+def without(node: Node, *keys: str) -> Node:
+    """A mapping without some of its keys."""
+    return only(node, node.mapping.keys() - set(keys))
 
 
 def find(tree: Node, path: Path) -> Node | None:

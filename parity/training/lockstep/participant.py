@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from parity.config.memory import RING
+from parity.training.config.memory import RING
 from parity.config.plan import BackendSpec
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
