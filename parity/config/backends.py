@@ -99,7 +99,7 @@ def _from_string(node: Node, report: Report) -> BackendSpec | None:
 def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
     n_before = len(report)
     keys = read_partly(BackendKeys, node, report)
-    if keys is None:
+    if keys is None or "name" not in keys.model_fields_set:
         return None
     words = {key: node.mapping[key].text for key in TEXTS if key in keys.model_fields_set}
     name, mode, device = words["name"], words.get("mode", "eager"), words.get("device", "cpu")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from parity.cases import OPS
 from parity.cases.draw import COARSENESS
 from parity.cases.op import Op
-from parity.config.grammar import Allowed, Text, Word, model_of, options, refusal
+from parity.config.grammar import Allowed, Text, Word, list_of, model_of, options, refusal
 from parity.config.sweep import ROOTS, sweep_of
 from parity.config.tensors import TENSOR
 from parity.config.tolerances import Tolerances
@@ -23,7 +23,7 @@ def _unequal(dtypes: tuple[str, ...]) -> tuple[str, ...]:
     return dtypes
 
 
-Dtypes = Annotated[
+Dtypes: Any = Annotated[
     tuple[Annotated[str, Word("no such dtype", tuple(COARSENESS))], ...],
     MinLen(1),
     AfterValidator(_unequal),
@@ -42,7 +42,7 @@ OP_KEYS: Mapping[str, Any] = {
     "inputs": (Annotated[Any, WithJsonSchema({"type": "object"})], None),
     "sweep": (sweep_of(ROOTS), None),
     **COMMON,
-    "kind": (SkipValidation[None], None),
+    "kind": (Annotated[Any, WithJsonSchema({"type": "null"})], None),
 }
 OpCase = model_of("op_case", "a case", OP_KEYS)
 """A case of whatever op."""
@@ -70,7 +70,8 @@ def _input_type(name: str, op: Op) -> Any:
     if item is None or not item.listed:
         return Annotated[TENSOR, BeforeValidator(check)]
     phrase = "a list of tensors, for example [{shape: [3, 4]}, {shape: [4]}]"
-    return Annotated[tuple[Annotated[TENSOR, AfterValidator(_with_shape)], ...], BeforeValidator(check), Field(description=phrase)]
+    items = list_of(Annotated[TENSOR, AfterValidator(_with_shape)])
+    return Annotated[items, BeforeValidator(check), Field(description=phrase)]
 
 
 def _with_shape(tensor: Any) -> Any:
@@ -82,15 +83,15 @@ def _with_shape(tensor: Any) -> Any:
 def _parts_of(op: Op) -> dict[str, Any]:
     """The keys of a case that only its op can tell."""
     inputs = {name: (_input_type(name, op), None) for name in tensor_names(op)}
-    params = options(op.params, f"{op.name}.params", op.name)
-    return {"params": (params, None), "inputs": (model_of(f"{op.name}.inputs", op.name, inputs), None)}
+    params = options(op.params, f"{op.name}-params", op.name)
+    return {"params": (params, None), "inputs": (model_of(f"{op.name}-inputs", op.name, inputs), None)}
 
 
 PARTS = {name: _parts_of(op) for name, op in OPS.items()}
-CASES = {name: model_of(f"{name}.case", "a case", {**OP_KEYS, **PARTS[name]}) for name in OPS}
+CASES = {name: model_of(f"{name}-case", "a case", {**OP_KEYS, **PARTS[name]}) for name in OPS}
 """The model of a case of each op."""
 
 _DEFAULTS = {
-    name: (model_of(f"{name}.defaults", f"the defaults of {name}", {**PARTS[name], **COMMON}), None) for name in OPS
+    name: (model_of(f"{name}-defaults", f"the defaults of {name}", {**PARTS[name], **COMMON}), None) for name in OPS
 }
-DefaultKeys = model_of("defaults", "defaults", {**COMMON, "ops": (model_of("defaults.ops", "parity", _DEFAULTS), None)})
+DefaultKeys = model_of("defaults", "defaults", {**COMMON, "ops": (model_of("defaults-ops", "parity", _DEFAULTS), None)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,8 @@ class BuiltCase:
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
     kind = node.get(KIND)
-    if kind is not None and kind.value in KINDS:
-        yield from case_kind(str(kind.value)).build(node, scope)
+    if kind is not None and kind.text in KINDS:
+        yield from case_kind(kind.text).build(node, scope)
     elif kind is not None:
         scope.report.add(kind, "no such kind of case; a case of an op has none", allowed=KINDS, near=kind.text)
     elif require_mapping(node, scope.report, "a case"):

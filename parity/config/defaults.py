@@ -11,7 +11,8 @@ from parity.config.grammar import check_keys, require_mapping
 from parity.config.nodes import Node, Report
 from parity.config.plan import ToleranceRule
 from parity.config.tolerances import check_tensor_names, parse_tolerance
-from parity.config.tree import merge_case, only
+from parity.config.tree import merge, only
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -26,7 +27,7 @@ class Defaults:
     def under(self, op: str, case: Node) -> Node:
         """The case with its defaults merged in."""
         base = self.by_op.get(op, self.general)
-        return case if base is None else merge_case(base, case)
+        return case if base is None else merge(base, case)
 
     def tolerance(self, op: str) -> tuple[ToleranceRule, ...]:
         """The rules for cases of `op`."""
@@ -54,6 +55,6 @@ def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Report) -> 
     written = node.get("ops")
     for name, entry in written.mapping.items() if written and require_mapping(written, report, "ops") else ():
         if name in ops and require_mapping(entry, report, f"the defaults of {name}"):
-            by_op[name] = merge_case(general, only(entry, ("params", "inputs", "dtypes", "gradients")))
+            by_op[name] = merge(general, only(entry, ("params", "inputs", "dtypes", "gradients")))
             rules_by_op[name] = parse_tolerance(entry.get("tolerance"), report)
     return Defaults(general, by_op, parse_tolerance(node.get("tolerance"), report), rules_by_op, node)

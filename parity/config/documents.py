@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le, MinLen
 from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
@@ -14,12 +14,12 @@ from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 from parity.config.backends import ADAPTERS, BackendKeys, ShortBackend
 from parity.config.case_models import DefaultKeys, Dtypes
 from parity.config.files import existing_file
-from parity.config.grammar import Allowed, ConfigModel, Text, read_partly
+from parity.config.grammar import Allowed, ConfigModel, Text, model_of, read_partly
 from parity.config.known import KnownEntry
 from parity.config.nodes import Node, Report
 from parity.config.plan import ConfigFile
 from parity.config.tolerances import Tolerances
-from parity.config.tree import merge, merge_case, only
+from parity.config.tree import merge, only
 from parity.config.yaml_lines import YamlFile, read_yaml
 
 VERSION = 1
@@ -29,25 +29,32 @@ REPLACED = ("backends", "baseline", "dtypes", "seed")
 MERGED = ("tolerance", "defaults")
 
 
-class ConfigKeys(ConfigModel):
-    """One file. The entries of its lists are read one by one, its defaults as parts of the cases that they are under."""
-
+class _File(ConfigModel):
     model_config = ConfigDict(title="parity config", json_schema_extra={"required": ["version"]})
-    what: ClassVar[str] = "a config"
-    version: Annotated[Any, WithJsonSchema({"const": VERSION})] = VERSION
-    backends: Annotated[tuple[SkipValidation[ShortBackend | BackendKeys], ...], MinLen(1), Allowed(tuple(ADAPTERS))] = Field(
-        (), description="a list, for example [torch, paddle]"
-    )
-    baseline: Text = Field("", description="the name of a backend, or oracle")
-    dtypes: Dtypes = ()
-    seed: Annotated[int, Ge(0), Le(MAX_SEED)] = Field(0, description="a whole number, 0 or more, below 2**63")
-    tolerance: Tolerances = None
-    defaults: SkipValidation[DefaultKeys] = None
-    include: tuple[Annotated[str, MinLen(1)], ...] = Field(
-        (), min_length=1, description="a list of files, for example [common.yaml]"
-    )
-    cases: tuple[Any, ...] = Field((), description="a list (- ...)")
-    known: tuple[SkipValidation[KnownEntry], ...] = Field((), description="a list (- ...)")
+
+
+Backends = Annotated[
+    tuple[SkipValidation[ShortBackend | BackendKeys], ...],
+    MinLen(1),
+    Allowed(tuple(ADAPTERS)),
+    Field(description="a list, for example [torch, paddle]"),
+]
+FileName = Annotated[str, MinLen(1)]
+Files = Annotated[tuple[FileName, ...], MinLen(1), Field(description="a list of files, for example [common.yaml]")]
+CONFIG_KEYS: Mapping[str, Any] = {
+    "version": (Annotated[Any, WithJsonSchema({"const": VERSION})], VERSION),
+    "backends": (Backends, ()),
+    "baseline": (Annotated[Text, Field(description="the name of a backend, or oracle")], ""),
+    "dtypes": (Dtypes, ()),
+    "seed": (Annotated[int, Ge(0), Le(MAX_SEED), Field(description="a whole number, 0 or more, below 2**63")], 0),
+    "tolerance": (Tolerances, None),
+    "defaults": (Annotated[DefaultKeys, SkipValidation()], None),  # type: ignore[type-arg]
+    "include": (Files, ()),
+    "cases": (Annotated[tuple[Any, ...], Field(description="a list (- ...)")], ()),
+    "known": (Annotated[tuple[SkipValidation[KnownEntry], ...], Field(description="a list (- ...)")], ()),
+}
+ConfigKeys = model_of("config", "a config", CONFIG_KEYS, base=_File)
+"""One file. The entries of its lists are read one by one, its defaults as parts of the cases that they are under."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Document:
         """A setting, None where no file has it."""
         return self.settings.get(key)
 
-    def keys(self, report: Report) -> ConfigKeys:
+    def keys(self, report: Report) -> Any:
         """The settings with their types; those that are wrong are reported and at their defaults."""
         root = Node(self.settings, str(self.path), 1, "")
         return read_partly(ConfigKeys, root, report) or ConfigKeys()
@@ -125,7 +132,7 @@ def _joined(read: YamlFile, included: Sequence[Document]) -> Document:
     own = only(read.root, (*REPLACED, *MERGED)).mapping
     for layer in [document.settings for document in included] + [own]:
         for key, node in layer.items():
-            settings[key] = _over(settings[key], node) if key in MERGED and key in settings else node
+            settings[key] = merge(settings.get(key) if key in MERGED else None, node)
     listed = {key: entry.items for key, entry in read.root.mapping.items()}
     return Document(
         read.path,
@@ -133,20 +140,4 @@ def _joined(read: YamlFile, included: Sequence[Document]) -> Document:
         tuple(node for document in included for node in document.cases) + listed.get("cases", ()),
         tuple(node for document in included for node in document.known) + listed.get("known", ()),
         (*(file for document in included for file in document.files), ConfigFile(str(read.path), read.sha256)),
-    )
-
-
-def _over(base: Node, over: Node) -> Node:
-    """Defaults over included defaults, with the rules for tensors that hold for a case over its defaults."""
-    merged = merge(base, over)
-    ops = base.get("ops"), over.get("ops")
-    if ops[0] is None or ops[1] is None or not (ops[0].is_mapping and ops[1].is_mapping):
-        return merged
-    joined = {
-        name: merge_case(ops[0].mapping[name], node) if name in ops[0].mapping else node
-        for name, node in ops[1].mapping.items()
-    }
-    entries = {**ops[0].mapping, **joined}
-    return Node(
-        {**merged.mapping, "ops": Node(entries, ops[1].file, ops[1].line, ops[1].key)}, over.file, over.line, over.key
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -52,10 +53,23 @@ PHRASES: Mapping[Any, str] = {
     Any: "anything",
 }
 
-Text = Annotated[
-    str | bool | int | float, Field(description="text"), WithJsonSchema({"type": ["string", "number"]})
-]
+Text = Annotated[str | bool | int | float, Field(description="text"), WithJsonSchema({"type": ["string", "number"]})]
 """A word that may look like a number; what it says is the node's own text: `version: 2.10` is not the number 2.1."""
+
+
+def list_of(kind: Any) -> Any:
+    """The type of a list of such items."""
+    return tuple[kind, ...]
+
+
+def union_of(kinds: Iterable[Any]) -> Any:
+    """The type of a value of one of these types."""
+    return Union[tuple(kinds)]  # noqa: UP007 - X | Y takes no list of types
+
+
+def literal_of(words: Iterable[str]) -> Any:
+    """The type of one of these words."""
+    return Literal[tuple(words)]
 
 
 @dataclass(frozen=True)
@@ -92,10 +106,15 @@ class CaseModel(ConfigModel):
     """A mapping in a case: `${path}` may stand for its values, and a sweep or defaults may bring what is missing."""
 
 
-def model_of(name: str, what: str, keys: Mapping[str, Any], base: type[ConfigModel] = CaseModel) -> type[Any]:
-    """A model with these keys (a type and a default, or FieldInfo); a key need not be an identifier."""
+def model_of(
+    name: str, what: str, keys: Mapping[str, Any], base: type[ConfigModel] = CaseModel, module: str = __name__
+) -> type[Any]:
+    """A model with these keys (a type and a default); a key need not be an identifier.
+
+    `module` is where the names of types are looked up that are defined later.
+    """
     plain = {re.sub(r"\W", "_", key): (kind, _aliased(default, key)) for key, (kind, default) in keys.items()}
-    model: type[ConfigModel] = create_model(name, __base__=base, **plain)  # type: ignore[call-overload]
+    model: type[ConfigModel] = create_model(name, __base__=base, __module__=module, **plain)  # type: ignore[call-overload]
     model.what = what
     return model
 
@@ -123,12 +142,13 @@ def options(
     *,
     keys: Mapping[str, Any] | None = None,
     base: type[CaseModel] = CaseModel,
+    module: str = __name__,
 ) -> Any:
     """The type of a mapping whose keys are the fields of a dataclass; validated, it is an instance of that.
 
     `keys` are fields that say more than the dataclass does.
     """
-    model = model_of(name, what, {**option_keys(cls), **(keys or {})}, base)
+    model = model_of(name, what, {**option_keys(cls), **(keys or {})}, base, module)
     return Annotated[model, AfterValidator(lambda values: instance(cls, values, check))]
 
 
@@ -161,6 +181,31 @@ class Word:
         if text in self.allowed:
             return text
         raise refusal(self.message.replace("{word}", f'"{text}"'), allowed=self.allowed, near=text)
+
+
+@dataclass(frozen=True)
+class OrWritten:
+    """Types that may be written instead of this one, by what is made of them before it is validated."""
+
+    types: tuple[Any, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        read = handler(source)
+        forms = core_schema.union_schema([read, *(handler.generate_schema(form) for form in self.types)])
+        describe_all = {"pydantic_js_annotation_functions": [lambda _, write: write(forms)]}
+        return core_schema.no_info_after_validator_function(lambda value: value, read, metadata=describe_all)
+
+
+@dataclass(frozen=True)
+class ByName(OrWritten):
+    """Mappings that their `name` tells apart, or such a name alone."""
+
+    what: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that there are."""
+        return get_args(self.types[0])
 
 
 def refusal(
@@ -198,7 +243,7 @@ def _in_words(model: type[ConfigModel], error: ValidationError) -> Iterable[Init
     for details in error.errors(include_url=False):
         by_key.setdefault(details["loc"][0], []).append(details)
     meant = {nearest(str(key), keys) for key, (first, *_) in by_key.items() if first["type"] == "extra_forbidden"}
-    for key, errors in by_key.items():
+    for key, errors in sorted(by_key.items(), key=lambda item: item[1][0]["type"] != "extra_forbidden"):
         first = errors[0]
         if any(details["type"] == TOLD for details in errors):
             for details in errors:
@@ -219,25 +264,25 @@ def _details(error: PydanticCustomError, loc: tuple[str | int, ...]) -> InitErro
 
 def _wrong_value(key: str, field: FieldInfo, errors: list[ErrorDetails]) -> InitErrorDetails:
     """What a value must be, at the item of a list that is wrong where only one is."""
-    kind, loc, value = errors[0]["type"], errors[0]["loc"], errors[0]["input"]
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return _wrong_choice(key, field, value)
+    loc, value = errors[0]["loc"], errors[0]["input"]
+    choice = next((item for item in field.metadata if isinstance(item, ByName)), None)
+    if choice is not None:
+        return _wrong_choice(key, choice, value)
     words = next((item.words for item in field.metadata if isinstance(item, Allowed)), ())
     if len(errors) == 1 and len(loc) == 2 and isinstance(loc[1], int):
         return _details(refusal(f"an item of {key} must be {item_phrase(field, loc[1])}{_aside(value)}"), loc)
     return _details(refusal(f"{key} must be {phrase(field)}{_aside(value)}", allowed=words), (key,))
 
 
-def _wrong_choice(key: str, field: FieldInfo, value: Any) -> InitErrorDetails:
+def _wrong_choice(key: str, choice: ByName, value: Any) -> InitErrorDetails:
     """What is said where the name that chooses between mappings is missing, or is none of theirs."""
-    names = [get_args(model.model_fields["name"].annotation)[0] for model in _models(field.annotation)]
+    what, names = choice.what, choice.names
     if not isinstance(value, dict):
-        message = f"{key} is a name, or a mapping: {{name: {names[0]}, ...}}"
+        message = f"{what} is a name, or a mapping: {{name: {names[0]}, ...}}"
         return _details(refusal(message, allowed=names), (key,))
     if "name" not in value:
-        return _details(refusal(f"{key} needs a name", allowed=names, missing="name"), (key,))
-    near = value["name"] if isinstance(value["name"], str) else ""
-    return _details(refusal(f"no such {key}", at=("name",), allowed=names, near=near), (key,))
+        return _details(refusal(f"{what} needs a name", allowed=names, missing="name"), (key,))
+    return _details(refusal(f"no such {what}", at=("name",), allowed=names, near=str(value["name"])), (key,))
 
 
 def _models(hint: Any) -> list[type[ConfigModel]]:
@@ -314,7 +359,7 @@ def read(kind: Any, node: Node, report: Report) -> Any | None:
 
 
 def read_partly(model: type[Model], node: Node, report: Report) -> Model | None:
-    """What a mapping says; keys that are wrong are reported and left out. None where nothing can be made of the rest."""
+    """What a mapping says without the keys that are wrong, which are reported; None where nothing can be made of it."""
     values = node.plain()
     try:
         return model.model_validate(values)
@@ -324,9 +369,20 @@ def read_partly(model: type[Model], node: Node, report: Report) -> Model | None:
         _report(details, node, report)
     left_out = {details["loc"][0] for details in wrong if details["loc"]}
     try:
-        return model.model_validate({key: values[key] for key in node.mapping if key not in left_out})
+        rest: Model = _optional(model).model_validate({key: values[key] for key in node.mapping if key not in left_out})
     except ValidationError:
         return None
+    return rest
+
+
+@cache
+def _optional(model: type[Model]) -> type[Model]:
+    """The model with every key that it requires left out at will."""
+    fields = {name: copy(field) for name, field in model.model_fields.items() if field.is_required()}
+    for field in fields.values():
+        field.default = None
+    keys: Any = {name: (field.annotation, field) for name, field in fields.items()}
+    return create_model(model.__name__, __base__=model, **keys)
 
 
 def check_keys(model: type[ConfigModel], node: Node, report: Report, *, deep: bool = False) -> None:

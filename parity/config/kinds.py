@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity.config.cases import BuiltCase, Scope
-    from parity.config.grammar import ConfigModel
     from parity.config.nodes import Node, Report
     from parity.config.plan import BackendSpec
 
@@ -21,25 +21,19 @@ OP = "op"
 KINDS: Mapping[str, str] = {"train": "parity.training.config.case:TRAININGS"}
 
 
-class CaseKind(Protocol):
-    """A kind of cases: the model of an entry of `cases`, and what becomes of it."""
+@dataclass(frozen=True)
+class CaseKind:
+    """A kind of cases.
 
-    @property
-    def model(self) -> type[ConfigModel]:
-        """What an entry may hold."""
-        ...
+    `model` is what an entry of `cases` may hold, `build(node, scope)` makes the cases that it stands for;
+    `shortened(built, steps)` is a case with its first steps only. `check(built, baseline, backends, report)` reports
+    what these backends cannot run, or not against this baseline.
+    """
 
-    def build(self, node: Node, scope: Scope) -> Iterator[BuiltCase]:
-        """The cases that one entry stands for; what is wrong is reported and left out."""
-        ...
-
-    def shortened(self, built: BuiltCase, steps: int) -> BuiltCase:
-        """The case with its first steps only."""
-        ...
-
-    def check(self, built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Report) -> None:
-        """Reports a case that these backends cannot run, or not against this baseline."""
-        ...
+    model: Any
+    build: Callable[[Node, Scope], Iterator[BuiltCase]]
+    shortened: Callable[[BuiltCase, int], BuiltCase]
+    check: Callable[[BuiltCase, str, tuple[BackendSpec, ...], Report], None]
 
 
 def case_kind(name: str) -> CaseKind:

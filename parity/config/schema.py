@@ -19,7 +19,8 @@ from parity.config.kinds import KIND, KINDS, case_kind
 
 Schema = dict[str, Any]
 
-REFERENCE: Schema = {"type": "string", "pattern": r"\$\{[^{}]+\}", "description": "a value of the case itself"}
+REFERENCE: Schema = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
+"""A value of the case itself, wherever one may stand."""
 PARTS = ("params", "inputs")
 """What only its op can tell of a case."""
 
@@ -27,9 +28,9 @@ PARTS = ("params", "inputs")
 def json_schema() -> Schema:
     """The schema of a config file (JSON Schema draft 2020-12)."""
     kinds = {name: case_kind(name).model for name in KINDS}
-    models = [ConfigKeys, OpCase, *kinds.values(), *CASES.values()]
+    models: list[Any] = [ConfigKeys, OpCase, *kinds.values(), *CASES.values()]
     refs, whole = models_json_schema([(model, "validation") for model in models], schema_generator=AsWritten)
-    definitions = {**whole["$defs"], "reference": REFERENCE}
+    definitions = whole["$defs"]
     root, op_case = definitions.pop(ConfigKeys.__name__), definitions[OpCase.__name__]
     op_case["properties"]["op"]["description"] = "\n".join(f"{op.name}: {op.summary}" for op in OPS.values())
     op_case["allOf"] = [
@@ -85,9 +86,8 @@ class AsWritten(GenerateJsonSchema):
 
 def or_reference(schema: Schema) -> Schema:
     """The schema, where a `${path}` may stand for the value or for any item of a list."""
-    reference = {"$ref": "#/$defs/reference"}
     if isinstance(schema.get("items"), dict):
         schema = {**schema, "items": or_reference(schema["items"])}
     if "anyOf" in schema:
-        return {**schema, "anyOf": [*map(or_reference, schema["anyOf"]), reference]}
-    return schema if "$ref" in schema or schema.get("type") == "object" else {"anyOf": [schema, reference]}
+        return {**schema, "anyOf": [*map(or_reference, schema["anyOf"]), REFERENCE]}
+    return schema if "$ref" in schema or schema.get("type") == "object" else {"anyOf": [schema, REFERENCE]}

@@ -24,15 +24,12 @@ SCALARS = ("op", "dtypes", "gradients", "loss", "batch_size", "accumulation", "s
 """The parts of any case in which there is nothing to set."""
 
 
-
 def sweep_of(roots: Collection[str]) -> Any:
     """The type of a sweep: paths below these roots with a list of values each."""
     inner = "|".join(root for root in roots if root not in SCALARS)
     alone = "|".join(root for root in roots if root in SCALARS)
     axes = {rf"^({inner})(\..+)?$|^({alone})$": {"type": "array", "minItems": 1}}
-    return Annotated[
-        Any, WithJsonSchema({"type": "object", "patternProperties": axes, "additionalProperties": False})
-    ]
+    return Annotated[Any, WithJsonSchema({"type": "object", "patternProperties": axes, "additionalProperties": False})]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,17 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, MinLen
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag, WithJsonSchema
-from pydantic import model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from parity.cases.draw import (
     DISTRIBUTIONS,

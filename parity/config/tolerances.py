@@ -44,7 +44,7 @@ class _ByDtype(ConfigModel):
                 yield ToleranceRule(dtype, tensor, row.rtol, row.atol)
 
 
-ROWS = {dtype: (_Limits, None) for dtype in COARSENESS}
+ROWS = dict.fromkeys(COARSENESS, (_Limits, None))
 Table: Any = model_of("tolerance_table", "a tolerance", ROWS, base=_ByDtype)
 
 
@@ -56,7 +56,7 @@ class _Tolerances(_ByDtype):
 
 
 BY_TENSOR = Annotated[dict[str, Table], Field(description="a mapping (key: value)")]
-TABLES = {"gradients": (Table, None), "tensors": (BY_TENSOR, {})}
+TABLES: Mapping[str, Any] = {"gradients": (Table, None), "tensors": (BY_TENSOR, {})}
 Tolerances: Any = model_of("tolerance", "tolerance", {**ROWS, **TABLES}, base=_Tolerances)
 
 

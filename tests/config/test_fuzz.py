@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parity.cases import OPS
 from parity.cases.draw import coarsest
 from parity.config import ConfigError, Overrides, Plan, load_plan
-from parity.config.fields import field_specs
+from parity.config.grammar import option_keys
 from parity.config.nodes import Report
 from parity.config.plan import CasePlan
 from parity.config.yaml_lines import read_yaml
@@ -152,7 +152,7 @@ tolerances = maybe(
         "tensors": st.dictionaries(st.text(max_size=3), tables),
     }
 )
-PARAMS = sorted({name for op in OPS.values() for name in field_specs(op.params)})
+PARAMS = sorted({name for op in OPS.values() for name in option_keys(op.params)})
 INPUTS = sorted({item.name for op in OPS.values() for item in op.inputs} | {"grad.y", "grads.0"})
 params = maybe({name: st.one_of(numbers, shapes, leaves) for name in PARAMS})
 inputs = maybe({name: st.one_of(tensors, st.lists(tensors, max_size=3)) for name in INPUTS})

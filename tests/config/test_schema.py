@@ -62,8 +62,8 @@ def test_broken_configs_do_not_fit(name: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_has_its_params(op: str) -> None:
-    assert set(SCHEMA["$defs"][f"{op}.params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
-    assert SCHEMA["$defs"][f"{op}.params"]["additionalProperties"] is False
+    assert set(SCHEMA["$defs"][f"{op}-params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
+    assert SCHEMA["$defs"][f"{op}-params"]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(

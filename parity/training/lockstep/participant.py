@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from parity.training.config.memory import RING
 from parity.config.plan import BackendSpec
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.outcome import Arrays, CellOutcome, Curves, Outcome, StepRecord
+from parity.training.config.memory import RING
 from parity.training.lockstep import curves as reading
 from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, RecordError, split
 from parity.training.lockstep.workers import Worker, Workers
