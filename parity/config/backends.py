@@ -15,7 +15,7 @@ from pydantic import Field, WithJsonSchema
 
 from parity.config.files import beside, existing_file
 from parity.config.grammar import ConfigModel, Text, read_partly
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec
 
 
@@ -66,7 +66,7 @@ class BackendKeys(ConfigModel):
     ranks: Annotated[int, Ge(1), Le(MAX_RANKS)] = 1
 
 
-def parse_backends(node: Node, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     """The backends of a config with the places where they stand; what is wrong is reported and left out."""
     found: dict[str, tuple[BackendSpec, Node]] = {}
     for item in node.items:
@@ -79,7 +79,7 @@ def parse_backends(node: Node, report: Report) -> tuple[tuple[BackendSpec, Node]
     return tuple(found.values())
 
 
-def _from_string(node: Node, report: Report) -> BackendSpec | None:
+def _from_string(node: Node, report: Problems) -> BackendSpec | None:
     match = SHORT.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
         report.add(node, "a backend is NAME[==VERSION][:MODE], for example torch==2.4.1, or a mapping with a name")
@@ -96,7 +96,7 @@ def _from_string(node: Node, report: Report) -> BackendSpec | None:
     return BackendSpec(name=node.text, adapter=adapter, version=version, mode=mode)
 
 
-def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
+def _from_mapping(node: Node, report: Problems) -> BackendSpec | None:
     n_before = len(report)
     keys = read_partly(BackendKeys, node, report)
     if keys is None or "name" not in keys.model_fields_set:
@@ -116,7 +116,7 @@ def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
     return BackendSpec(name, adapter, words.get("version"), mode, device, python, ops, keys.ranks)
 
 
-def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, report: Report) -> None:
+def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, report: Problems) -> None:
     """Reports several processes of an adapter, or in a mode or on a device, that has no data-parallel training."""
     if ranks > ADAPTERS[adapter].max_ranks:
         report.add(node.mapping["ranks"], f"{adapter} has no data-parallel training; leave ranks out")
@@ -124,14 +124,14 @@ def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, rep
         report.add(node.mapping["ranks"], "several ranks run in mode eager on device cpu; leave the other out")
 
 
-def _check_name(name: str, node: Node, report: Report) -> None:
+def _check_name(name: str, node: Node, report: Problems) -> None:
     if name == ORACLE:
         report.add(node, '"oracle" is the name of the NumPy oracle; choose another')
     elif not name or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
         report.add(node, f"a backend's name is printable text of at most {MAX_NAME} characters, without outer spaces")
 
 
-def _adapter(name: str, node: Node, report: Report) -> str | None:
+def _adapter(name: str, node: Node, report: Problems) -> str | None:
     entry = node.get("adapter")
     adapter = name if entry is None else entry.text
     if adapter in ADAPTERS:
@@ -144,14 +144,14 @@ def _adapter(name: str, node: Node, report: Report) -> str | None:
     return None
 
 
-def _version_ok(version: str | None, node: Node, report: Report) -> bool:
+def _version_ok(version: str | None, node: Node, report: Problems) -> bool:
     if version is None or VERSION.fullmatch(version[:100]):
         return True
     report.add(node, "a version is one exact release, for example 2.4.1")
     return False
 
 
-def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -> bool:
+def _supported(adapter: str, what: str, word: str, node: Node, report: Problems) -> bool:
     """Whether `word` is a mode (or a device) of the adapter."""
     traits = ADAPTERS[adapter]
     allowed = traits.modes if what == "mode" else traits.devices
@@ -164,7 +164,7 @@ def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -
     return False
 
 
-def _python(node: Node | None, report: Report) -> Path | None:
+def _python(node: Node | None, report: Problems) -> Path | None:
     """An interpreter: a path, or a command on PATH such as python3.10."""
     if node is None:
         return None
@@ -179,7 +179,7 @@ def _is_bare(node: Node) -> bool:
     return bool(node.text) and node.text.isprintable() and "/" not in node.text and not beside(node).exists()
 
 
-def _ops(node: Node | None, report: Report) -> Path | None:
+def _ops(node: Node | None, report: Problems) -> Path | None:
     return None if node is None else _absolute(existing_file(node, report, "ops"))
 
 

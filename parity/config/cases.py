@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.cases.op import Op
@@ -13,9 +13,9 @@ from parity.config.grammar import CaseModel, check_keys, read_partly, require_ma
 from parity.config.ids import automatic_id, check_id, swept_id
 from parity.config.inputs import plan_tensors, read_inputs
 from parity.config.kinds import KIND, KINDS, case_kind
-from parity.config.memory import Memory, memory_of_op
-from parity.config.nodes import Node, Report, child
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
+from parity.config.memory import MemoryNeed, memory_of_op
+from parity.config.nodes import Node, Problems, child
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
 from parity.config.references import substitute
 from parity.config.sweep import Combination, expand
 from parity.config.tolerances import check_tensor_names
@@ -30,7 +30,7 @@ class Scope:
     dtypes: tuple[str, ...]
     rules: tuple[ToleranceRule, ...]
     defaults: Defaults
-    report: Report
+    report: Problems
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,11 @@ class BuiltCase:
     node: Node
     named: bool
     compared: tuple[str, ...]
-    memory: Memory
+    memory: MemoryNeed
+
+    def with_plan(self, **changes: Any) -> BuiltCase:
+        """This case with another plan."""
+        return replace(self, plan=replace(self.plan, **changes))
 
 
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
@@ -97,7 +101,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         dtypes=values.dtypes or scope.dtypes,
         tensors=tensors.plans,
         tolerance=tolerance_of(op.name, values, scope),
-        source=Source(case.file, case.line),
+        source=WrittenAt(case.file, case.line),
         gradients=tensors.gradients,
     )
     return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory_of_op(tensors.n_elements))
@@ -129,7 +133,7 @@ def tolerance_of(name: str, values: Any, scope: Scope) -> Any:
     return DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(name) + own)
 
 
-def id_of(combination: Combination, case: Node, automatic: str, report: Report) -> str:
+def id_of(combination: Combination, case: Node, automatic: str, report: Problems) -> str:
     """The id as written, with what is swept behind it; else the automatic one."""
     node = case.get("id")
     written = None if node is None else combination.case.mapping["id"].text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from parity.cases.op import Op
 from parity.config.case_models import DefaultKeys
 from parity.config.grammar import check_keys, require_mapping
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ToleranceRule
 from parity.config.tolerances import check_tensor_names, parse_tolerance
 from parity.config.tree import merge, only
@@ -33,7 +33,7 @@ class Defaults:
         """The rules for cases of `op`."""
         return self.rules + self.rules_by_op.get(op, ())
 
-    def check_tensor_names(self, compared: Mapping[str, tuple[str, ...]], report: Report) -> None:
+    def check_tensor_names(self, compared: Mapping[str, tuple[str, ...]], report: Problems) -> None:
         """Reports tolerances for tensors that no case compares; `compared` has the tensors of each op in use."""
         if self.written is None:
             return
@@ -45,7 +45,7 @@ class Defaults:
                 check_tensor_names(entry.get("tolerance"), compared[op], report)
 
 
-def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Report) -> Defaults:
+def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Problems) -> Defaults:
     """The defaults of a config. Names are checked here, values where a case uses them."""
     if node is None or not require_mapping(node, report, "defaults"):
         return Defaults()

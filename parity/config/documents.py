@@ -16,7 +16,7 @@ from parity.config.case_models import DefaultKeys, Dtypes
 from parity.config.files import existing_file
 from parity.config.grammar import Allowed, ConfigModel, Text, model_of, read_partly
 from parity.config.known import KnownEntry
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ConfigFile
 from parity.config.tolerances import Tolerances
 from parity.config.tree import merge, only
@@ -75,20 +75,20 @@ class Document:
         """A setting, None where no file has it."""
         return self.settings.get(key)
 
-    def keys(self, report: Report) -> Any:
+    def keys(self, report: Problems) -> Any:
         """The settings with their types; those that are wrong are reported and at their defaults."""
         root = Node(self.settings, str(self.path), 1, "")
         return read_partly(ConfigKeys, root, report) or ConfigKeys()
 
 
-def read_document(path: Path, report: Report) -> Document:
+def read_document(path: Path, report: Problems) -> Document:
     """The config at `path` with its includes; what cannot be read is reported and left out."""
     n_before = len(report)
     document = _read(path, None, (), set(), report)
     return replace(document, complete=len(report) == n_before)
 
 
-def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Report) -> Document:
+def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
     real = _identity(path)
     if place is not None and real in open_files:
         report.add(place, "the includes go in a circle: this file is being read already")
@@ -115,7 +115,7 @@ def _identity(path: Path) -> str:
         return str(path)
 
 
-def _version_ok(read: YamlFile, report: Report) -> bool:
+def _version_ok(read: YamlFile, report: Problems) -> bool:
     """Whether this parity reads the file; a missing version is reported, but the rest is checked all the same."""
     node = read.root.get("version")
     if node is None:

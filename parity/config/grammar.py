@@ -23,7 +23,6 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
-    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     create_model,
@@ -33,7 +32,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from parity.config.errors import nearest
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.tree import step
 
 Model = TypeVar("Model", bound="ConfigModel")
@@ -343,22 +342,17 @@ def _limited(limits: tuple[Any, ...]) -> str:
     return above if least is None else f", {least} or more"
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def read(kind: Any, node: Node, report: Report) -> Any | None:
+def read(model: type[Model], node: Node, report: Problems) -> Model | None:
     """What a mapping says, or None after reporting everything that is wrong."""
     try:
-        return _adapter(kind).validate_python(node.plain())
+        return model.model_validate(node.plain())
     except ValidationError as error:
         for details in error.errors(include_url=False, include_input=False):
             _report(details, node, report)
         return None
 
 
-def read_partly(model: type[Model], node: Node, report: Report) -> Model | None:
+def read_partly(model: type[Model], node: Node, report: Problems) -> Model | None:
     """What a mapping says without the keys that are wrong, which are reported; None where nothing can be made of it."""
     values = node.plain()
     try:
@@ -385,7 +379,7 @@ def _optional(model: type[Model]) -> type[Model]:
     return create_model(model.__name__, __base__=model, **keys)
 
 
-def check_keys(model: type[ConfigModel], node: Node, report: Report, *, deep: bool = False) -> None:
+def check_keys(model: type[ConfigModel], node: Node, report: Problems, *, deep: bool = False) -> None:
     """Reports the keys that a mapping does not take, whatever the values are; `deep`: in the mappings below as well."""
     keys = key_types(model)
     for key, entry in node.mapping.items():
@@ -395,18 +389,18 @@ def check_keys(model: type[ConfigModel], node: Node, report: Report, *, deep: bo
             check_keys(inner, entry, report, deep=True)
 
 
-def require_mapping(node: Node, report: Report, what: str) -> bool:
+def require_mapping(node: Node, report: Problems, what: str) -> bool:
     """Whether `node` is a mapping; reports it when not."""
     if not node.is_mapping:
         report.add(node, f"{what} must be a mapping (key: value)")
     return node.is_mapping
 
 
-def _report(details: ErrorDetails, node: Node, report: Report) -> None:
+def _report(details: ErrorDetails, node: Node, report: Problems) -> None:
     _tell(details["ctx"], node, details["loc"], report)
 
 
-def _tell(context: Any, root: Node, loc: tuple[str | int, ...], report: Report) -> None:
+def _tell(context: Any, root: Node, loc: tuple[str | int, ...], report: Problems) -> None:
     """Reports an error at the line of the YAML; names in `loc` that choose a type are no keys and stand for nothing."""
     node, path = root, [str(part) for part in (*loc, *context["at"])]
     for part in path:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from parity.cases.draw import DISTRIBUTIONS, Draw, File, TensorPlan, Values
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.references import number_text, referenced
 from parity.config.sweep import suffixes
 
@@ -15,7 +15,7 @@ MAX_LENGTH = 300
 MAX_SHAPES = 3
 
 
-def check_id(node: Node, text: str, report: Report) -> bool:
+def check_id(node: Node, text: str, report: Problems) -> bool:
     """Whether `text` can be an id: it goes into tables, XML and shell commands; reports it when not."""
     if not text.strip() or text != text.strip():
         report.add(node, "an id is text that neither starts nor ends with a space")

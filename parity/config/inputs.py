@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.cases.draw import Draw, Normal, Shape, TensorPlan
 from parity.cases.op import CaseError, Input, Layout, Op
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.tensors import TensorSpec, size_problem, tensor_spec
 from parity.config.tree import nearest_parent, split_path
 
@@ -39,7 +39,9 @@ class WrittenInputs:
         return tuple(name for name in self.specs if name.rpartition(".")[0] == item.name)
 
 
-def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *, gradients: bool) -> CaseTensors | None:
+def plan_tensors(
+    written: WrittenInputs, op: Op, params: Any, report: Problems, *, gradients: bool
+) -> CaseTensors | None:
     """All tensors of a case, or None after reporting what is wrong."""
     layout = _layout(written, op, params, report)
     if layout is None:
@@ -60,7 +62,7 @@ def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *,
     return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), layout), gradients)
 
 
-def read_inputs(case: Node, values: Any, report: Report) -> WrittenInputs:
+def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
     """Every tensor under `inputs`, of which `values` is what its model accepts, with the shapes of its files."""
     node = case.get("inputs")
     specs: dict[str, tuple[TensorSpec, Node]] = {}
@@ -80,7 +82,7 @@ def read_inputs(case: Node, values: Any, report: Report) -> WrittenInputs:
     return WrittenInputs(case, specs, frozenset(off))
 
 
-def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layout | None:
+def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> Layout | None:
     given = {name: s.shape for name, (s, _) in written.specs.items() if s.shape is not None and op.input(name)}
     try:
         return op.layout(params, given)
@@ -91,13 +93,13 @@ def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layo
     return None
 
 
-def add_at(case: Node, path: str, message: str, report: Report) -> None:
+def add_at(case: Node, path: str, message: str, report: Problems) -> None:
     """Reports a problem with `path` of a case, at its line or at that of the nearest parent that is written."""
     node, whole = nearest_parent(case, split_path(path))
     report.add(node, message, key=None if whole else f"{case.key}.{path}")
 
 
-def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
     for item in op.inputs:
         for name in written.names(item):
             spec, node = written.specs.get(name, (None, written.case))
@@ -116,7 +118,7 @@ def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> I
                 yield plan
 
 
-def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
     for output in op.upstream:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
@@ -127,7 +129,7 @@ def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Report) ->
 
 
 def _plan(
-    name: str, spec: TensorSpec | None, default: Draw | None, shape: Shape, case: Node, report: Report
+    name: str, spec: TensorSpec | None, default: Draw | None, shape: Shape, case: Node, report: Problems
 ) -> TensorPlan | None:
     spec = spec or TensorSpec()
     path = f"inputs.{name}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity.config.cases import BuiltCase, Scope
-    from parity.config.nodes import Node, Report
+    from parity.config.nodes import Node, Problems
     from parity.config.plan import BackendSpec
 
 KIND = "kind"
@@ -33,7 +33,7 @@ class CaseKind:
     model: Any
     build: Callable[[Node, Scope], Iterator[BuiltCase]]
     shortened: Callable[[BuiltCase, int], BuiltCase]
-    check: Callable[[BuiltCase, str, tuple[BackendSpec, ...], Report], None]
+    check: Callable[[BuiltCase, str, tuple[BackendSpec, ...], Problems], None]
 
 
 def case_kind(name: str) -> CaseKind:

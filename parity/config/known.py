@@ -12,8 +12,8 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, WithJsonSchema
 
 from parity.cases.draw import COARSENESS
 from parity.config.grammar import ConfigModel, Word, read, refusal
-from parity.config.nodes import Node, Report
-from parity.config.plan import REASON_WANTED, KnownDeviation, Source
+from parity.config.nodes import Node, Problems
+from parity.config.plan import REASON_WANTED, KnownDeviation, WrittenAt
 from parity.diagnoses import DIAGNOSES
 
 UNSUPPORTED = "unsupported"
@@ -61,7 +61,7 @@ class KnownEntry(ConfigModel):
     outcome: Annotated[str, Word("nothing accepts the outcome {word}", (UNSUPPORTED,))] | None = None
 
 
-def parse_known(node: Node, report: Report, backends: Sequence[str] = ()) -> KnownDeviation | None:
+def parse_known(node: Node, report: Problems, backends: Sequence[str] = ()) -> KnownDeviation | None:
     """One entry of `known`, or None after reporting what is wrong; `backends`: those there are, empty for unchecked."""
     entry: KnownEntry | None = read(KnownEntry, node, report)
     if entry is None:
@@ -73,4 +73,4 @@ def parse_known(node: Node, report: Report, backends: Sequence[str] = ()) -> Kno
         if entry.outcome is not None and getattr(entry, key) is not None:
             report.add(node.mapping[key], f"{key} speaks of a difference; leave it out beside outcome")
     values = {key: value for key, value in entry if key != "outcome"}
-    return KnownDeviation(**values, source=Source(node.file, node.line), unsupported=entry.outcome == UNSUPPORTED)
+    return KnownDeviation(**values, source=WrittenAt(node.file, node.line), unsupported=entry.outcome == UNSUPPORTED)

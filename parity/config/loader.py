@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from parity.cases import OPS
@@ -14,7 +14,7 @@ from parity.config.defaults import parse_defaults
 from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.overrides import Overrides
 from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
 from parity.config.select import Draft, select
@@ -38,7 +38,7 @@ class FilePlan:
 
 def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
     """The plan of all files together; raises ConfigError with every problem of all of them."""
-    report = Report()
+    report = Problems()
     unique = list(dict.fromkeys(Path(path) for path in paths))
     if not unique:
         report.add_command_line("CONFIG", "no config file is named")
@@ -49,12 +49,12 @@ def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
     return plan
 
 
-def _read_file(path: Path, report: Report) -> FilePlan | None:
+def _read_file(path: Path, report: Problems) -> FilePlan | None:
     document = read_document(path, report)
     return _file_plan(document, report) if document.files else None
 
 
-def _file_plan(document: Document, report: Report) -> FilePlan:
+def _file_plan(document: Document, report: Problems) -> FilePlan:
     n_before = len(report)
     backends = _backends(document, report)
     backends_ok = len(report) == n_before and bool(backends)
@@ -74,7 +74,7 @@ def _file_plan(document: Document, report: Report) -> FilePlan:
     return FilePlan(document, backends, backends_ok, document.get("baseline"), settings.seed, named, known)
 
 
-def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     node = document.get("backends")
     if node is None:
         if document.complete:
@@ -84,7 +84,7 @@ def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, No
     return parse_backends(node, report)
 
 
-def _known(document: Document, backends: Sequence[str], report: Report) -> tuple[KnownDeviation, ...]:
+def _known(document: Document, backends: Sequence[str], report: Problems) -> tuple[KnownDeviation, ...]:
     """The ledger; an included entry may speak of a backend that the including file leaves out."""
     found = []
     for node in document.known:
@@ -100,7 +100,7 @@ def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
     return {op: tuple(names) for op, names in compared.items()}
 
 
-def _named(cases: tuple[BuiltCase, ...], report: Report) -> tuple[BuiltCase, ...]:
+def _named(cases: tuple[BuiltCase, ...], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases of a file with unique ids: automatic ones give way by a number, written ones may not clash."""
     taken: dict[str, BuiltCase] = {}
     for built in cases:
@@ -113,13 +113,13 @@ def _named(cases: tuple[BuiltCase, ...], report: Report) -> tuple[BuiltCase, ...
         while not built.named and case_id in taken:
             n_wanted[wanted] += 1
             case_id = f"{wanted}-{n_wanted[wanted] + 1}"
-        renamed = built if case_id == wanted else replace(built, plan=replace(built.plan, id=case_id))
+        renamed = built if case_id == wanted else built.with_plan(id=case_id)
         taken.setdefault(case_id, renamed)
         named.append(renamed)
     return tuple(named)
 
 
-def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> bool:
+def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> bool:
     """Whether the id is free, and takes it; reports both places when it is not."""
     first = taken.setdefault(built.plan.id, built)
     if first is built:
@@ -134,7 +134,7 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> boo
     return False
 
 
-def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
+def _draft(files: Sequence[FilePlan], report: Problems) -> Draft:
     backends = _united_backends(files, report)
     stems = [file.document.path.stem for file in files]
     name = stems[0] if len(stems) == 1 else f"{stems[0]}-and-{len(stems) - 1}-more"
@@ -151,7 +151,7 @@ def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
     )
 
 
-def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendSpec]:
+def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[BackendSpec]:
     united: dict[str, tuple[BackendSpec, Node]] = {}
     for file in files:
         for spec, node in file.backends:
@@ -161,7 +161,7 @@ def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendS
     return [spec for spec, _ in united.values()]
 
 
-def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Report) -> str | None:
+def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Problems) -> str | None:
     """The baseline that the files agree on; None where none names one."""
     names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
     stated = [node for file in files if (node := file.baseline) is not None]
@@ -173,7 +173,7 @@ def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec],
     return stated[0].text if stated else None
 
 
-def _united_seed(files: Sequence[FilePlan], report: Report) -> int:
+def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
     first = files[0]
     for file in files[1:]:
         if file.seed != first.seed:
@@ -183,7 +183,7 @@ def _united_seed(files: Sequence[FilePlan], report: Report) -> int:
     return first.seed
 
 
-def _united_cases(files: Sequence[FilePlan], report: Report) -> tuple[BuiltCase, ...]:
+def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases of all files; one that came in twice, through a file included by two, is taken once."""
     taken: dict[str, BuiltCase] = {}
     for file in files:

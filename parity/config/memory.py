@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryNeed:
     """Bytes that the host needs, and each backend."""
 
     host: int
@@ -24,6 +24,6 @@ class Memory:
         return self.host + n_backends * self.backend
 
 
-def memory_of_op(n_elements: int) -> Memory:
+def memory_of_op(n_elements: int) -> MemoryNeed:
     """For an op whose inputs, outputs and gradients have so many elements."""
-    return Memory(ORACLE_BYTES * n_elements, BACKEND_BYTES * n_elements)
+    return MemoryNeed(ORACLE_BYTES * n_elements, BACKEND_BYTES * n_elements)

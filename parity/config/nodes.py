@@ -115,7 +115,7 @@ def printable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class Problems:
     """Collects problems; the same one is told once, however many cases of a sweep run into it."""
 
     _found: dict[Problem, None] = field(default_factory=dict)

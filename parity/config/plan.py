@@ -20,7 +20,7 @@ ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
-class Source:
+class WrittenAt:
     """Where in a configuration something was written; `line` counts from 1."""
 
     file: str
@@ -114,7 +114,7 @@ class CasePlan:
     dtypes: tuple[str, ...]
     tensors: tuple[TensorPlan, ...]
     tolerance: ToleranceTable
-    source: Source
+    source: WrittenAt
     gradients: bool = True
 
     @property
@@ -146,7 +146,7 @@ class KnownDeviation:
     tensor: str | None = None
     diagnosis: str | None = None
     until: datetime.date | None = None
-    source: Source = field(default=Source("", 0))
+    source: WrittenAt = field(default=WrittenAt("", 0))
     dtype: str | None = None
     error_ratio: float | None = None
     unsupported: bool = False

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from parity.config.grammar import require_mapping
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.references import as_text
 from parity.config.tree import put, split_path
 
@@ -40,7 +40,9 @@ class Combination:
     swept: tuple[tuple[str, Node], ...] = ()
 
 
-def expand(case: Node, report: Report, roots: Collection[str] = ROOTS, example: str = EXAMPLE) -> Iterator[Combination]:
+def expand(
+    case: Node, report: Problems, roots: Collection[str] = ROOTS, example: str = EXAMPLE
+) -> Iterator[Combination]:
     """The case itself, or the cases of its sweep, which may set what is below `roots`; what is wrong is reported."""
     sweep = case.get("sweep")
     if sweep is None:
@@ -56,7 +58,7 @@ def expand(case: Node, report: Report, roots: Collection[str] = ROOTS, example: 
         yield Combination(made, swept)
 
 
-def _valid(sweep: Node, report: Report, roots: Collection[str], example: str) -> bool:
+def _valid(sweep: Node, report: Problems, roots: Collection[str], example: str) -> bool:
     if not require_mapping(sweep, report, "a sweep"):
         return False
     n_before = len(report)
@@ -72,7 +74,7 @@ def _valid(sweep: Node, report: Report, roots: Collection[str], example: str) ->
     return len(report) == n_before
 
 
-def _check_axis(path: str, axis: Node, report: Report, roots: Collection[str], example: str) -> None:
+def _check_axis(path: str, axis: Node, report: Problems, roots: Collection[str], example: str) -> None:
     parts = split_path(path)
     root = parts[0]
     if root not in roots:
@@ -86,7 +88,7 @@ def _check_axis(path: str, axis: Node, report: Report, roots: Collection[str], e
         report.add(axis, f"a sweep needs at least one value for {path}")
 
 
-def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Report) -> Node | None:
+def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Problems) -> Node | None:
     tree = case
     for path, value in swept:
         new = put(tree, split_path(path), value)

@@ -37,7 +37,7 @@ from parity.cases.draw import (
 )
 from parity.config.files import existing_file
 from parity.config.grammar import CaseModel, model_of, options, refusal
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.tree import DRAW_KEYS
 
 MAX_ELEMENTS = 2**31 - 1
@@ -191,7 +191,7 @@ class TensorSpec:
     special: Special | None = None
 
 
-def tensor_spec(written: Any, node: Node, report: Report) -> TensorSpec:
+def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
     """A tensor that its model accepts, with the shape that its values or its file have."""
     draws = (getattr(written, key) for key in (*DISTRIBUTIONS, "values"))
     draw = next((draw for draw in draws if draw is not None), None)
@@ -208,7 +208,7 @@ def tensor_spec(written: Any, node: Node, report: Report) -> TensorSpec:
     return TensorSpec(own if shape is None else shape, draw, written.scale, written.offset, written.special)
 
 
-def _file(node: Node, report: Report) -> File | None:
+def _file(node: Node, report: Problems) -> File | None:
     path = existing_file(node, report, "file")
     if path is None:
         return None

@@ -12,7 +12,7 @@ from pydantic import AllowInfNan, Field
 
 from parity.cases.draw import COARSENESS
 from parity.config.grammar import ConfigModel, model_of, read
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ToleranceRule
 
 GRADIENTS = "grad.*"
@@ -60,13 +60,13 @@ TABLES: Mapping[str, Any] = {"gradients": (Table, None), "tensors": (BY_TENSOR, 
 Tolerances: Any = model_of("tolerance", "tolerance", {**ROWS, **TABLES}, base=_Tolerances)
 
 
-def parse_tolerance(node: Node | None, report: Report) -> tuple[ToleranceRule, ...]:
+def parse_tolerance(node: Node | None, report: Problems) -> tuple[ToleranceRule, ...]:
     """The rules of one `tolerance` mapping; none after reporting what is wrong."""
     tolerances = None if node is None else read(Tolerances, node, report)
     return () if tolerances is None else tolerances.all_rules()
 
 
-def check_tensor_names(node: Node | None, tensors: Iterable[str], report: Report) -> None:
+def check_tensor_names(node: Node | None, tensors: Iterable[str], report: Problems) -> None:
     """Reports names and globs below `tolerance.tensors` that match no tensor."""
     names = tuple(dict.fromkeys(tensors))
     rows: Mapping[str, Node] = (node.get("tensors") or node).mapping if node and node.get("tensors") else {}
@@ -80,7 +80,7 @@ def matches_any(glob: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for name in names)
 
 
-def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], report: Report) -> list[ToleranceRule]:
+def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], report: Problems) -> list[ToleranceRule]:
     """The rules of `--rtol 1e-5 --rtol grad.weight:1e-4` (or --atol), the general ones first."""
     names, rules = tuple(dict.fromkeys(tensors)), []
     for text in texts:

@@ -15,7 +15,7 @@ from parity.cases import OPS
 from parity.cases.draw import coarsest
 from parity.config import ConfigError, Overrides, Plan, load_plan
 from parity.config.grammar import option_keys
-from parity.config.nodes import Report
+from parity.config.nodes import Problems
 from parity.config.plan import CasePlan
 from parity.config.yaml_lines import read_yaml
 from tests.configs.loading import CONFIGS
@@ -327,7 +327,7 @@ def untupled(value: Any) -> Any:
 
 
 def plain(path: Path) -> Any:
-    read = read_yaml(path, Report())
+    read = read_yaml(path, Problems())
     assert read is not None
     return untupled(read.root.plain())
 
@@ -367,7 +367,7 @@ def test_values_come_back_as_written(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.yaml"
         path.write_text(f"a: {to_yaml(value)}\n")
-        read = read_yaml(path, Report())
+        read = read_yaml(path, Problems())
     if read is None:  # a key twice
         return
     assert repr(read.root.plain()["a"]) == repr(tupled(value))

@@ -9,8 +9,8 @@ from typing import Any
 from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
 from parity.config.grammar import read, read_partly
 from parity.config.kinds import CaseKind
-from parity.config.nodes import Node, Report
-from parity.config.plan import ORACLE, BackendSpec, CasePlan, Source
+from parity.config.nodes import Node, Problems
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, WrittenAt
 from parity.config.references import substitute
 from parity.config.sweep import Combination, suffixes
 from parity.config.tolerances import check_tensor_names
@@ -33,11 +33,10 @@ def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
 
 def shortened(built: BuiltCase, steps: int) -> BuiltCase:
     """The training with its first steps; its schedule is that of the whole training."""
-    params = replace(built.plan.params, steps=min(steps, built.plan.params.steps))
-    return replace(built, plan=replace(built.plan, params=params))
+    return built.with_plan(params=replace(built.plan.params, steps=min(steps, built.plan.params.steps)))
 
 
-def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Report) -> None:
+def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Problems) -> None:
     """Reports an ensemble of a baseline that cannot run, and micro-batches that do not come out even over ranks."""
     training: Training = built.plan.params
     if training.ensemble == "baseline" and baseline == ORACLE:
@@ -84,7 +83,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     if training is None or len(report) > n_before:
         return None
     case_id = id_of(combination, case, _automatic_id(combination, case), report)
-    source, tolerance = Source(case.file, case.line), tolerance_of(TRAIN, values, scope)
+    source, tolerance = WrittenAt(case.file, case.line), tolerance_of(TRAIN, values, scope)
     plan = CasePlan(case_id, TRAIN, training, dtypes, (), tolerance, source)
     return BuiltCase(plan, combination.case, "id" in case.mapping, CURVES, memory_of_training(training, n_computed))
 
@@ -96,7 +95,7 @@ def _automatic_id(combination: Combination, case: Node) -> str:
     return "-".join([TRAIN, next(iter(model.mapping), "layers"), optimizer, *suffixes(swept)])
 
 
-def _completed(case: Node, report: Report) -> Node:
+def _completed(case: Node, report: Problems) -> Node:
     """The case with what its parts imply: data by the model, a schedule's length by the steps, options of groups."""
     entries = dict(case.mapping)
     steps = entries["steps"].value if "steps" in entries else TrainingCase.model_fields["steps"].default
@@ -112,7 +111,7 @@ def _completed(case: Node, report: Report) -> Node:
     return case.with_value(entries)
 
 
-def _training(values: Any, case: Node, report: Report) -> tuple[Training, int] | None:
+def _training(values: Any, case: Node, report: Problems) -> tuple[Training, int] | None:
     """The training and how many numbers its model computes for an example, or None after reporting all that is wrong.
 
     Every part is looked at, however wrong the others are.
@@ -150,7 +149,7 @@ def _training(values: Any, case: Node, report: Report) -> tuple[Training, int] |
     return training, model.n_computed
 
 
-def _data(values: Any, case: Node, report: Report) -> DataSet | None:
+def _data(values: Any, case: Node, report: Problems) -> DataSet | None:
     if values.data is not None:
         return data_set(values.data, case.mapping["data"], report)
     if "data" not in case.mapping and (case.get("model") or case).is_list:
@@ -159,7 +158,7 @@ def _data(values: Any, case: Node, report: Report) -> DataSet | None:
     return None
 
 
-def _rows(values: Any, case: Node, report: Report) -> int | None:
+def _rows(values: Any, case: Node, report: Problems) -> int | None:
     """How many examples a micro-batch has; None after reporting that they do not come out even."""
     if values.batch_size % values.accumulation:
         message = f"{values.accumulation} micro-batches of equal size do not make a batch of {values.batch_size}"
@@ -168,7 +167,7 @@ def _rows(values: Any, case: Node, report: Report) -> int | None:
     return int(values.batch_size // values.accumulation)
 
 
-def _model(values: Any, dataset: DataSet | None, case: Node, report: Report) -> Model | None:
+def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -> Model | None:
     """The layers with their sizes, whose last one gives what the loss compares with the target."""
     layers, rows = values.model, _rows(values, case, report)
     if layers is None:
@@ -192,7 +191,7 @@ def _model(values: Any, dataset: DataSet | None, case: Node, report: Report) -> 
     return model
 
 
-def _check_rows(case: Node, data: Data, values: Any, report: Report) -> None:
+def _check_rows(case: Node, data: Data, values: Any, report: Problems) -> None:
     """Reports a batch that the data set does not fill, and more rows in all steps than can be listed."""
     batch, steps = values.batch_size, values.steps
     if batch > data.rows:
@@ -203,7 +202,7 @@ def _check_rows(case: Node, data: Data, values: Any, report: Report) -> None:
         report.add(case.get("steps") or case, message, value=False)
 
 
-def _check_loss(node: Node | None, dataset: DataSet, report: Report) -> None:
+def _check_loss(node: Node | None, dataset: DataSet, report: Problems) -> None:
     """Reports a loss that cannot be taken of the data set's targets."""
     if node is not None and node.value != dataset.loss and node.value in LOSSES:
         report.add(node, f"the targets of {dataset.data.name} are for {dataset.loss}", allowed=(dataset.loss,))

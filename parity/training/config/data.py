@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from parity.cases.draw import Shape
-from parity.config.nodes import Node, Report, child
+from parity.config.nodes import Node, Problems, child
 from parity.training.config.models import Chosen
 from parity.training.data import GENERATORS
 from parity.training.spec import Data
@@ -28,7 +28,7 @@ class DataSet:
     loss: str
 
 
-def data_set(chosen: Chosen, node: Node, report: Report) -> DataSet | None:
+def data_set(chosen: Chosen, node: Node, report: Problems) -> DataSet | None:
     """The data set with its sizes, or None after reporting that it cannot be held."""
     kind, options, rows = GENERATORS[chosen.name], chosen.options, chosen.beside
     data = Data(chosen.name, rows.rows, kind.x(options), kind.target(options), dict(vars(options)), rows.order)
@@ -58,7 +58,7 @@ def plain_node(value: Any, place: Node) -> Node:
     return node
 
 
-def _sane(dataset: DataSet, node: Node, report: Report) -> bool:
+def _sane(dataset: DataSet, node: Node, report: Problems) -> bool:
     """Whether the data set can be held; reports it when not."""
     data = dataset.data
     n_elements = data.rows * (prod(data.x) + prod(data.target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from parity.config.memory import Memory
+from parity.config.memory import MemoryNeed
 from parity.training.spec import Training
 
 WIDE, NARROW = 16, 8
@@ -24,7 +24,7 @@ RING = 3 * 2**27
 """Bytes of past steps that a backend's worker keeps at most; with more there are fewer stops to look at the curves."""
 
 
-def memory_of_training(training: Training, n_computed: int) -> Memory:
+def memory_of_training(training: Training, n_computed: int) -> MemoryNeed:
     """For a training whose model computes so many numbers for an example.
 
     Everyone holds the data, a few copies of the model, and the values of a micro-batch twice, forward and backward; the
@@ -37,4 +37,4 @@ def memory_of_training(training: Training, n_computed: int) -> Memory:
     ring = min(RING, NARROW * COPIES * n_weights * training.steps)
     worker = data + curves + NARROW * (COPIES * n_weights + n_values)
     host = data + WIDE * (HOST_COPIES * n_weights + n_values)
-    return Memory(host + (training.members + 2) * worker, worker + ring + FRAMEWORK)
+    return MemoryNeed(host + (training.members + 2) * worker, worker + ring + FRAMEWORK)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError
-from parity.config.nodes import Node, Report, child
+from parity.config.nodes import Node, Problems, child
 from parity.training.layers import KINDS, Kind, Signal, named
 from parity.training.spec import Layer
 
@@ -42,7 +42,7 @@ class WrittenLayer:
     layers: tuple[WrittenLayer, ...] = ()
 
 
-def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Report) -> Model | None:
+def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Problems) -> Model | None:
     """The model of a list of layers, or None after reporting what is wrong; without a signal sizes stay unknown."""
     n_before = len(report)
     written = _written(layers, items, "", report)
@@ -56,7 +56,7 @@ def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | N
     return Model(resolved, last.shape, sizes.n_computed)
 
 
-def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Report) -> tuple[WrittenLayer, ...]:
+def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Problems) -> tuple[WrittenLayer, ...]:
     """The layers of a list under their names, with those in them."""
     if len(items) > MAX_LAYERS:
         report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are possible", value=False)
@@ -68,7 +68,7 @@ def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: 
     return tuple(_under(item, f"{prefix}{name}", report) for item, name in zip(own, _names(own, report), strict=True))
 
 
-def _under(layer: WrittenLayer, name: str, report: Report) -> WrittenLayer:
+def _under(layer: WrittenLayer, name: str, report: Problems) -> WrittenLayer:
     """The layer with its whole name, and the layers in it."""
     if len(name) > MAX_NAME:
         report.add(layer.node, f"the layer's name with those around it has more than {MAX_NAME} characters")
@@ -78,7 +78,7 @@ def _under(layer: WrittenLayer, name: str, report: Report) -> WrittenLayer:
     return replace(layer, name=name, layers=_written(layer.options.layers, items, f"{name}.", report))
 
 
-def _names(layers: Sequence[WrittenLayer], report: Report) -> list[str]:
+def _names(layers: Sequence[WrittenLayer], report: Problems) -> list[str]:
     """The names of a list's layers: as written, else the kind and the first number that is free."""
     taken: set[str] = set()
     for layer in layers:
@@ -103,7 +103,7 @@ class _DoesNotFit(Exception):  # noqa: N818 - never leaves this module
 class _Sizes:
     """Follows one example through the layers; the first thing that does not fit ends it."""
 
-    report: Report
+    report: Problems
     n_computed: int = 0
     n_layers: int = 0
     n_parameters: int = 0

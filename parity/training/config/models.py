@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le, MinLen
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from parity.cases import OPS
-from parity.cases.op import CaseError, Op
+from parity.cases.op import Op
 from parity.cases.optimizers import check as check_optimizer
 from parity.config.case_models import Dtypes
 from parity.config.grammar import (
@@ -54,37 +53,26 @@ MAX_STEPS = 100_000
 MAX_MEMBERS = 32
 
 
+Bound = Annotated[float, Gt(0), AllowInfNan(False)]
+
+
 @dataclass(frozen=True)
 class ClipNorm:
     """Gradients are scaled to a norm of `max_norm` at most, all together, those of a group, or each by itself."""
 
-    max_norm: float = 1.0
-    norm_type: float = 2.0
+    max_norm: Bound = 1.0
+    norm_type: Annotated[float, Ge(1), Field(description="1, 2, ... or .inf")] = 2.0
     scope: Literal["global", "group", "tensor"] = "global"
-
-    def __post_init__(self) -> None:
-        check_positive("max_norm", self.max_norm)
-        if not self.norm_type >= 1.0:
-            raise CaseError("norm_type", f"norm_type must be 1, 2, ... or .inf, not {self.norm_type}")
 
 
 @dataclass(frozen=True)
 class ClipValue:
     """Every element of a gradient is clamped into [-clip_value, clip_value]."""
 
-    clip_value: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("clip_value", self.clip_value)
+    clip_value: Bound = 1.0
 
 
 CLIPS: Mapping[str, type[Any]] = {"norm": ClipNorm, "value": ClipValue}
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise CaseError for a limit that would leave nothing, or everything."""
-    if not (isfinite(value) and value > 0):
-        raise CaseError(name, f"{name} must be a finite number above 0, not {value}")
 
 
 OPTIMIZERS: Mapping[str, Op] = {name: op for name, op in OPS.items() if op.input("param") and op.input("grad")}
@@ -225,7 +213,7 @@ ModelKey: Any = Annotated[
 ]
 
 
-class Ensemble(CaseModel):
+class EnsembleKeys(CaseModel):
     """How many runs give the envelope, and whose they are."""
 
     what: ClassVar[str] = "an ensemble"
@@ -250,7 +238,7 @@ TRAINING_KEYS: Mapping[str, Any] = {
     "batch_size": (Count, 32),
     "accumulation": (Count, 1),
     "steps": (Annotated[int, Ge(1), Le(MAX_STEPS)], 100),
-    "ensemble": (Ensemble, Ensemble()),
+    "ensemble": (EnsembleKeys, EnsembleKeys()),
     "dtypes": (Dtypes, ()),
     "tolerance": (Tolerances, None),
 }

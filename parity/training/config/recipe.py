@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from parity.config.grammar import required
-from parity.config.nodes import Node, Report, child
+from parity.config.nodes import Node, Problems, child
 from parity.config.tree import only
 from parity.training.config.models import EXCLUDES, OPTIMIZERS, STEP, Chosen
 from parity.training.groups import DECAY, PatternGroup, grouped, matching
@@ -50,13 +50,13 @@ def _options(chosen: Chosen) -> Mapping[str, Any]:
     return {key: value for key, value in vars(chosen.options).items() if key != STEP}
 
 
-def check_decay(optimizer: Chosen, node: Node, report: Report) -> None:
+def check_decay(optimizer: Chosen, node: Node, report: Problems) -> None:
     """Reports parameters that are not to be decayed by an optimizer that decays none."""
     if EXCLUDES in node.mapping and DECAY not in _options(optimizer):
         report.add(node.mapping[EXCLUDES], f"{optimizer.name} has no {DECAY}")
 
 
-def check_patterns(node: Node, names: Sequence[str], report: Report) -> None:
+def check_patterns(node: Node, names: Sequence[str], report: Problems) -> None:
     """Reports an optimizer's patterns that match no parameter, and parameters that are in two groups."""
     excludes, groups = node.get(EXCLUDES), node.get("groups")
     for pattern in excludes.items if excludes is not None else ():
@@ -73,7 +73,7 @@ def check_patterns(node: Node, names: Sequence[str], report: Report) -> None:
         claimed = {**dict.fromkeys(own, i), **claimed}
 
 
-def _check_pattern(node: Node, names: Sequence[str], report: Report) -> None:
+def _check_pattern(node: Node, names: Sequence[str], report: Problems) -> None:
     if isinstance(node.value, str) and not matching(node.value, names):
         wider = f"; *{node.value}* would match" if matching(f"*{node.value}*", names) else ""
         message = f'no parameter is called "{node.value}" (a pattern matches a whole name){wider}'
