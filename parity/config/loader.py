@@ -15,8 +15,7 @@ from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
 from parity.config.nodes import Node, Problems
-from parity.config.overrides import Overrides
-from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
+from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Overrides, Plan
 from parity.config.select import Draft, select
 from parity.config.tolerances import check_tensor_names
 

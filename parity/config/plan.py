@@ -191,3 +191,17 @@ class Plan:
         """What the files ask for, whether or not it is run."""
         own = tuple((case.id, case.dtypes) for case in self.cases)
         return self.asked or Asked(own, tuple(spec.name for spec in self.backends))
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line may override, as it was typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
+    `--steps`."""
+
+    backends: tuple[str, ...] = ()
+    keyword: str | None = None
+    dtypes: tuple[str, ...] = ()
+    rtol: tuple[str, ...] = ()
+    atol: tuple[str, ...] = ()
+    baseline: str | None = None
+    steps: int | None = None

@@ -86,8 +86,11 @@ class AsWritten(GenerateJsonSchema):
 
 def or_reference(schema: Schema) -> Schema:
     """The schema, where a `${path}` may stand for the value or for any item of a list."""
+    if "$ref" in schema or schema.get("type") == "object":
+        return schema
     if isinstance(schema.get("items"), dict):
         schema = {**schema, "items": or_reference(schema["items"])}
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [*map(or_reference, schema["anyOf"]), REFERENCE]}
-    return schema if "$ref" in schema or schema.get("type") == "object" else {"anyOf": [schema, REFERENCE]}
+    if "anyOf" not in schema:
+        return {"anyOf": [schema, REFERENCE]}
+    forms = [form for part in map(or_reference, schema["anyOf"]) for form in part.get("anyOf", [part])]
+    return {**schema, "anyOf": [*(form for form in forms if form != REFERENCE), REFERENCE]}

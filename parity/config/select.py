@@ -11,8 +11,7 @@ from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
 from parity.config.nodes import Problems
-from parity.config.overrides import Overrides
-from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Plan
+from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan
 from parity.config.tolerances import parse_options
 
 

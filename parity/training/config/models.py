@@ -91,7 +91,9 @@ class Chosen:
 def _choice(name: str, what: str, cls: type[Any], check: Callable[[Any], None] | None = None, **beside: Any) -> Any:
     """The mapping of one name: the fields of a dataclass (but for an optimizer's step), and what is beside them."""
     keys = {"name": (Literal[name], ...), **option_keys(cls), **beside}
-    model = model_of(f"{what.split()[-1]}-named", what, {key: kind for key, kind in keys.items() if key != STEP})
+    model = model_of(
+        what.removeprefix("the ").replace(" ", "-"), what, {key: kind for key, kind in keys.items() if key != STEP}
+    )
     return Annotated[model, AfterValidator(lambda values: Chosen(name, instance(cls, values, check), values))]
 
 
