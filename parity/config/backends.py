@@ -68,15 +68,15 @@ class BackendKeys(ConfigModel):
 
 def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     """The backends of a config with the places where they stand; what is wrong is reported and left out."""
-    found: dict[str, tuple[BackendSpec, Node]] = {}
+    specs: dict[str, tuple[BackendSpec, Node]] = {}
     for item in node.items:
         spec = _from_mapping(item, report) if item.is_mapping else _from_string(item, report)
         if spec is None:
             continue
-        if spec.name in found:
+        if spec.name in specs:
             report.add(item, f'two backends are called "{spec.name}"; give one of them another name')
-        found.setdefault(spec.name, (spec, item))
-    return tuple(found.values())
+        specs.setdefault(spec.name, (spec, item))
+    return tuple(specs.values())
 
 
 def _from_string(node: Node, report: Problems) -> BackendSpec | None:

@@ -37,7 +37,7 @@ from parity.config.tree import step
 
 Model = TypeVar("Model", bound="ConfigModel")
 
-TOLD = "told"
+IN_WORDS = "in_words"
 """The type of an error that is in our words already."""
 
 SWEPT_VALUE = re.compile(r"(\.sweep\..*)\[[0-9]+\]$")
@@ -154,13 +154,13 @@ def options(
 def instance(cls: type[Any], values: ConfigModel, check: Callable[[Any], None] | None = None) -> Any:
     """An instance of a dataclass; what it refuses by itself, or `check` refuses, is said of the key that is named."""
     try:
-        made = cls(**{f.name: getattr(values, f.name) for f in fields(cls) if f.name in type(values).model_fields})
+        filled = cls(**{f.name: getattr(values, f.name) for f in fields(cls) if f.name in type(values).model_fields})
         if check is not None:
-            check(made)
+            check(filled)
     except ValueError as error:
         key = str(getattr(error, "key", "")).rpartition(".")[2]
         raise refusal(str(error), at=(key,) if key in values.model_fields_set else ()) from None
-    return made
+    return filled
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def refusal(
     `missing` is the key that is not there; an `unknown` one is told of once, however many values a sweep gives it.
     """
     context = {"message": message, "at": at, "allowed": tuple(allowed), "near": near}
-    return PydanticCustomError(TOLD, "{message}", {**context, "missing": missing, "unknown": unknown})
+    return PydanticCustomError(IN_WORDS, "{message}", {**context, "missing": missing, "unknown": unknown})
 
 
 def key_types(model: type[ConfigModel]) -> dict[str, FieldInfo]:
@@ -244,9 +244,9 @@ def _in_words(model: type[ConfigModel], error: ValidationError) -> Iterable[Init
     meant = {nearest(str(key), keys) for key, (first, *_) in by_key.items() if first["type"] == "extra_forbidden"}
     for key, errors in sorted(by_key.items(), key=lambda item: item[1][0]["type"] != "extra_forbidden"):
         first = errors[0]
-        if any(details["type"] == TOLD for details in errors):
+        if any(details["type"] == IN_WORDS for details in errors):
             for details in errors:
-                if details["type"] == TOLD:
+                if details["type"] == IN_WORDS:
                     yield _details(refusal(**details["ctx"]), details["loc"])
         elif first["type"] == "extra_forbidden":
             yield _details(unknown_key(model, key), (key,))

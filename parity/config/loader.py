@@ -85,11 +85,11 @@ def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, 
 
 def _known(document: Document, backends: Sequence[str], report: Problems) -> tuple[KnownDeviation, ...]:
     """The ledger; an included entry may speak of a backend that the including file leaves out."""
-    found = []
+    entries = []
     for node in document.known:
         own = node.file == str(document.path)
-        found.append(parse_known(node, report, backends if own else ()))
-    return tuple(entry for entry in found if entry is not None)
+        entries.append(parse_known(node, report, backends if own else ()))
+    return tuple(entry for entry in entries if entry is not None)
 
 
 def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:

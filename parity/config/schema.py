@@ -63,21 +63,21 @@ class AsWritten(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """The schema of a mapping."""
-        made = super().model_schema(schema)
+        written = super().model_schema(schema)
         if issubclass(schema["cls"], CaseModel):
-            made.pop("required", None)
-            made["properties"] = {key: or_reference(value) for key, value in made["properties"].items()}
-        return made
+            written.pop("required", None)
+            written["properties"] = {key: or_reference(value) for key, value in written["properties"].items()}
+        return written
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
         """The schema of a value that may be left out, without defaults that only say so."""
-        made = super().default_schema(schema)
-        return made if made.get("default") else {key: value for key, value in made.items() if key != "default"}
+        written = super().default_schema(schema)
+        return written if written.get("default") else {key: value for key, value in written.items() if key != "default"}
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> Schema:
         """The schema of mappings that a key tells apart, which a sweep may bring."""
-        made = super().tagged_union_schema(schema)
-        return {"anyOf": made["oneOf"]}
+        written = super().tagged_union_schema(schema)
+        return {"anyOf": written["oneOf"]}
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - none has a title
         """Keys need no other name than their own."""

@@ -52,10 +52,10 @@ def expand(
         return
     for values in product(*(axis.items for axis in sweep.mapping.values())):
         swept = tuple(zip(sweep.mapping, values, strict=True))
-        made = _set_all(case, swept, report)
-        if made is None:
+        combined = _set_all(case, swept, report)
+        if combined is None:
             return
-        yield Combination(made, swept)
+        yield Combination(combined, swept)
 
 
 def _valid(sweep: Node, report: Problems, roots: Collection[str], example: str) -> bool:

@@ -186,7 +186,7 @@ class _Reader:
         _refuse_tag(event)
         if type(event) is ScalarEvent:
             value = resolve(event.value) if event.implicit[0] else event.value
-            made = _Sized(Node(value, self.file, line, key, event.value))
+            sized = _Sized(Node(value, self.file, line, key, event.value))
         elif depth >= MAX_DEPTH:
             raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", _line(event))
         else:
@@ -195,10 +195,10 @@ class _Reader:
             if type(event) is MappingStartEvent:
                 nodes = _mapping([(name, item.node) for name, item in below])
             size, height = sum(item.size for _, item in below), max((item.height for _, item in below), default=0)
-            made = _Sized(Node(nodes, self.file, line, key), size + 1, height + 1)
+            sized = _Sized(Node(nodes, self.file, line, key), size + 1, height + 1)
         if event.anchor is not None:
-            self.anchors[event.anchor] = made
-        return made
+            self.anchors[event.anchor] = sized
+        return sized
 
     def _items(self, key: str, depth: int) -> Iterator[tuple[str | None, _Sized]]:
         for i, event in enumerate(iter(self.events.__next__, None)):

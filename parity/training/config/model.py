@@ -117,7 +117,7 @@ class _Sizes:
 
     def _layer(self, item: WrittenLayer, signal: Signal) -> tuple[Layer, Signal]:
         try:
-            found = item.kind.resolve(item.options, signal)
+            resolved = item.kind.resolve(item.options, signal)
         except CaseError as error:
             self._refuse(item.node.get(error.key) or item.node, f"{item.name}: {error.message}")
         inner, after = self.resolve(item.layers, signal)
@@ -125,8 +125,8 @@ class _Sizes:
             sizes = f"{list(signal.shape)} to {list(after.shape)}"
             self._refuse(item.node, f"{item.name}: x is added to what its layers make of it, but they take {sizes}")
         self.n_layers += 1
-        self.n_computed += prod(found.shape) + found.scratch
-        self.n_parameters += sum(prod(parameter.shape) for parameter in found.parameters)
+        self.n_computed += prod(resolved.shape) + resolved.scratch
+        self.n_parameters += sum(prod(parameter.shape) for parameter in resolved.parameters)
         if self.n_parameters > MAX_PARAMETERS:
             self._refuse(
                 item.node,
@@ -134,7 +134,7 @@ class _Sizes:
             )
         if self.n_layers > MAX_LAYERS:
             self._refuse(item.node, f"more than {MAX_LAYERS} layers")
-        return named(item.kind.name, item.name, found, inner), Signal(found.shape, signal.rows)
+        return named(item.kind.name, item.name, resolved, inner), Signal(resolved.shape, signal.rows)
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         self.report.add(node, message, value=False)
