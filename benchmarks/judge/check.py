@@ -22,8 +22,7 @@ from parity.cases import OPS
 from parity.cases.op import call_params
 from parity.cases.oracle import evaluate
 from parity.config.loader import load_plan
-from parity.config.overrides import Overrides
-from parity.config.plan import CasePlan
+from parity.config.plan import CasePlan, Overrides
 
 KNOBS: Mapping[str, Mapping[str, Any]] = {
     "ddof": {"ddof": 1},

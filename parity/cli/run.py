@@ -151,7 +151,7 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
-    ops = tuple(case for case in plan.cases if not case.trains)
+    ops = tuple(case for case in plan.cases if not case.is_training)
     n_trainings = len(plan.cases) - len(ops)
     n_cells = sum(len(case.dtypes) for case in plan.cases)
     names = ", ".join(spec.name for spec in plan.backends)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.config.errors import ConfigError, Problem
-from parity.config.overrides import Overrides
-from parity.config.plan import BackendSpec, Plan
+from parity.config.plan import BackendSpec, Overrides, Plan
 
 __all__ = ["ConfigError", "Overrides", "Plan", "Problem", "json_schema", "load_backends", "load_plan"]
 

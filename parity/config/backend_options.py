@@ -9,7 +9,7 @@ from pathlib import Path
 from parity.config.backends import parse_backends
 from parity.config.documents import read_document
 from parity.config.errors import COMMAND_LINE, ConfigError
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.plan import BackendSpec
 
 WITH_OPS = re.compile(r"(?P<name>[^=]+)=(?P<adapter>[^=:]+):(?P<ops>.+)")
@@ -21,7 +21,7 @@ def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[Bac
 
     All of the config's where `texts` is empty. Raises ConfigError with every problem.
     """
-    report = Report()
+    report = Problems()
     known = _of_config(config, report) if config is not None else {}
     others = [text for text in texts if text not in known]
     listed = Node(tuple(_node(text) for text in others), COMMAND_LINE, 0, "--backend")
@@ -32,7 +32,7 @@ def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[Bac
     return tuple(dict.fromkeys(chosen if texts else known.values()))
 
 
-def _of_config(path: Path, report: Report) -> dict[str, BackendSpec]:
+def _of_config(path: Path, report: Problems) -> dict[str, BackendSpec]:
     """The `backends` of a config by name; its other keys are not looked at."""
     document = read_document(path, report)
     node = document.get("backends")

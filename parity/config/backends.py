@@ -6,12 +6,16 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from parity.config.fields import check_keys
+from annotated_types import Ge, Le
+from pydantic import Field, WithJsonSchema
+
 from parity.config.files import beside, existing_file
-from parity.config.nodes import Node, Report
+from parity.config.grammar import ConfigModel, Text, read_partly
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec
 
 
@@ -35,29 +39,47 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
 }
 """The adapters that a config may name."""
 
-KEYS = ("name", "adapter", "ops", "python", "version", "mode", "device", "ranks")
 SHORT = re.compile(r"(?P<name>[^=:\s]+)(==(?P<version>[^=:\s]+))?(:(?P<mode>[^=:\s]+))?")
 VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([._+-]?[A-Za-z0-9]+)*")
 MAX_NAME = 80
 
+PATTERNS = (rf"{name}(==[^=:\s]+)?(:({'|'.join(traits.modes)}))?" for name, traits in ADAPTERS.items())
+ShortBackend = Annotated[str, Field(pattern=f"^({'|'.join(PATTERNS)})$", description="NAME[==VERSION][:MODE]")]
+MODES = sorted({mode for traits in ADAPTERS.values() for mode in traits.modes})
+DEVICES = sorted({device for traits in ADAPTERS.values() for device in traits.devices})
 
-def parse_backends(node: Node, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+
+TEXTS = ("name", "adapter", "version", "mode", "device")
+
+
+class BackendKeys(ConfigModel):
+    """A backend that is a mapping. Which modes and devices go with which adapter is looked at after all keys are."""
+
+    what: ClassVar[str] = "a backend"
+    name: Text
+    adapter: Annotated[Text, WithJsonSchema({"enum": list(ADAPTERS)})] = ""
+    ops: Annotated[Any, WithJsonSchema({"type": "string"})] = None
+    python: Annotated[Any, WithJsonSchema({"type": "string"})] = None
+    version: Text = ""
+    mode: Annotated[Text, WithJsonSchema({"enum": MODES})] = "eager"
+    device: Annotated[Text, WithJsonSchema({"enum": DEVICES})] = "cpu"
+    ranks: Annotated[int, Ge(1), Le(MAX_RANKS)] = 1
+
+
+def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     """The backends of a config with the places where they stand; what is wrong is reported and left out."""
-    if not node.is_list or not node.items:
-        report.add(node, "backends must be a list, for example [torch, paddle]", allowed=ADAPTERS)
-        return ()
-    found: dict[str, tuple[BackendSpec, Node]] = {}
+    specs: dict[str, tuple[BackendSpec, Node]] = {}
     for item in node.items:
         spec = _from_mapping(item, report) if item.is_mapping else _from_string(item, report)
         if spec is None:
             continue
-        if spec.name in found:
+        if spec.name in specs:
             report.add(item, f'two backends are called "{spec.name}"; give one of them another name')
-        found.setdefault(spec.name, (spec, item))
-    return tuple(found.values())
+        specs.setdefault(spec.name, (spec, item))
+    return tuple(specs.values())
 
 
-def _from_string(node: Node, report: Report) -> BackendSpec | None:
+def _from_string(node: Node, report: Problems) -> BackendSpec | None:
     match = SHORT.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
         report.add(node, "a backend is NAME[==VERSION][:MODE], for example torch==2.4.1, or a mapping with a name")
@@ -74,82 +96,62 @@ def _from_string(node: Node, report: Report) -> BackendSpec | None:
     return BackendSpec(name=node.text, adapter=adapter, version=version, mode=mode)
 
 
-def _from_mapping(node: Node, report: Report) -> BackendSpec | None:
+def _from_mapping(node: Node, report: Problems) -> BackendSpec | None:
     n_before = len(report)
-    check_keys(node, KEYS, report, "a backend", required={"name": "text"})
-    name = _text(node, "name", report)
-    if name is None:
+    keys = read_partly(BackendKeys, node, report)
+    if keys is None or "name" not in keys.model_fields_set:
         return None
+    words = {key: node.mapping[key].text for key in TEXTS if key in keys.model_fields_set}
+    name, mode, device = words["name"], words.get("mode", "eager"), words.get("device", "cpu")
     _check_name(name, node.mapping["name"], report)
-    adapter = _adapter(name, node, report)
-    version, mode, device = (_text(node, key, report) for key in ("version", "mode", "device"))
-    _version_ok(version, node.get("version") or node, report)
+    adapter = _adapter(name, node, report) if "adapter" in words or "adapter" not in node.mapping else None
+    _version_ok(words.get("version"), node.get("version") or node, report)
     if adapter is not None:
-        _supported(adapter, "mode", mode or "eager", node.get("mode") or node, report)
-        _supported(adapter, "device", device or "cpu", node.get("device") or node, report)
+        _supported(adapter, "mode", mode, node.get("mode") or node, report)
+        _supported(adapter, "device", device, node.get("device") or node, report)
+        _check_ranks(keys.ranks, adapter, (mode, device), node, report)
     python, ops = _python(node.get("python"), report), _ops(node.get("ops"), report)
-    spec = BackendSpec(name, adapter or "", version, mode or "eager", device or "cpu", python, ops)
-    spec = replace(spec, ranks=_ranks(node.get("ranks"), spec, report))
-    return None if adapter is None or len(report) > n_before else spec
-
-
-def _ranks(node: Node | None, spec: BackendSpec, report: Report) -> int:
-    """In how many processes a training runs, data-parallel; 1 where nothing is said."""
-    if node is None:
-        return 1
-    ranks = node.value
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MAX_RANKS:
-        report.add(node, f"ranks is a number of processes, from 1 to {MAX_RANKS}")
-    elif ranks > 1 and spec.adapter in ADAPTERS:
-        if ranks > ADAPTERS[spec.adapter].max_ranks:
-            report.add(node, f"{spec.adapter} has no data-parallel training; leave ranks out")
-        elif (spec.mode, spec.device) != ("eager", "cpu"):
-            report.add(node, "several ranks run in mode eager on device cpu; leave the other out")
-        return ranks
-    return 1
-
-
-def _text(node: Node, key: str, report: Report) -> str | None:
-    """A word as it was written: an unquoted `version: 2.10` is not the number 2.1."""
-    entry = node.get(key)
-    if entry is None:
+    if adapter is None or len(report) > n_before:
         return None
-    if entry.is_list or entry.is_mapping or entry.value is None or not entry.text:
-        report.add(entry, f"{key} must be text")
-        return None
-    return entry.text
+    return BackendSpec(name, adapter, words.get("version"), mode, device, python, ops, keys.ranks)
 
 
-def _check_name(name: str, node: Node, report: Report) -> None:
+def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, report: Problems) -> None:
+    """Reports several processes of an adapter, or in a mode or on a device, that has no data-parallel training."""
+    if ranks > ADAPTERS[adapter].max_ranks:
+        report.add(node.mapping["ranks"], f"{adapter} has no data-parallel training; leave ranks out")
+    elif ranks > 1 and run != ("eager", "cpu"):
+        report.add(node.mapping["ranks"], "several ranks run in mode eager on device cpu; leave the other out")
+
+
+def _check_name(name: str, node: Node, report: Problems) -> None:
     if name == ORACLE:
         report.add(node, '"oracle" is the name of the NumPy oracle; choose another')
-    elif not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
+    elif not name or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
         report.add(node, f"a backend's name is printable text of at most {MAX_NAME} characters, without outer spaces")
 
 
-def _adapter(name: str, node: Node, report: Report) -> str | None:
+def _adapter(name: str, node: Node, report: Problems) -> str | None:
     entry = node.get("adapter")
+    adapter = name if entry is None else entry.text
+    if adapter in ADAPTERS:
+        return adapter
     if entry is None:
-        if name not in ADAPTERS:
-            message = f'"{name}" needs an "adapter", since no adapter has that name'
-            report.add(node, message, key=f"{node.key}.adapter", allowed=ADAPTERS, near=name)
-            return None
-        return name
-    adapter = _text(node, "adapter", report)
-    if adapter is not None and adapter not in ADAPTERS:
+        message = f'"{name}" needs an "adapter", since no adapter has that name'
+        report.add(node, message, key=f"{node.key}.adapter", allowed=ADAPTERS, near=name)
+    else:
         report.add(entry, f'no adapter is called "{adapter}"', allowed=ADAPTERS, near=adapter)
-        return None
-    return adapter
+    return None
 
 
-def _version_ok(version: str | None, node: Node, report: Report) -> bool:
+def _version_ok(version: str | None, node: Node, report: Problems) -> bool:
     if version is None or VERSION.fullmatch(version[:100]):
         return True
     report.add(node, "a version is one exact release, for example 2.4.1")
     return False
 
 
-def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -> bool:
+def _supported(adapter: str, what: str, word: str, node: Node, report: Problems) -> bool:
     """Whether `word` is a mode (or a device) of the adapter."""
     traits = ADAPTERS[adapter]
     allowed = traits.modes if what == "mode" else traits.devices
@@ -162,7 +164,7 @@ def _supported(adapter: str, what: str, word: str, node: Node, report: Report) -
     return False
 
 
-def _python(node: Node | None, report: Report) -> Path | None:
+def _python(node: Node | None, report: Problems) -> Path | None:
     """An interpreter: a path, or a command on PATH such as python3.10."""
     if node is None:
         return None
@@ -177,7 +179,7 @@ def _is_bare(node: Node) -> bool:
     return bool(node.text) and node.text.isprintable() and "/" not in node.text and not beside(node).exists()
 
 
-def _ops(node: Node | None, report: Report) -> Path | None:
+def _ops(node: Node | None, report: Problems) -> Path | None:
     return None if node is None else _absolute(existing_file(node, report, "ops"))
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from parity.cases.draw import COARSENESS
 from parity.cases.op import Op
+from parity.config.case_models import CASES, OpCase
 from parity.config.defaults import Defaults
-from parity.config.fields import check_keys, fill, require_mapping
-from parity.config.ids import AutoId, check_id, swept_id
-from parity.config.inputs import CaseTensors, plan_tensors, read_inputs
-from parity.config.memory import Memory, memory_of_op
-from parity.config.nodes import Node, Report, child
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
+from parity.config.grammar import CaseModel, check_keys, read_partly, require_mapping
+from parity.config.ids import automatic_id, check_id, swept_id
+from parity.config.inputs import plan_tensors, read_inputs
+from parity.config.kinds import KIND, KINDS, case_kind
+from parity.config.memory import MemoryNeed, memory_of_op
+from parity.config.nodes import Node, Problems, child
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
 from parity.config.references import substitute
 from parity.config.sweep import Combination, expand
-from parity.config.tolerances import check_tensor_names, parse_tolerance
-
-KEYS = ("id", "op", "params", "inputs", "sweep", "dtypes", "tolerance", "gradients", "kind")
-"""The keys of a case of an op; one with a `kind` is built in `training.py`."""
+from parity.config.tolerances import check_tensor_names
+from parity.config.tree import without
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Scope:
     dtypes: tuple[str, ...]
     rules: tuple[ToleranceRule, ...]
     defaults: Defaults
-    report: Report
+    report: Problems
 
 
 @dataclass(frozen=True)
@@ -42,45 +41,69 @@ class BuiltCase:
     node: Node
     named: bool
     compared: tuple[str, ...]
-    memory: Memory
+    memory: MemoryNeed
+
+    def with_plan(self, **changes: Any) -> BuiltCase:
+        """This case with another plan."""
+        return replace(self, plan=replace(self.plan, **changes))
 
 
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
-    if not require_mapping(node, scope.report, "a case"):
-        return
-    check_keys(node, KEYS, scope.report, "a case")
-    bare = node.with_value({key: entry for key, entry in node.mapping.items() if key in KEYS})
-    for combination in expand(bare, scope.report):
-        built = _build(combination, scope)
+    kind = node.get(KIND)
+    if kind is not None and kind.text in KINDS:
+        yield from case_kind(kind.text).build(node, scope)
+    elif kind is not None:
+        scope.report.add(kind, "no such kind of case; a case of an op has none", allowed=KINDS, near=kind.text)
+    elif require_mapping(node, scope.report, "a case"):
+        yield from expanded(node, OpCase, scope, _build)
+
+
+def expanded(
+    node: Node,
+    model: type[CaseModel],
+    scope: Scope,
+    build: Callable[[Combination, Scope], BuiltCase | None],
+    **sweep: Any,
+) -> Iterator[BuiltCase]:
+    """The cases of an entry and its sweep; keys that no such case takes are reported."""
+    check_keys(model, node, scope.report)
+    for combination in expand(node, scope.report, **sweep):
+        built = build(combination, scope)
         if built is not None:
             yield built
 
 
 def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
-    report = scope.report
+    report, n_before = scope.report, len(scope.report)
     op = _op(combination.case, scope)
     if op is None:
         return None
-    written = {key: entry for key, entry in combination.case.mapping.items() if key != "sweep"}
-    case = substitute(scope.defaults.under(op.name, combination.case.with_value(written)), report)
+    case = substitute(scope.defaults.under(op.name, without(combination.case, "sweep")), report)
     if case is None:
         return None
-    params = _params(case, op, report)
-    dtypes = parse_dtypes(case.get("dtypes"), scope.dtypes, report)
-    gradients = _gradients(case.get("gradients"), report)
-    rules = parse_tolerance(case.get("tolerance"), report)
-    inputs = read_inputs(case, op, report)
-    if params is None or inputs is None:
+    values = read_partly(CASES[op.name], _with_parts(case), report)
+    if values is None or values.params is None or values.inputs is None:
         return None
-    tensors = plan_tensors(inputs, op, params, report, gradients=gradients)
-    if tensors is None or not dtypes:
+    inputs = read_inputs(case, values.inputs, report)
+    if len(report) > n_before:
         return None
+    tensors = plan_tensors(inputs, op, values.params, report, gradients=values.gradients)
+    if tensors is None:
+        return None
+    drawn = tuple(plan for plan in tensors.plans if op.input(plan.name))
+    case_id = id_of(combination, case, automatic_id(op.name, values.params, drawn, combination.swept), report)
     check_tensor_names(case.get("tolerance"), tensors.compared, report)
-    case_id = _id(combination, case, op, params, tensors, report)
-    table = DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(op.name) + rules)
-    source = Source(case.file, case.line)
-    plan = CasePlan(case_id, op.name, params, dtypes, tensors.plans, table, source, tensors.gradients)
+    plan = CasePlan(
+        id=case_id,
+        op=op.name,
+        params=values.params,
+        dtypes=values.dtypes or scope.dtypes,
+        tensors=tensors.plans,
+        tolerance=tolerance_of(op.name, values, scope),
+        source=WrittenAt(case.file, case.line),
+        gradients=tensors.gradients,
+    )
     return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory_of_op(tensors.n_elements))
 
 
@@ -95,50 +118,25 @@ def _op(case: Node, scope: Scope) -> Op | None:
     return op
 
 
-def _params(case: Node, op: Op, report: Report) -> Any | None:
-    node = case.get("params")
-    if node is None or node.value is None:
-        node = child(case, "params", {})
-    return fill(op.params, node, report, op.name)
+def _with_parts(case: Node) -> Node:
+    """The case with params and inputs, which are empty where it says nothing of them."""
+    said = {key: node for key, node in case.mapping.items() if node.value is not None}
+    return case.with_value({**case.mapping, **{key: said.get(key) or child(case, key, {}) for key in PARTS}})
 
 
-def parse_dtypes(node: Node | None, default: tuple[str, ...], report: Report) -> tuple[str, ...]:
-    """The dtypes of a config or a case; nothing after reporting what is wrong."""
-    if node is None:
-        return default
-    if not node.is_list or not node.items:
-        report.add(node, "dtypes must be a list, for example [float32, float64]", allowed=COARSENESS)
-        return ()
-    wrong = [item for item in node.items if item.value not in COARSENESS]
-    for item in wrong:
-        report.add(item, "no such dtype", allowed=COARSENESS, near=item.text)
-    if wrong:
-        return ()
-    dtypes = tuple(dict.fromkeys(item.text for item in node.items))
-    if len(dtypes) < len(node.items):
-        report.add(node, "a dtype stands here twice")
-    return dtypes
+PARTS = ("params", "inputs")
 
 
-def _gradients(node: Node | None, report: Report) -> bool:
-    if node is None:
-        return True
-    if not isinstance(node.value, bool):
-        report.add(node, "gradients must be true or false")
-    return bool(node.value)
+def tolerance_of(name: str, values: Any, scope: Scope) -> Any:
+    """The rules for a case, from the default ones to its own."""
+    own = () if values.tolerance is None else values.tolerance.all_rules()
+    return DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(name) + own)
 
 
-def _id(combination: Combination, case: Node, op: Op, params: Any, tensors: CaseTensors, report: Report) -> str:
-    """The id as written, with what is swept behind it; or one made from the case."""
+def id_of(combination: Combination, case: Node, automatic: str, report: Problems) -> str:
+    """The id as written, with what is swept behind it; else the automatic one."""
     node = case.get("id")
-    if node is None:
-        inputs = tuple(plan for plan in tensors.plans if op.input(plan.name))
-        case_id = str(AutoId(op.name, params, inputs, combination.swept))
-        check_id(case, case_id, report)
-        return case_id
-    if node.is_list or node.is_mapping or node.value is None:
-        report.add(node, "an id must be text")
-        return ""
-    case_id = swept_id(node.text, combination.case.mapping["id"].text, combination.swept)
-    check_id(node, case_id, report)
+    written = None if node is None else combination.case.mapping["id"].text
+    case_id = automatic if node is None or written is None else swept_id(node.text, written, combination.swept)
+    check_id(node or case, case_id, report)
     return case_id

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parity.cases.op import Op
-from parity.config.fields import check_keys, field_specs, require_mapping
-from parity.config.nodes import Node, Report
+from parity.config.case_models import DefaultKeys
+from parity.config.grammar import check_keys, require_mapping
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ToleranceRule
 from parity.config.tolerances import check_tensor_names, parse_tolerance
-from parity.config.tree import merge_case
-
-GENERAL_KEYS = ("dtypes", "tolerance", "gradients", "ops")
-OP_KEYS = ("params", "inputs", "dtypes", "tolerance", "gradients")
+from parity.config.tree import merge, only
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,13 @@ class Defaults:
     def under(self, op: str, case: Node) -> Node:
         """The case with its defaults merged in."""
         base = self.by_op.get(op, self.general)
-        return case if base is None else merge_case(base, case)
+        return case if base is None else merge(base, case)
 
     def tolerance(self, op: str) -> tuple[ToleranceRule, ...]:
         """The rules for cases of `op`."""
         return self.rules + self.rules_by_op.get(op, ())
 
-    def check_tensor_names(self, compared: Mapping[str, tuple[str, ...]], report: Report) -> None:
+    def check_tensor_names(self, compared: Mapping[str, tuple[str, ...]], report: Problems) -> None:
         """Reports tolerances for tensors that no case compares; `compared` has the tensors of each op in use."""
         if self.written is None:
             return
@@ -47,46 +45,16 @@ class Defaults:
                 check_tensor_names(entry.get("tolerance"), compared[op], report)
 
 
-def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Report) -> Defaults:
+def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Problems) -> Defaults:
     """The defaults of a config. Names are checked here, values where a case uses them."""
     if node is None or not require_mapping(node, report, "defaults"):
         return Defaults()
-    check_keys(node, GENERAL_KEYS, report, "defaults")
-    general = _only(node, ("dtypes", "gradients"))
+    check_keys(DefaultKeys, node, report, deep=True)
+    general = only(node, ("dtypes", "gradients"))
     by_op, rules_by_op = {}, {}
-    for name, entry in _op_entries(node.get("ops"), ops, report):
-        by_op[name] = merge_case(general, _only(entry, ("params", "inputs", "dtypes", "gradients")))
-        rules_by_op[name] = parse_tolerance(entry.get("tolerance"), report)
+    written = node.get("ops")
+    for name, entry in written.mapping.items() if written and require_mapping(written, report, "ops") else ():
+        if name in ops and require_mapping(entry, report, f"the defaults of {name}"):
+            by_op[name] = merge(general, only(entry, ("params", "inputs", "dtypes", "gradients")))
+            rules_by_op[name] = parse_tolerance(entry.get("tolerance"), report)
     return Defaults(general, by_op, parse_tolerance(node.get("tolerance"), report), rules_by_op, node)
-
-
-def _only(node: Node, keys: tuple[str, ...]) -> Node:
-    return node.with_value({key: entry for key, entry in node.mapping.items() if key in keys})
-
-
-def _op_entries(node: Node | None, ops: Mapping[str, Op], report: Report) -> list[tuple[str, Node]]:
-    if node is None or not require_mapping(node, report, "ops"):
-        return []
-    entries = []
-    for name, entry in node.mapping.items():
-        if name not in ops:
-            report.add(entry, f'no op is called "{name}"', allowed=ops, near=name, value=False)
-        elif require_mapping(entry, report, f"the defaults of {name}"):
-            _check_names(entry, ops[name], report)
-            entries.append((name, entry))
-    return entries
-
-
-def _check_names(node: Node, op: Op, report: Report) -> None:
-    check_keys(node, OP_KEYS, report, f"the defaults of {op.name}")
-    params, inputs = node.get("params"), node.get("inputs")
-    if params is not None:
-        check_keys(params, tuple(field_specs(op.params)), report, op.name)
-    if inputs is not None:
-        check_keys(inputs, tensor_names(op), report, op.name)
-
-
-def tensor_names(op: Op) -> tuple[str, ...]:
-    """What may stand under `inputs`: the op's tensors and its upstream gradients."""
-    upstream = tuple(f"grad.{name}" for name in op.upstream) if op.differentiable else ()
-    return tuple(item.name for item in op.inputs) + upstream

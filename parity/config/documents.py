@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from parity.config.fields import check_keys
+from annotated_types import Ge, Le, MinLen
+from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
+
+from parity.config.backends import ADAPTERS, BackendKeys, ShortBackend
+from parity.config.case_models import DefaultKeys, Dtypes
 from parity.config.files import existing_file
-from parity.config.nodes import Node, Report
+from parity.config.grammar import Allowed, ConfigModel, Text, model_of, read_partly
+from parity.config.known import KnownEntry
+from parity.config.nodes import Node, Problems
 from parity.config.plan import ConfigFile
-from parity.config.tree import merge, merge_case
+from parity.config.tolerances import Tolerances
+from parity.config.tree import merge, only
 from parity.config.yaml_lines import YamlFile, read_yaml
 
 VERSION = 1
+MAX_SEED = 2**63 - 1
 REPLACED = ("backends", "baseline", "dtypes", "seed")
 """Keys that a file takes from what it includes unless it has them itself."""
-KEYS = ("version", *REPLACED, "tolerance", "defaults", "include", "cases", "known")
+MERGED = ("tolerance", "defaults")
+
+
+class _File(ConfigModel):
+    model_config = ConfigDict(title="parity config", json_schema_extra={"required": ["version"]})
+
+
+Backends = Annotated[
+    tuple[SkipValidation[ShortBackend | BackendKeys], ...],
+    MinLen(1),
+    Allowed(tuple(ADAPTERS)),
+    Field(description="a list, for example [torch, paddle]"),
+]
+FileName = Annotated[str, MinLen(1)]
+Files = Annotated[tuple[FileName, ...], MinLen(1), Field(description="a list of files, for example [common.yaml]")]
+CONFIG_KEYS: Mapping[str, Any] = {
+    "version": (Annotated[Any, WithJsonSchema({"const": VERSION})], VERSION),
+    "backends": (Backends, ()),
+    "baseline": (Annotated[Text, Field(description="the name of a backend, or oracle")], ""),
+    "dtypes": (Dtypes, ()),
+    "seed": (Annotated[int, Ge(0), Le(MAX_SEED), Field(description="a whole number, 0 or more, below 2**63")], 0),
+    "tolerance": (Tolerances, None),
+    "defaults": (Annotated[DefaultKeys, SkipValidation()], None),  # type: ignore[type-arg]
+    "include": (Files, ()),
+    "cases": (Annotated[tuple[Any, ...], Field(description="a list (- ...)")], ()),
+    "known": (Annotated[tuple[SkipValidation[KnownEntry], ...], Field(description="a list (- ...)")], ()),
+}
+ConfigKeys = model_of("config", "a config", CONFIG_KEYS, base=_File)
+"""One file. The entries of its lists are read one by one, its defaults as parts of the cases that they are under."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +75,20 @@ class Document:
         """A setting, None where no file has it."""
         return self.settings.get(key)
 
+    def keys(self, report: Problems) -> Any:
+        """The settings with their types; those that are wrong are reported and at their defaults."""
+        root = Node(self.settings, str(self.path), 1, "")
+        return read_partly(ConfigKeys, root, report) or ConfigKeys()
 
-def read_document(path: Path, report: Report) -> Document:
+
+def read_document(path: Path, report: Problems) -> Document:
     """The config at `path` with its includes; what cannot be read is reported and left out."""
     n_before = len(report)
     document = _read(path, None, (), set(), report)
     return replace(document, complete=len(report) == n_before)
 
 
-def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Report) -> Document:
+def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
     real = _identity(path)
     if place is not None and real in open_files:
         report.add(place, "the includes go in a circle: this file is being read already")
@@ -57,9 +99,13 @@ def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set
     read = read_yaml(path, report)
     if read is None or not _version_ok(read, report):
         return Document(path)
-    check_keys(read.root, KEYS, report, "a config")
-    included = [_read(inner, node, (*open_files, real), seen, report) for inner, node in _includes(read.root, report)]
-    return _joined(read, included, report)
+    keys = read_partly(ConfigKeys, read.root, report)
+    included = []
+    for node in read.root.mapping["include"].items if keys is not None and keys.include else ():
+        inner = existing_file(node, report, "an included file")
+        if inner is not None:
+            included.append(_read(inner, node, (*open_files, real), seen, report))
+    return _joined(read, included)
 
 
 def _identity(path: Path) -> str:
@@ -69,7 +115,7 @@ def _identity(path: Path) -> str:
         return str(path)
 
 
-def _version_ok(read: YamlFile, report: Report) -> bool:
+def _version_ok(read: YamlFile, report: Problems) -> bool:
     """Whether this parity reads the file; a missing version is reported, but the rest is checked all the same."""
     node = read.root.get("version")
     if node is None:
@@ -81,53 +127,17 @@ def _version_ok(read: YamlFile, report: Report) -> bool:
     return False
 
 
-def _includes(root: Node, report: Report) -> list[tuple[Path, Node]]:
-    node = root.get("include")
-    if node is None:
-        return []
-    if not node.is_list or not all(isinstance(item.value, str) and item.value for item in node.items):
-        report.add(node, "include must be a list of files, for example [common.yaml]")
-        return []
-    found = [(existing_file(item, report, "an included file"), item) for item in node.items]
-    return [(path, item) for path, item in found if path is not None]
-
-
-def _joined(read: YamlFile, included: Sequence[Document], report: Report) -> Document:
+def _joined(read: YamlFile, included: Sequence[Document]) -> Document:
     settings: dict[str, Node] = {}
-    own = {key: node for key, node in read.root.mapping.items() if key in (*REPLACED, "tolerance", "defaults")}
+    own = only(read.root, (*REPLACED, *MERGED)).mapping
     for layer in [document.settings for document in included] + [own]:
         for key, node in layer.items():
-            settings[key] = _over(settings[key], node) if key in ("tolerance", "defaults") and key in settings else node
-    lists = {key: _entries(read.root, key, report) for key in ("cases", "known")}
+            settings[key] = merge(settings.get(key) if key in MERGED else None, node)
+    listed = {key: entry.items for key, entry in read.root.mapping.items()}
     return Document(
         read.path,
         settings,
-        tuple(node for document in included for node in document.cases) + lists["cases"],
-        tuple(node for document in included for node in document.known) + lists["known"],
+        tuple(node for document in included for node in document.cases) + listed.get("cases", ()),
+        tuple(node for document in included for node in document.known) + listed.get("known", ()),
         (*(file for document in included for file in document.files), ConfigFile(str(read.path), read.sha256)),
     )
-
-
-def _over(base: Node, over: Node) -> Node:
-    """Defaults over included defaults, with the rules for tensors that hold for a case over its defaults."""
-    merged = merge(base, over)
-    ops = base.get("ops"), over.get("ops")
-    if ops[0] is None or ops[1] is None or not (ops[0].is_mapping and ops[1].is_mapping):
-        return merged
-    joined = {
-        name: merge_case(ops[0].mapping[name], node) if name in ops[0].mapping else node
-        for name, node in ops[1].mapping.items()
-    }
-    entries = {**ops[0].mapping, **joined}
-    return Node(
-        {**merged.mapping, "ops": Node(entries, ops[1].file, ops[1].line, ops[1].key)}, over.file, over.line, over.key
-    )
-
-
-def _entries(root: Node, key: str, report: Report) -> tuple[Node, ...]:
-    node = root.get(key)
-    if node is None:
-        return ()
-    if not node.is_list:
-        report.add(node, f"{key} must be a list (- ...)")
-    return node.items

@@ -61,8 +61,8 @@ class ConfigError(Exception):
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
     """The allowed word most like `word`, if one is alike at all."""
     by_folded = {candidate.casefold(): candidate for candidate in allowed}
-    found = get_close_matches(word[:200].casefold(), by_folded, n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else None
+    matches = get_close_matches(word[:200].casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[matches[0]] if matches else None
 
 
 def _listed(words: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 
 
 def beside(node: Node) -> Path:
@@ -12,7 +12,7 @@ def beside(node: Node) -> Path:
     return Path(node.file).parent / Path(node.text).expanduser()
 
 
-def existing_file(node: Node, report: Report, what: str) -> Path | None:
+def existing_file(node: Node, report: Problems, what: str) -> Path | None:
     """The file that a node names, or None after reporting that there is none."""
     if not isinstance(node.value, str) or not node.value:
         report.add(node, f"{what} must be a path")

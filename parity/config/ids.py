@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from parity.cases.draw import DISTRIBUTIONS, Draw, File, TensorPlan, Values
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.references import number_text, referenced
 from parity.config.sweep import suffixes
 
@@ -15,7 +15,7 @@ MAX_LENGTH = 300
 MAX_SHAPES = 3
 
 
-def check_id(node: Node, text: str, report: Report) -> bool:
+def check_id(node: Node, text: str, report: Problems) -> bool:
     """Whether `text` can be an id: it goes into tables, XML and shell commands; reports it when not."""
     if not text.strip() or text != text.strip():
         report.add(node, "an id is text that neither starts nor ends with a space")
@@ -35,40 +35,36 @@ def swept_id(text: str, written: str, swept: Sequence[tuple[str, Node]]) -> str:
     return "-".join([text, *(suffix for (path, _), suffix in parts if path not in named)])
 
 
-@dataclass(frozen=True)
-class AutoId:
-    """What an automatic id is made from."""
+def automatic_id(op: str, params: Any, tensors: tuple[TensorPlan, ...], swept: tuple[tuple[str, Node], ...]) -> str:
+    """The op, its sizes, what distinguishes the case, and what is swept."""
+    said = ("op", f"inputs.{tensors[0].name}.shape" if tensors else "")
+    paths = tuple(path for path, _ in swept)
+    distinctions = [
+        text
+        for path, text in _distinctions(params, tensors)
+        if not any(path == other or path.startswith(f"{other}.") for other in paths)
+    ]
+    rest = suffixes(tuple((path, node) for path, node in swept if path not in said))
+    return "-".join([op, _sizes(tensors), *distinctions, *rest])[:MAX_LENGTH]
 
-    op: str
-    params: Any
-    tensors: tuple[TensorPlan, ...]
-    swept: tuple[tuple[str, Node], ...] = ()
 
-    def __str__(self) -> str:
-        said = ("op", f"inputs.{self.tensors[0].name}.shape" if self.tensors else "")
-        swept = tuple((path, node) for path, node in self.swept if path not in said)
-        distinctions = (text for path, text in self._distinctions() if not self._is_swept(path))
-        return "-".join([self.op, self._sizes(), *distinctions, *suffixes(swept)])[:MAX_LENGTH]
+def _sizes(tensors: tuple[TensorPlan, ...]) -> str:
+    """The first input's shape, or all shapes of a list of tensors when they are few."""
+    listed = [t for t in tensors if t.name.partition(".")[2].isdigit()]
+    if len(listed) > MAX_SHAPES:
+        return f"{len(listed)}-tensors"
+    return "+".join("x".join(map(str, t.shape)) or "scalar" for t in listed or tensors[:1])
 
-    def _is_swept(self, path: str) -> bool:
-        return any(path == swept or path.startswith(f"{swept}.") for swept, _ in self.swept)
 
-    def _sizes(self) -> str:
-        """The first input's shape, or all shapes of a list of tensors when they are few."""
-        listed = [t for t in self.tensors if t.name.partition(".")[2].isdigit()]
-        if len(listed) > MAX_SHAPES:
-            return f"{len(listed)}-tensors"
-        return "+".join("x".join(map(str, t.shape)) or "scalar" for t in listed or self.tensors[:1])
-
-    def _distinctions(self) -> Iterator[tuple[str, str]]:
-        """Params that have a default and another value, then how the first tensor is drawn; each with its path."""
-        for f in fields(self.params):
-            value = getattr(self.params, f.name)
-            if f.default is not MISSING and not f.metadata.get("implied") and value != f.default:
-                yield f"params.{f.name}", f"{f.name}={_text(value)}"
-        for tensor in self.tensors[:1]:
-            for path, text in _drawn(tensor):
-                yield f"inputs.{tensor.name}.{path}", text
+def _distinctions(params: Any, tensors: tuple[TensorPlan, ...]) -> Iterator[tuple[str, str]]:
+    """Params that have a default and another value, then how the first tensor is drawn; each with its path."""
+    for f in fields(params):
+        value = getattr(params, f.name)
+        if f.default is not MISSING and not f.metadata.get("implied") and value != f.default:
+            yield f"params.{f.name}", f"{f.name}={_text(value)}"
+    for tensor in tensors[:1]:
+        for path, text in _drawn(tensor):
+            yield f"inputs.{tensor.name}.{path}", text
 
 
 def _drawn(tensor: TensorPlan) -> Iterator[tuple[str, str]]:

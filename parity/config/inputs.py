@@ -9,10 +9,8 @@ from typing import Any
 
 from parity.cases.draw import Draw, Normal, Shape, TensorPlan
 from parity.cases.op import CaseError, Input, Layout, Op
-from parity.config.defaults import tensor_names
-from parity.config.fields import check_keys, require_mapping
-from parity.config.nodes import Node, Report
-from parity.config.tensors import TensorSpec, check_size, parse_tensor
+from parity.config.nodes import Node, Problems
+from parity.config.tensors import TensorSpec, size_problem, tensor_spec
 from parity.config.tree import nearest_parent, split_path
 
 
@@ -41,7 +39,9 @@ class WrittenInputs:
         return tuple(name for name in self.specs if name.rpartition(".")[0] == item.name)
 
 
-def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *, gradients: bool) -> CaseTensors | None:
+def plan_tensors(
+    written: WrittenInputs, op: Op, params: Any, report: Problems, *, gradients: bool
+) -> CaseTensors | None:
     """All tensors of a case, or None after reporting what is wrong."""
     layout = _layout(written, op, params, report)
     if layout is None:
@@ -53,55 +53,36 @@ def plan_tensors(written: WrittenInputs, op: Op, params: Any, report: Report, *,
     gradients = gradients and bool(op.upstream) and bool(differentiable)
     plans = inputs + (tuple(_upstream(written, op, layout, report)) if gradients else ())
     for name, shape in layout.outputs.items() if len(report) == n_before else ():
-        check_size(tuple(shape), written.case, report, name, key=f"{written.case.key}.inputs")
+        problem = size_problem(tuple(shape), name)
+        if problem is not None:
+            report.add(written.case, problem, key=f"{written.case.key}.inputs")
     if len(report) > n_before:
         return None
     compared = (*layout.outputs, *(f"grad.{name}" for name in differentiable if gradients))
     return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), layout), gradients)
 
 
-def read_inputs(case: Node, op: Op, report: Report) -> WrittenInputs | None:
-    """Every tensor under `inputs`, checked by itself; None after reporting what is wrong."""
+def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
+    """Every tensor under `inputs`, of which `values` is what its model accepts, with the shapes of its files."""
     node = case.get("inputs")
-    if node is None or node.value is None:
-        return WrittenInputs(case, {}, frozenset())
-    if not require_mapping(node, report, "inputs"):
-        return None
-    n_before = len(report)
-    check_keys(node, tensor_names(op), report, op.name)
     specs: dict[str, tuple[TensorSpec, Node]] = {}
     off = set()
-    for name, entry in node.mapping.items():
-        item = next((i for i in op.inputs if i.name == name), None)
-        if entry.value is None and name in tensor_names(op):
-            off.add(name)
-            _check_off(entry, op, item, report)
+    for field, info in type(values).model_fields.items():
+        name, tensor = info.alias or field, getattr(values, field)
+        entry = None if node is None else node.get(name)
+        if entry is None:
             continue
-        for tensor, place in _listed(name, entry, report) if item is not None and item.listed else [(name, entry)]:
-            spec = parse_tensor(place, report)
-            if spec is not None:
-                specs[tensor] = (spec, place)
-    return WrittenInputs(case, specs, frozenset(off)) if len(report) == n_before else None
+        if tensor is None:
+            off.add(name)
+        elif isinstance(tensor, tuple):
+            numbered = enumerate(zip(tensor, entry.items, strict=True))
+            specs |= {f"{name}.{i}": (tensor_spec(one, place, report), place) for i, (one, place) in numbered}
+        else:
+            specs[name] = (tensor_spec(tensor, entry, report), entry)
+    return WrittenInputs(case, specs, frozenset(off))
 
 
-def _check_off(node: Node, op: Op, item: Input | None, report: Report) -> None:
-    if item is None or not item.optional:
-        optional = [i.name for i in op.inputs if i.optional]
-        name = node.key.partition(".inputs.")[2] or "this"
-        message = f"null switches an optional input off, but {name} is needed"
-        report.add(node, message, allowed=optional)
-
-
-def _listed(name: str, node: Node, report: Report) -> Iterator[tuple[str, Node]]:
-    if not node.is_list:
-        report.add(node, f"{name} must be a list of tensors, for example [{{shape: [3, 4]}}, {{shape: [4]}}]")
-    for i, item in enumerate(node.items):
-        if item.is_mapping and not item.mapping.keys() & {"shape", "values", "file"}:
-            report.add(item, "a tensor of a list needs a shape (or values, or a file)")
-        yield f"{name}.{i}", item
-
-
-def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layout | None:
+def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> Layout | None:
     given = {name: s.shape for name, (s, _) in written.specs.items() if s.shape is not None and op.input(name)}
     try:
         return op.layout(params, given)
@@ -112,13 +93,13 @@ def _layout(written: WrittenInputs, op: Op, params: Any, report: Report) -> Layo
     return None
 
 
-def add_at(case: Node, path: str, message: str, report: Report) -> None:
+def add_at(case: Node, path: str, message: str, report: Problems) -> None:
     """Reports a problem with `path` of a case, at its line or at that of the nearest parent that is written."""
     node, whole = nearest_parent(case, split_path(path))
     report.add(node, message, key=None if whole else f"{case.key}.{path}")
 
 
-def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
     for item in op.inputs:
         for name in written.names(item):
             spec, node = written.specs.get(name, (None, written.case))
@@ -137,7 +118,7 @@ def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> I
                 yield plan
 
 
-def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Report) -> Iterator[TensorPlan]:
+def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
     for output in op.upstream:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
@@ -148,14 +129,16 @@ def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Report) ->
 
 
 def _plan(
-    name: str, spec: TensorSpec | None, default: Draw | None, shape: Shape, case: Node, report: Report
+    name: str, spec: TensorSpec | None, default: Draw | None, shape: Shape, case: Node, report: Problems
 ) -> TensorPlan | None:
     spec = spec or TensorSpec()
     path = f"inputs.{name}"
     if spec.shape is not None and spec.shape != shape:
         add_at(case, path, f"the shape {list(spec.shape)} does not fit: {name} is {list(shape)} here", report)
         return None
-    if spec.shape is None and not check_size(shape, case, report, name, key=f"{case.key}.{path}"):
+    problem = size_problem(shape, name)
+    if problem is not None:
+        report.add(case, problem, key=f"{case.key}.{path}")
         return None
     if spec.special is not None and spec.special.count > prod(shape):
         message = f"{spec.special.count} special values do not fit into {name}, which has {prod(shape)} elements"

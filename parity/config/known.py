@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from annotated_types import Gt
+from pydantic import AfterValidator, AllowInfNan, ConfigDict, WithJsonSchema
 
 from parity.cases.draw import COARSENESS
-from parity.config.fields import fill
-from parity.config.nodes import Node, Report
-from parity.config.plan import REASON_WANTED, KnownDeviation, Source
+from parity.config.grammar import ConfigModel, Word, read, refusal
+from parity.config.nodes import Node, Problems
+from parity.config.plan import REASON_WANTED, KnownDeviation, WrittenAt
 from parity.diagnoses import DIAGNOSES
 
 UNSUPPORTED = "unsupported"
@@ -23,67 +25,52 @@ MEASURED = ("tensor", "diagnosis", "error_ratio")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-@dataclass(frozen=True)
-class KnownEntry:
-    """The keys of one entry."""
-
-    case: str
-    reason: str
-    backend: str | None = None
-    dtype: str | None = None
-    tensor: str | None = None
-    diagnosis: str | None = None
-    error_ratio: float | None = None
-    until: str | None = None
-    outcome: str | None = None
-
-
-def parse_known(node: Node, report: Report, backends: Iterable[str] = ()) -> KnownDeviation | None:
-    """One entry of `known`, or None after reporting what is wrong; `backends`: those there are, empty for unchecked."""
-    entry: KnownEntry | None = fill(KnownEntry, node, report, "a known deviation")
-    if entry is None:
-        return None
-    if entry.reason.strip() in ("", REASON_WANTED):
-        report.add(node.mapping["reason"], "a known deviation needs a reason; say why it is accepted")
-    _check_word(node.get("backend"), entry.backend, "no backend is called", backends, report)
-    _check_word(node.get("dtype"), entry.dtype, "there is no dtype", COARSENESS, report)
-    _check_word(node.get("diagnosis"), entry.diagnosis, "there is no diagnosis", DIAGNOSES, report)
-    _check_outcome(node, entry, report)
-    if entry.error_ratio is not None and not 0 < entry.error_ratio < math.inf:
-        report.add(node.mapping["error_ratio"], "error_ratio must be a finite number above 0")
-    return KnownDeviation(
-        case=entry.case,
-        reason=entry.reason,
-        backend=entry.backend,
-        tensor=entry.tensor,
-        diagnosis=entry.diagnosis,
-        until=_date(node.mapping["until"], report) if entry.until is not None else None,
-        source=Source(node.file, node.line),
-        dtype=entry.dtype,
-        error_ratio=entry.error_ratio,
-        unsupported=entry.outcome == UNSUPPORTED,
-    )
-
-
-def _check_outcome(node: Node, entry: KnownEntry, report: Report) -> None:
-    _check_word(node.get("outcome"), entry.outcome, "nothing accepts the outcome", (UNSUPPORTED,), report)
-    if entry.outcome is not None:
-        for key in MEASURED:
-            if getattr(entry, key) is not None:
-                report.add(node.mapping[key], f"{key} speaks of a difference; leave it out beside outcome")
-
-
-def _check_word(node: Node | None, word: str | None, message: str, allowed: Iterable[str], report: Report) -> None:
-    words = tuple(allowed)
-    if node is not None and word is not None and words and word not in words:
-        report.add(node, f'{message} "{word}"', allowed=words, near=word)
-
-
-def _date(node: Node, report: Report) -> datetime.date | None:
+def _date(text: str) -> datetime.date:
     try:
-        if DATE.fullmatch(node.text):
-            return datetime.date.fromisoformat(node.text)
+        if DATE.fullmatch(text):
+            return datetime.date.fromisoformat(text)
     except ValueError:
         pass
-    report.add(node, "until must be a date such as 2027-06-30")
-    return None
+    raise refusal("until must be a date such as 2027-06-30")
+
+
+def _reason(text: str) -> str:
+    if text.strip() in ("", REASON_WANTED):
+        raise refusal("a known deviation needs a reason; say why it is accepted")
+    return text
+
+
+class KnownEntry(ConfigModel):
+    """One entry of `known`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"required": ["outcome"], "properties": {"outcome": {"const": UNSUPPORTED}}},
+            "then": {"properties": {key: {"type": "null"} for key in MEASURED}},
+        }
+    )
+    what: ClassVar[str] = "a known deviation"
+    case: str
+    reason: Annotated[str, AfterValidator(_reason)]
+    backend: str | None = None
+    dtype: Annotated[str, Word("there is no dtype {word}", tuple(COARSENESS))] | None = None
+    tensor: str | None = None
+    diagnosis: Annotated[str, Word("there is no diagnosis {word}", tuple(DIAGNOSES))] | None = None
+    error_ratio: Annotated[float, Gt(0), AllowInfNan(False)] | None = None
+    until: Annotated[str, AfterValidator(_date), WithJsonSchema({"type": "string"})] | None = None
+    outcome: Annotated[str, Word("nothing accepts the outcome {word}", (UNSUPPORTED,))] | None = None
+
+
+def parse_known(node: Node, report: Problems, backends: Sequence[str] = ()) -> KnownDeviation | None:
+    """One entry of `known`, or None after reporting what is wrong; `backends`: those there are, empty for unchecked."""
+    entry: KnownEntry | None = read(KnownEntry, node, report)
+    if entry is None:
+        return None
+    if backends and entry.backend is not None and entry.backend not in backends:
+        place = node.mapping["backend"]
+        report.add(place, f'no backend is called "{entry.backend}"', allowed=backends, near=entry.backend)
+    for key in MEASURED:
+        if entry.outcome is not None and getattr(entry, key) is not None:
+            report.add(node.mapping[key], f"{key} speaks of a difference; leave it out beside outcome")
+    values = {key: value for key, value in entry if key != "outcome"}
+    return KnownDeviation(**values, source=WrittenAt(node.file, node.line), unsupported=entry.outcome == UNSUPPORTED)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from parity.cases import OPS
 from parity.config.backends import parse_backends
-from parity.config.cases import BuiltCase, Scope, build_cases, parse_dtypes
+from parity.config.cases import BuiltCase, Scope, build_cases
 from parity.config.defaults import parse_defaults
 from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
-from parity.config.nodes import Node, Report
-from parity.config.overrides import Overrides
-from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Plan
+from parity.config.nodes import Node, Problems
+from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Overrides, Plan
 from parity.config.select import Draft, select
-from parity.config.tolerances import check_tensor_names, parse_tolerance
-from parity.training.config.case import build_trainings, is_training
+from parity.config.tolerances import check_tensor_names
 
 DEFAULT_DTYPES = ("float32", "float64")
-MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class FilePlan:
 
 def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
     """The plan of all files together; raises ConfigError with every problem of all of them."""
-    report = Report()
+    report = Problems()
     unique = list(dict.fromkeys(Path(path) for path in paths))
     if not unique:
         report.add_command_line("CONFIG", "no config file is named")
@@ -51,40 +48,32 @@ def load_plan(paths: Sequence[Path], overrides: Overrides) -> Plan:
     return plan
 
 
-def _read_file(path: Path, report: Report) -> FilePlan | None:
+def _read_file(path: Path, report: Problems) -> FilePlan | None:
     document = read_document(path, report)
     return _file_plan(document, report) if document.files else None
 
 
-def _file_plan(document: Document, report: Report) -> FilePlan:
+def _file_plan(document: Document, report: Problems) -> FilePlan:
     n_before = len(report)
     backends = _backends(document, report)
     backends_ok = len(report) == n_before and bool(backends)
     defaults = parse_defaults(document.get("defaults"), OPS, report)
-    scope = Scope(
-        ops=OPS,
-        dtypes=parse_dtypes(document.get("dtypes"), DEFAULT_DTYPES, report) or DEFAULT_DTYPES,
-        rules=parse_tolerance(document.get("tolerance"), report),
-        defaults=defaults,
-        report=report,
-    )
+    settings = document.keys(report)
+    rules = () if settings.tolerance is None else settings.tolerance.all_rules()
+    scope = Scope(OPS, settings.dtypes or DEFAULT_DTYPES, rules, defaults, report)
     if not document.cases and document.complete:
         report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
-    cases = tuple(built for node in document.cases for built in _built(node, scope))
+    cases = tuple(built for node in document.cases for built in build_cases(node, scope))
     compared = _compared_by_op(cases)
     if cases:
         defaults.check_tensor_names(compared, report)
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
-    seed = _seed(document.get("seed"), report)
-    return FilePlan(document, backends, backends_ok, document.get("baseline"), seed, _named(cases, report), known)
+    named = _named(cases, report)
+    return FilePlan(document, backends, backends_ok, document.get("baseline"), settings.seed, named, known)
 
 
-def _built(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    return build_trainings(node, scope) if is_training(node) else build_cases(node, scope)
-
-
-def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, Node], ...]:
+def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     node = document.get("backends")
     if node is None:
         if document.complete:
@@ -94,22 +83,13 @@ def _backends(document: Document, report: Report) -> tuple[tuple[BackendSpec, No
     return parse_backends(node, report)
 
 
-def _known(document: Document, backends: Sequence[str], report: Report) -> tuple[KnownDeviation, ...]:
+def _known(document: Document, backends: Sequence[str], report: Problems) -> tuple[KnownDeviation, ...]:
     """The ledger; an included entry may speak of a backend that the including file leaves out."""
-    found = []
+    entries = []
     for node in document.known:
         own = node.file == str(document.path)
-        found.append(parse_known(node, report, backends if own else ()))
-    return tuple(entry for entry in found if entry is not None)
-
-
-def _seed(node: Node | None, report: Report) -> int:
-    if node is None:
-        return 0
-    if isinstance(node.value, bool) or not isinstance(node.value, int) or not 0 <= node.value <= MAX_SEED:
-        report.add(node, "seed must be a whole number, 0 or more, below 2**63")
-        return 0
-    return node.value
+        entries.append(parse_known(node, report, backends if own else ()))
+    return tuple(entry for entry in entries if entry is not None)
 
 
 def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
@@ -119,7 +99,7 @@ def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
     return {op: tuple(names) for op, names in compared.items()}
 
 
-def _named(cases: tuple[BuiltCase, ...], report: Report) -> tuple[BuiltCase, ...]:
+def _named(cases: tuple[BuiltCase, ...], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases of a file with unique ids: automatic ones give way by a number, written ones may not clash."""
     taken: dict[str, BuiltCase] = {}
     for built in cases:
@@ -132,13 +112,13 @@ def _named(cases: tuple[BuiltCase, ...], report: Report) -> tuple[BuiltCase, ...
         while not built.named and case_id in taken:
             n_wanted[wanted] += 1
             case_id = f"{wanted}-{n_wanted[wanted] + 1}"
-        renamed = built if case_id == wanted else replace(built, plan=replace(built.plan, id=case_id))
+        renamed = built if case_id == wanted else built.with_plan(id=case_id)
         taken.setdefault(case_id, renamed)
         named.append(renamed)
     return tuple(named)
 
 
-def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> bool:
+def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> bool:
     """Whether the id is free, and takes it; reports both places when it is not."""
     first = taken.setdefault(built.plan.id, built)
     if first is built:
@@ -153,7 +133,7 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Report) -> boo
     return False
 
 
-def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
+def _draft(files: Sequence[FilePlan], report: Problems) -> Draft:
     backends = _united_backends(files, report)
     stems = [file.document.path.stem for file in files]
     name = stems[0] if len(stems) == 1 else f"{stems[0]}-and-{len(stems) - 1}-more"
@@ -170,7 +150,7 @@ def _draft(files: Sequence[FilePlan], report: Report) -> Draft:
     )
 
 
-def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendSpec]:
+def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[BackendSpec]:
     united: dict[str, tuple[BackendSpec, Node]] = {}
     for file in files:
         for spec, node in file.backends:
@@ -180,21 +160,19 @@ def _united_backends(files: Sequence[FilePlan], report: Report) -> list[BackendS
     return [spec for spec, _ in united.values()]
 
 
-def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Report) -> str | None:
+def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Problems) -> str | None:
     """The baseline that the files agree on; None where none names one."""
     names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
     stated = [node for file in files if (node := file.baseline) is not None]
     for node in stated:
-        if not node.text:
-            report.add(node, "baseline must be the name of a backend, or oracle")
-        elif names and node.text not in (*names, ORACLE):
+        if node.text and names and node.text not in (*names, ORACLE):
             report.add(node, f'no backend is called "{node.text}"', allowed=(*names, ORACLE), near=node.text)
         elif node.text != stated[0].text:
             report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")
     return stated[0].text if stated else None
 
 
-def _united_seed(files: Sequence[FilePlan], report: Report) -> int:
+def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
     first = files[0]
     for file in files[1:]:
         if file.seed != first.seed:
@@ -204,7 +182,7 @@ def _united_seed(files: Sequence[FilePlan], report: Report) -> int:
     return first.seed
 
 
-def _united_cases(files: Sequence[FilePlan], report: Report) -> tuple[BuiltCase, ...]:
+def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases of all files; one that came in twice, through a file included by two, is taken once."""
     taken: dict[str, BuiltCase] = {}
     for file in files:

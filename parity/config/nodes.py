@@ -115,10 +115,10 @@ def printable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class Problems:
     """Collects problems; the same one is told once, however many cases of a sweep run into it."""
 
-    _found: dict[Problem, None] = field(default_factory=dict)
+    _unique: dict[Problem, None] = field(default_factory=dict)
 
     def add(
         self,
@@ -135,49 +135,37 @@ class Report:
         `near` is the wrong word for which the nearest allowed one is offered; `key` is the path where it is not the
         node's own (something is missing in it), and then there is no value to show unless `value` says so.
         """
-        shown = node.shown() if (key is None if value is None else value) else ""
-        self._put(node.file, node.line, key or node.key, shown, message, allowed, near)
-
-    def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
-        """Says what is wrong with an option, given as it was typed."""
-        self._put(COMMAND_LINE, 0, option, "", message, allowed, near)
-
-    def add_file(self, file: str, message: str, line: int = 0) -> None:
-        """Says what is wrong with a file as a whole, or with its syntax at `line`."""
-        self._put(file, line, "", "", message)
-
-    def _put(
-        self,
-        file: str,
-        line: int,
-        key: str,
-        value: str,
-        message: str,
-        allowed: Iterable[str] = (),
-        near: str | None = None,
-    ) -> None:
         words = tuple(allowed)
         hint = nearest(near, words) if near is not None else None
+        shown = node.shown() if (key is None if value is None else value) else ""
         # What the user wrote is quoted in all of these, and may hold line breaks or escape sequences.
         problem = Problem(
-            file,
-            line,
-            printable(key),
-            printable(value),
+            node.file,
+            node.line,
+            printable(key or node.key),
+            printable(shown),
             printable(message),
             tuple(printable(word) for word in words),
             None if hint is None else printable(hint),
         )
-        self._found.setdefault(problem)
+        self._unique.setdefault(problem)
+
+    def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
+        """Says what is wrong with an option, given as it was typed."""
+        self.add(Node(None, COMMAND_LINE, 0, option), message, allowed=allowed, near=near, value=False)
+
+    def add_file(self, file: str, message: str, line: int = 0) -> None:
+        """Says what is wrong with a file as a whole, or with its syntax at `line`."""
+        self.add(Node(None, file, line, ""), message, value=False)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All that was found: file by file as they were met, from the top to the bottom of each."""
-        order = {file: i for i, file in enumerate(dict.fromkeys(p.file for p in self._found))}
-        return tuple(sorted(self._found, key=lambda p: (order[p.file], p.line)))
+        order = {file: i for i, file in enumerate(dict.fromkeys(p.file for p in self._unique))}
+        return tuple(sorted(self._unique, key=lambda p: (order[p.file], p.line)))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._unique)
 
 
 def child(parent: Node, key: str, value: Any = None, text: str = "") -> Node:

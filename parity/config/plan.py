@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.draw import TensorPlan
-from parity.training.spec import TRAIN
+from parity.config.kinds import KINDS, OP
 
 ORACLE = "oracle"
 """The reserved name of the NumPy oracle on the `expected` side of a comparison."""
 
 
 @dataclass(frozen=True)
-class Source:
+class WrittenAt:
     """Where in a configuration something was written; `line` counts from 1."""
 
     file: str
@@ -114,13 +114,18 @@ class CasePlan:
     dtypes: tuple[str, ...]
     tensors: tuple[TensorPlan, ...]
     tolerance: ToleranceTable
-    source: Source
+    source: WrittenAt
     gradients: bool = True
 
     @property
-    def trains(self) -> bool:
+    def kind(self) -> str:
+        """The kind of the case: `op`, or a key of `KINDS`, which then stands in `op` and says what `params` are."""
+        return self.op if self.op in KINDS else OP
+
+    @property
+    def is_training(self) -> bool:
         """Whether this is a training, whose `params` are a `Training`, and no case of an op."""
-        return self.op == TRAIN
+        return self.kind != OP
 
 
 REASON_WANTED = "WHY IS IT ACCEPTED?"
@@ -141,7 +146,7 @@ class KnownDeviation:
     tensor: str | None = None
     diagnosis: str | None = None
     until: datetime.date | None = None
-    source: Source = field(default=Source("", 0))
+    source: WrittenAt = field(default=WrittenAt("", 0))
     dtype: str | None = None
     error_ratio: float | None = None
     unsupported: bool = False
@@ -186,3 +191,17 @@ class Plan:
         """What the files ask for, whether or not it is run."""
         own = tuple((case.id, case.dtypes) for case in self.cases)
         return self.asked or Asked(own, tuple(spec.name for spec in self.backends))
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line may override, as it was typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
+    `--steps`."""
+
+    backends: tuple[str, ...] = ()
+    keyword: str | None = None
+    dtypes: tuple[str, ...] = ()
+    rtol: tuple[str, ...] = ()
+    atol: tuple[str, ...] = ()
+    baseline: str | None = None
+    steps: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.tree import find, paths, split_path
 
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -40,7 +40,7 @@ class _Unresolved(Exception):  # noqa: N818 - never leaves this module
     pass
 
 
-def substitute(case: Node, report: Report) -> Node | None:
+def substitute(case: Node, report: Problems) -> Node | None:
     """The case with every reference replaced, or None after reporting those that lead nowhere."""
     resolver = _Resolver(case, report)
     n_before = len(report)
@@ -51,7 +51,7 @@ def substitute(case: Node, report: Report) -> Node | None:
 class _Resolver:
     """Replaces references; `open_paths` are those being followed, to see circles."""
 
-    def __init__(self, case: Node, report: Report) -> None:
+    def __init__(self, case: Node, report: Problems) -> None:
         self.case = case
         self.report = report
         self.failed = False

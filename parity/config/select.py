@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from parity.cases.draw import COARSENESS
 from parity.config.case_filter import keyword_matcher
 from parity.config.cases import BuiltCase
+from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
-from parity.config.nodes import Report
-from parity.config.overrides import Overrides
-from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Plan
+from parity.config.nodes import Problems
+from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan
 from parity.config.tolerances import parse_options
 
 
@@ -32,14 +32,15 @@ class Draft:
     known: tuple[KnownDeviation, ...]
 
 
-def select(draft: Draft, overrides: Overrides, report: Report) -> Plan | None:
+def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
     """The plan that is left, or None after reporting what is wrong."""
     backends = _backends(draft, overrides.backends, report)
     baseline = _baseline(draft, backends, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
-    _check_ensembles(cases, baseline, report)
-    _check_ranks(cases, backends, report)
+    for built in cases:
+        if built.plan.kind != OP:
+            case_kind(built.plan.kind).check(built, baseline, backends, report)
     _check_memory(cases, len(backends), report)
     if len(report) or not backends or not cases:
         return None
@@ -56,7 +57,7 @@ def _asked(draft: Draft, baseline: str, overrides: Overrides) -> Asked:
     return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered)
 
 
-def _backends(draft: Draft, wanted: Sequence[str], report: Report) -> tuple[BackendSpec, ...]:
+def _backends(draft: Draft, wanted: Sequence[str], report: Problems) -> tuple[BackendSpec, ...]:
     names = [spec.name for spec in draft.backends]
     for name in wanted:
         if draft.backends_ok and name not in names:
@@ -64,7 +65,7 @@ def _backends(draft: Draft, wanted: Sequence[str], report: Report) -> tuple[Back
     return tuple(spec for spec in draft.backends if not wanted or spec.name in wanted)
 
 
-def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overrides, report: Report) -> str:
+def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overrides, report: Problems) -> str:
     """The command line's, else the config's as long as it is kept (the oracle stands in for it), else the first."""
     names = [spec.name for spec in backends]
     if overrides.baseline is not None:
@@ -77,18 +78,16 @@ def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overri
     return names[0] if names else ORACLE
 
 
-def _with_tolerances(cases: tuple[BuiltCase, ...], overrides: Overrides, report: Report) -> tuple[BuiltCase, ...]:
+def _with_tolerances(cases: tuple[BuiltCase, ...], overrides: Overrides, report: Problems) -> tuple[BuiltCase, ...]:
     tensors = tuple(dict.fromkeys(name for built in cases for name in built.compared))
     rules = parse_options("rtol", overrides.rtol, tensors, report)
     rules += parse_options("atol", overrides.atol, tensors, report)
     if not rules:
         return cases
-    return tuple(
-        replace(built, plan=replace(built.plan, tolerance=built.plan.tolerance.extended(rules))) for built in cases
-    )
+    return tuple(built.with_plan(tolerance=built.plan.tolerance.extended(rules)) for built in cases)
 
 
-def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Report) -> tuple[BuiltCase, ...]:
+def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases with only the wanted dtypes; a case that has none of them goes."""
     for name in wanted:
         if name not in COARSENESS:
@@ -99,14 +98,14 @@ def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Re
     for built in cases:
         dtypes = tuple(dtype for dtype in built.plan.dtypes if dtype in wanted)
         if dtypes:
-            left.append(replace(built, plan=replace(built.plan, dtypes=dtypes)))
+            left.append(built.with_plan(dtypes=dtypes))
     if cases and not left:
         had = [name for name in COARSENESS if any(name in built.plan.dtypes for built in cases)]
         report.add_command_line(f"--dtype {' --dtype '.join(wanted)}", "no case has this dtype", had)
     return tuple(left)
 
 
-def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Report) -> tuple[BuiltCase, ...]:
+def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Problems) -> tuple[BuiltCase, ...]:
     if keyword is None:
         return cases
     matches = keyword_matcher(keyword)
@@ -116,46 +115,20 @@ def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Report)
     return left
 
 
-def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Report) -> tuple[BuiltCase, ...]:
+def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Problems) -> tuple[BuiltCase, ...]:
     """The cases with the first `steps` steps of each training; its schedule is that of the whole training."""
     if steps is None:
         return cases
     if steps < 1:
         report.add_command_line(f"--steps {steps}", "--steps takes a whole number, 1 or more")
-    elif cases and not any(built.plan.trains for built in cases):
+    elif cases and not any(built.plan.is_training for built in cases):
         report.add_command_line(f"--steps {steps}", "no case is a training")
-    return tuple(_first_steps(built, steps) for built in cases)
+    return tuple(
+        built if built.plan.kind == OP else case_kind(built.plan.kind).shortened(built, steps) for built in cases
+    )
 
 
-def _first_steps(built: BuiltCase, steps: int) -> BuiltCase:
-    if not built.plan.trains:
-        return built
-    params = replace(built.plan.params, steps=min(steps, built.plan.params.steps))
-    return replace(built, plan=replace(built.plan, params=params))
-
-
-def _check_ensembles(cases: tuple[BuiltCase, ...], baseline: str, report: Report) -> None:
-    """Reports ensembles of the baseline where it is no backend that could run."""
-    for built in cases:
-        if built.plan.trains and built.plan.params.ensemble == "baseline" and baseline == ORACLE:
-            message = "the baseline of this run is the oracle, and no backend; take an ensemble of auto or oracle"
-            report.add(built.node.get("ensemble") or built.node, message)
-
-
-def _check_ranks(cases: tuple[BuiltCase, ...], backends: tuple[BackendSpec, ...], report: Report) -> None:
-    """Reports trainings whose micro-batches do not come out even over the ranks of a backend."""
-    for built in cases:
-        if not built.plan.trains:
-            continue
-        rows = built.plan.params.batch_size // built.plan.params.accumulation
-        for spec in backends:
-            if rows % spec.ranks:
-                node = built.node.get("batch_size") or built.node
-                message = f"{spec.ranks} ranks of {spec.name} cannot have equal parts of a micro-batch of {rows} rows"
-                report.add(node, message, key=f"{built.node.key}.batch_size", value=False)
-
-
-def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Report) -> None:
+def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Problems) -> None:
     """Refuses cases whose tensors, held by every backend and by the oracle, exceed the machine's memory."""
     if not cases:
         return

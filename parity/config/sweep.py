@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import Annotated, Any
 
-from parity.config.fields import require_mapping
-from parity.config.nodes import Node, Report
+from pydantic import WithJsonSchema
+
+from parity.config.grammar import require_mapping
+from parity.config.nodes import Node, Problems
 from parity.config.references import as_text
 from parity.config.tree import put, split_path
 
@@ -21,6 +24,14 @@ SCALARS = ("op", "dtypes", "gradients", "loss", "batch_size", "accumulation", "s
 """The parts of any case in which there is nothing to set."""
 
 
+def sweep_of(roots: Collection[str]) -> Any:
+    """The type of a sweep: paths below these roots with a list of values each."""
+    inner = "|".join(root for root in roots if root not in SCALARS)
+    alone = "|".join(root for root in roots if root in SCALARS)
+    axes = {rf"^({inner})(\..+)?$|^({alone})$": {"type": "array", "minItems": 1}}
+    return Annotated[Any, WithJsonSchema({"type": "object", "patternProperties": axes, "additionalProperties": False})]
+
+
 @dataclass(frozen=True)
 class Combination:
     """A case with one value set for each path of its sweep."""
@@ -29,7 +40,9 @@ class Combination:
     swept: tuple[tuple[str, Node], ...] = ()
 
 
-def expand(case: Node, report: Report, roots: Collection[str] = ROOTS, example: str = EXAMPLE) -> Iterator[Combination]:
+def expand(
+    case: Node, report: Problems, roots: Collection[str] = ROOTS, example: str = EXAMPLE
+) -> Iterator[Combination]:
     """The case itself, or the cases of its sweep, which may set what is below `roots`; what is wrong is reported."""
     sweep = case.get("sweep")
     if sweep is None:
@@ -39,13 +52,13 @@ def expand(case: Node, report: Report, roots: Collection[str] = ROOTS, example: 
         return
     for values in product(*(axis.items for axis in sweep.mapping.values())):
         swept = tuple(zip(sweep.mapping, values, strict=True))
-        made = _set_all(case, swept, report)
-        if made is None:
+        combined = _set_all(case, swept, report)
+        if combined is None:
             return
-        yield Combination(made, swept)
+        yield Combination(combined, swept)
 
 
-def _valid(sweep: Node, report: Report, roots: Collection[str], example: str) -> bool:
+def _valid(sweep: Node, report: Problems, roots: Collection[str], example: str) -> bool:
     if not require_mapping(sweep, report, "a sweep"):
         return False
     n_before = len(report)
@@ -61,7 +74,7 @@ def _valid(sweep: Node, report: Report, roots: Collection[str], example: str) ->
     return len(report) == n_before
 
 
-def _check_axis(path: str, axis: Node, report: Report, roots: Collection[str], example: str) -> None:
+def _check_axis(path: str, axis: Node, report: Problems, roots: Collection[str], example: str) -> None:
     parts = split_path(path)
     root = parts[0]
     if root not in roots:
@@ -75,7 +88,7 @@ def _check_axis(path: str, axis: Node, report: Report, roots: Collection[str], e
         report.add(axis, f"a sweep needs at least one value for {path}")
 
 
-def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Report) -> Node | None:
+def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Problems) -> Node | None:
     tree = case
     for path, value in swept:
         new = put(tree, split_path(path), value)

@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge, MinLen
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from parity.cases.draw import (
     DISTRIBUTIONS,
@@ -22,14 +35,149 @@ from parity.cases.draw import (
     Uniform,
     Values,
 )
-from parity.config.fields import check_keys, fill
 from parity.config.files import existing_file
-from parity.config.nodes import Node, Report
+from parity.config.grammar import CaseModel, model_of, options, refusal
+from parity.config.nodes import Node, Problems
 from parity.config.tree import DRAW_KEYS
 
-KEYS = ("shape", *DISTRIBUTIONS, "values", "file", "scale", "offset", "special")
 MAX_ELEMENTS = 2**31 - 1
 MAX_AXES = 32
+
+
+def size_problem(shape: Shape, what: str = "a tensor") -> str | None:
+    """Why a shape cannot be allocated and compared, None where it can."""
+    n_elements = math.prod(shape)
+    if n_elements < 1:
+        return f"{what} of shape {list(shape)} has no elements, so there is nothing to compare"
+    if n_elements > MAX_ELEMENTS:
+        return f"{what} of shape {list(shape)} would have {n_elements} elements; at most 2**31 - 1 are possible"
+    return None
+
+
+def _sized(shape: Shape) -> Shape:
+    n_axes = len(shape)
+    problem = f"{n_axes} axes; at most {MAX_AXES} are possible" if n_axes > MAX_AXES else size_problem(shape)
+    if problem is not None:
+        raise refusal(problem)
+    return shape
+
+
+SANE: Mapping[type[Any], tuple[Callable[[Any], bool], str]] = {
+    Normal: (lambda d: math.isfinite(d.mean) and 0 <= d.std < math.inf, "normal wants a finite mean and std >= 0"),
+    Uniform: (lambda d: math.isfinite(d.high - d.low) and d.low <= d.high, "uniform wants finite low <= high"),
+    LogUniform: (lambda d: d.high < math.inf, "log_uniform wants a finite high"),
+    NearConstant: (
+        lambda d: math.isfinite(d.value) and 0 <= d.relative < math.inf,
+        "near_constant wants a finite value and relative >= 0",
+    ),
+}
+"""What NumPy's generators would refuse only once the case runs."""
+
+
+def _check_draw(draw: Any) -> None:
+    accepts, complaint = SANE.get(type(draw), (lambda _: True, ""))
+    if not accepts(draw):
+        raise ValueError(complaint)
+
+
+class _Distribution(CaseModel):
+    wanted: ClassVar[str] = "a mapping; {} is all defaults"
+
+
+def _drawn(name: str, cls: type[Any]) -> Any:
+    """The mapping of a distribution's parameters; a constant may be its number alone."""
+    mapping = options(cls, name, name, _check_draw, base=_Distribution)
+    if cls is not Constant:
+        return mapping
+    number = Annotated[float, AfterValidator(Constant), Field(description="a number, or a mapping: {value: 3}")]
+    return Annotated[
+        Annotated[number, Tag("number")] | Annotated[mapping, Tag("mapping")],
+        Discriminator(lambda value: "mapping" if isinstance(value, dict) else "number"),
+        Field(description="a number, or a mapping: {value: 3}"),
+    ]
+
+
+def _values(written: Any) -> Values:
+    """A nested list of numbers; every list of a level has the same length."""
+    shape: list[int] = []
+    first = written
+    while isinstance(first, tuple):
+        shape.append(len(first))
+        if not first:
+            break
+        first = first[0]
+    if len(shape) > MAX_AXES:
+        raise refusal(f"{len(shape)} levels; at most {MAX_AXES} are possible")
+    values = Values(_nested(written, tuple(shape), ()))
+    _sized(values.shape)
+    return values
+
+
+def _nested(value: Any, shape: Shape, at: tuple[int, ...]) -> Any:
+    if not shape:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            listed = isinstance(value, tuple)
+            message = "this is a list where others are numbers" if listed else "every value must be a number"
+            raise refusal(message, at=at)
+        return as_float(value)
+    if not isinstance(value, tuple) or len(value) != shape[0]:
+        count = f"{len(value)} items" if isinstance(value, tuple) else "a single value"
+        message = f"the lists differ in length: here is {count} where the first one has {shape[0]}"
+        raise refusal(message, at=at)
+    return tuple([_nested(item, shape[1:], (*at, i)) for i, item in enumerate(value)])
+
+
+def as_float(value: float) -> float:
+    """A number in float64; whole numbers beyond it are infinite, as 1e999 is."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+SPECIAL = {
+    "values": (Annotated[tuple[float, ...], MinLen(1)], Field(description="a list of one or more numbers")),
+    "count": (Annotated[int, Ge(1)], 1),
+}
+
+
+class _Tensor(CaseModel):
+    """A tensor; its keys are those of `KEYS`, None where the config says nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"not": {"anyOf": [{"required": list(pair)} for pair in combinations(sorted(DRAW_KEYS), 2)]}}
+    )
+    what: ClassVar[str] = "a tensor"
+    wanted: ClassVar[str] = "a mapping, for example {shape: [2, 3], normal: {mean: 0, std: 1}}"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> _Tensor:
+        named = [key for key in KEYS if key in DRAW_KEYS & self.model_fields_set]
+        if len(named) > 1:
+            raise refusal(f"numbers come from one place, but here are {' and '.join(named)}", at=(named[1],))
+        return self
+
+
+ShapeKey = Annotated[
+    tuple[Annotated[int, Ge(1)], ...],
+    AfterValidator(_sized),
+    Field(
+        description="a list of whole numbers, for example [2, 3]",
+        json_schema_extra={"maxItems": MAX_AXES},
+    ),
+]
+ValuesKey = Annotated[Any, BeforeValidator(_values), WithJsonSchema({"type": ["array", "number", "string"]})]
+FileKey = Annotated[str, Field(description="a path to a .npy file, relative to the config")]
+KEYS: Mapping[str, Any] = {
+    "shape": (ShapeKey, None),
+    **{name: (_drawn(name, cls), None) for name, cls in DISTRIBUTIONS.items()},
+    "values": (ValuesKey, None),
+    "file": (FileKey, None),
+    "scale": (FiniteFloat, 1.0),
+    "offset": (FiniteFloat, 0.0),
+    "special": (options(Special, "special", "special", keys=SPECIAL), None),
+}
+TENSOR = model_of("tensor", "a tensor", KEYS, base=_Tensor)
 
 
 @dataclass(frozen=True)
@@ -43,201 +191,24 @@ class TensorSpec:
     special: Special | None = None
 
 
-def parse_tensor(node: Node, report: Report) -> TensorSpec | None:
-    """One tensor of `inputs`, or None after reporting what is wrong."""
-    if not node.is_mapping:
-        report.add(node, "a tensor is a mapping, for example {shape: [2, 3], normal: {mean: 0, std: 1}}")
-        return None
-    n_before = len(report)
-    check_keys(node, KEYS, report, "a tensor")
-    draw = _draw(node, report)
-    shape = _shape(node, draw, report)
-    scale, offset = (_modifier(node, key, default, report) for key, default in (("scale", 1.0), ("offset", 0.0)))
-    special = _special(node.get("special"), report)
-    if len(report) > n_before:
-        return None
-    return TensorSpec(shape, draw, scale, offset, special)
+def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
+    """A tensor that its model accepts, with the shape that its values or its file have."""
+    draws = (getattr(written, key) for key in (*DISTRIBUTIONS, "values"))
+    draw = next((draw for draw in draws if draw is not None), None)
+    source = node.get("values") or node.get("file")
+    if written.file is not None:
+        draw = _file(node.mapping["file"], report)
+    own, shape = getattr(draw, "shape", None), written.shape
+    problem = None if own is None else size_problem(own)
+    if source is not None and problem is not None:
+        report.add(source, problem)
+    elif source is not None and own is not None and shape not in (None, own):
+        message = f"the shape does not fit: the {source.key.rpartition('.')[2]} are {list(own)}"
+        report.add(node.mapping["shape"], message)
+    return TensorSpec(own if shape is None else shape, draw, written.scale, written.offset, written.special)
 
 
-def check_size(shape: Shape, node: Node, report: Report, what: str = "a tensor", key: str | None = None) -> bool:
-    """Whether a shape can be allocated and compared at all; reports it when not."""
-    n_elements = math.prod(shape)
-    if n_elements < 1:
-        report.add(node, f"{what} of shape {list(shape)} has no elements, so there is nothing to compare", key=key)
-    elif n_elements > MAX_ELEMENTS:
-        message = f"{what} of shape {list(shape)} would have {n_elements} elements; at most 2**31 - 1 are possible"
-        report.add(node, message, key=key)
-    return 1 <= n_elements <= MAX_ELEMENTS
-
-
-def _shape(node: Node, draw: Draw | None, report: Report) -> Shape | None:
-    """The shape as stated, or as the literal values or the file have it."""
-    entry = node.get("shape")
-    stated = _stated_shape(entry, report) if entry is not None else None
-    own = getattr(draw, "shape", None)
-    if own is None:
-        return stated
-    source = node.get("values") or node.get("file") or node
-    if not check_size(own, source, report):
-        return None
-    if entry is not None and stated is not None and stated != own:
-        report.add(entry, f"the shape does not fit: the {source.key.rpartition('.')[2]} are {list(own)}")
-    return tuple(own)
-
-
-def _stated_shape(node: Node, report: Report) -> Shape | None:
-    if not node.is_list:
-        report.add(node, "a shape is a list of whole numbers, for example [2, 3]")
-        return None
-    for item in node.items:
-        if not isinstance(item.value, int) or isinstance(item.value, bool) or item.value < 0:
-            report.add(item, "an entry of a shape must be a whole number, 1 or more")
-            return None
-    if len(node.items) > MAX_AXES:
-        report.add(node, f"{len(node.items)} axes; at most {MAX_AXES} are possible")
-        return None
-    shape = tuple([int(str(item.value)) for item in node.items])
-    return shape if check_size(shape, node, report) else None
-
-
-def _modifier(node: Node, key: str, default: float, report: Report) -> float:
-    entry = node.get(key)
-    if entry is None:
-        return default
-    if not _is_number(entry) or not math.isfinite(_float(entry)):
-        report.add(entry, f"{key} must be a finite number")
-        return default
-    return _float(entry)
-
-
-def _is_number(node: Node) -> bool:
-    return isinstance(node.value, int | float) and not isinstance(node.value, bool)
-
-
-def _float(node: Node) -> float:
-    """The number in `node`; whole numbers beyond float64 are infinite, as 1e999 is."""
-    try:
-        return float(node.value) if isinstance(node.value, int | float) else math.nan
-    except OverflowError:
-        return math.inf
-
-
-def _special(node: Node | None, report: Report) -> Special | None:
-    if node is None:
-        return None
-    special: Special | None = fill(Special, node, report, "special")
-    if special is None:
-        return None
-    if not special.values:
-        report.add(node.mapping["values"], "special needs at least one value")
-    if special.count < 1:
-        report.add(node.mapping["count"], "count must be 1 or more")
-    return special
-
-
-def _draw(node: Node, report: Report) -> Draw | None:
-    """The one place that the numbers come from, if the config names any."""
-    named = [key for key in node.mapping if key in DRAW_KEYS]
-    if len(named) > 1:
-        report.add(node.mapping[named[1]], f"numbers come from one place, but here are {' and '.join(named)}")
-        return None
-    if not named:
-        return None
-    entry = node.mapping[named[0]]
-    if named[0] == "values":
-        return _values(entry, report)
-    if named[0] == "file":
-        return _file(entry, report)
-    return _distribution(named[0], entry, report)
-
-
-def _distribution(name: str, node: Node, report: Report) -> Draw | None:
-    if name == "constant" and _is_number(node):
-        return Constant(_float(node))
-    if not node.is_mapping:
-        example = "a number, or a mapping: {value: 3}" if name == "constant" else "a mapping; {} is all defaults"
-        report.add(node, f"{name} must be {example}")
-        return None
-    cls = DISTRIBUTIONS[name]
-    draw: Draw | None = fill(cls, node, report, name)
-    if draw is None:
-        return None
-    complaint = SANE[cls](draw) if cls in SANE else None
-    if complaint is not None:
-        report.add(node, complaint)
-        return None
-    return draw
-
-
-def _sane_normal(draw: Any) -> str | None:
-    return None if math.isfinite(draw.mean) and 0 <= draw.std < math.inf else "normal wants a finite mean and std >= 0"
-
-
-def _sane_uniform(draw: Any) -> str | None:
-    return None if math.isfinite(draw.high - draw.low) and draw.low <= draw.high else "uniform wants finite low <= high"
-
-
-def _sane_log_uniform(draw: Any) -> str | None:
-    return None if draw.high < math.inf else "log_uniform wants a finite high"
-
-
-def _sane_near_constant(draw: Any) -> str | None:
-    if math.isfinite(draw.value) and 0 <= draw.relative < math.inf:
-        return None
-    return "near_constant wants a finite value and relative >= 0"
-
-
-SANE: Mapping[type[Any], Callable[[Any], str | None]] = {
-    Normal: _sane_normal,
-    Uniform: _sane_uniform,
-    LogUniform: _sane_log_uniform,
-    NearConstant: _sane_near_constant,
-}
-"""What NumPy's generators would refuse only once the case runs."""
-
-
-def _values(node: Node, report: Report) -> Values | None:
-    """A nested list of numbers; every list of a level has the same length."""
-    shape = _nesting(node)
-    if len(shape) > MAX_AXES:
-        report.add(node, f"{len(shape)} levels; at most {MAX_AXES} are possible")
-        return None
-    try:
-        return Values(_nested(node, shape, report))
-    except _Refused:
-        return None
-
-
-class _Refused(Exception):  # noqa: N818 - never leaves this module
-    pass
-
-
-def _nesting(node: Node) -> Shape:
-    """The shape along the first items."""
-    shape: list[int] = []
-    while node.is_list:
-        shape.append(len(node.items))
-        if not node.items:
-            break
-        node = node.items[0]
-    return tuple(shape)
-
-
-def _nested(node: Node, shape: Shape, report: Report) -> Any:
-    if not shape:
-        if not _is_number(node):
-            wanted = "this is a list where others are numbers" if node.is_list else "every value must be a number"
-            report.add(node, wanted)
-            raise _Refused
-        return _float(node)
-    if not node.is_list or len(node.items) != shape[0]:
-        count = f"{len(node.items)} items" if node.is_list else "a single value"
-        report.add(node, f"the lists differ in length: here is {count} where the first one has {shape[0]}")
-        raise _Refused
-    return tuple([_nested(item, shape[1:], report) for item in node.items])
-
-
-def _file(node: Node, report: Report) -> File | None:
+def _file(node: Node, report: Problems) -> File | None:
     path = existing_file(node, report, "file")
     if path is None:
         return None

@@ -3,67 +3,70 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+from pydantic import AllowInfNan, Field
 
 from parity.cases.draw import COARSENESS
-from parity.config.fields import check_keys, fill, require_mapping
-from parity.config.nodes import Node, Report
-from parity.config.plan import Tolerance, ToleranceRule
+from parity.config.grammar import ConfigModel, model_of, read
+from parity.config.nodes import Node, Problems
+from parity.config.plan import ToleranceRule
 
 GRADIENTS = "grad.*"
-EXAMPLE = "float32: {rtol: 1.0e-5, atol: 1.0e-6}"
+
+Limit = Annotated[float, Ge(0), AllowInfNan(False)]
 
 
-def parse_tolerance(node: Node | None, report: Report) -> tuple[ToleranceRule, ...]:
-    """The rules of one `tolerance` mapping: dtype rows, then `gradients`, then `tensors`."""
-    if node is None:
-        return ()
-    if not node.is_mapping:
-        report.add(node, f"a tolerance is given by dtype: {{{EXAMPLE}}}")
-        return ()
-    check_keys(node, (*COARSENESS, "gradients", "tensors"), report, "tolerance")
-    rules = _rows(node, None, report)
-    gradients, tensors = node.get("gradients"), node.get("tensors")
-    if gradients is not None:
-        rules += _table(gradients, GRADIENTS, report)
-    if tensors is not None and require_mapping(tensors, report, "tensors"):
-        for name, rows in tensors.mapping.items():
-            rules += _table(rows, name, report)
-    return tuple(rules)
+class _Limits(ConfigModel):
+    what: ClassVar[str] = "a tolerance"
+    rtol: Limit
+    atol: Limit
 
 
-def _table(node: Node, tensor: str, report: Report) -> list[ToleranceRule]:
-    if not node.mapping or {"rtol", "atol"} & node.mapping.keys():
-        report.add(node, f"a tolerance is given by dtype: {{{EXAMPLE}}}")
-        return []
-    check_keys(node, COARSENESS, report, "a tolerance")
-    return _rows(node, tensor, report)
+class _ByDtype(ConfigModel):
+    """A table by dtype, which is easily mistaken for one of its rows."""
+
+    what: ClassVar[str] = "a tolerance"
+    wanted: ClassVar[str] = "given by dtype: {float32: {rtol: 1.0e-5, atol: 1.0e-6}}"
+
+    @classmethod
+    def accepts(cls, value: Any) -> bool:
+        return bool(value) and isinstance(value, dict) and not {"rtol", "atol"} & value.keys()
+
+    def rules(self, tensor: str | None = None) -> Iterator[ToleranceRule]:
+        """The rules of the table for a tensor, or for all of them."""
+        for dtype in COARSENESS:
+            row = getattr(self, dtype)
+            if row is not None:
+                yield ToleranceRule(dtype, tensor, row.rtol, row.atol)
 
 
-def _rows(node: Node, tensor: str | None, report: Report) -> list[ToleranceRule]:
-    rules = []
-    for dtype in COARSENESS:
-        entry = node.get(dtype)
-        tolerance = fill(Tolerance, entry, report, "a tolerance") if entry is not None else None
-        if entry is not None and tolerance is not None and _sane(entry, tolerance, report):
-            rules.append(ToleranceRule(dtype, tensor, tolerance.rtol, tolerance.atol))
-    return rules
+ROWS = dict.fromkeys(COARSENESS, (_Limits, None))
+Table: Any = model_of("tolerance_table", "a tolerance", ROWS, base=_ByDtype)
 
 
-def _sane(node: Node, tolerance: Tolerance, report: Report) -> bool:
-    wrong = [key for key in ("rtol", "atol") if not sane_number(getattr(tolerance, key))]
-    for key in wrong:
-        report.add(node.mapping[key], f"{key} must be finite and not below 0")
-    return not wrong
+class _Tolerances(_ByDtype):
+    def all_rules(self) -> tuple[ToleranceRule, ...]:
+        """The rules from the general to the particular: dtype rows, then `gradients`, then `tensors`."""
+        tables = [(None, self), (GRADIENTS, self.gradients), *self.tensors.items()]  # type: ignore[attr-defined]
+        return tuple(rule for name, table in tables if table is not None for rule in table.rules(name))
 
 
-def sane_number(value: float) -> bool:
-    """Whether `value` can be an rtol or atol."""
-    return math.isfinite(value) and value >= 0
+BY_TENSOR = Annotated[dict[str, Table], Field(description="a mapping (key: value)")]
+TABLES: Mapping[str, Any] = {"gradients": (Table, None), "tensors": (BY_TENSOR, {})}
+Tolerances: Any = model_of("tolerance", "tolerance", {**ROWS, **TABLES}, base=_Tolerances)
 
 
-def check_tensor_names(node: Node | None, tensors: Iterable[str], report: Report) -> None:
+def parse_tolerance(node: Node | None, report: Problems) -> tuple[ToleranceRule, ...]:
+    """The rules of one `tolerance` mapping; none after reporting what is wrong."""
+    tolerances = None if node is None else read(Tolerances, node, report)
+    return () if tolerances is None else tolerances.all_rules()
+
+
+def check_tensor_names(node: Node | None, tensors: Iterable[str], report: Problems) -> None:
     """Reports names and globs below `tolerance.tensors` that match no tensor."""
     names = tuple(dict.fromkeys(tensors))
     rows: Mapping[str, Node] = (node.get("tensors") or node).mapping if node and node.get("tensors") else {}
@@ -77,7 +80,7 @@ def matches_any(glob: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for name in names)
 
 
-def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], report: Report) -> list[ToleranceRule]:
+def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], report: Problems) -> list[ToleranceRule]:
     """The rules of `--rtol 1e-5 --rtol grad.weight:1e-4` (or --atol), the general ones first."""
     names, rules = tuple(dict.fromkeys(tensors)), []
     for text in texts:
@@ -87,10 +90,8 @@ def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], rep
             report.add_command_line(f"--{option} {text}", f"--{option} takes V or NAME:V, V a number not below 0")
         elif tensor and names and not matches_any(tensor, names):
             report.add_command_line(f"--{option} {text}", f'no tensor is called "{tensor}"', names, tensor)
-        elif option == "rtol":
-            rules.append(ToleranceRule(tensor=tensor or None, rtol=value))
         else:
-            rules.append(ToleranceRule(tensor=tensor or None, atol=value))
+            rules.append(ToleranceRule(tensor=tensor or None, **{option: value}))  # type: ignore[arg-type]
     return sorted(rules, key=lambda rule: rule.tensor is not None)
 
 
@@ -100,3 +101,8 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if sane_number(value) else None
+
+
+def sane_number(value: float) -> bool:
+    """Whether `value` can be an rtol or atol."""
+    return math.isfinite(value) and value >= 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from parity.cases.draw import DISTRIBUTIONS
 from parity.config.nodes import Node
@@ -31,6 +31,16 @@ def step(node: Node, key: str) -> Node | None:
     if node.is_list:
         return node.items[int(key)] if key.isdecimal() and len(key) < 9 and int(key) < len(node.items) else None
     return node.get(key)
+
+
+def only(node: Node, keys: Container[str]) -> Node:
+    """A mapping with some of its keys."""
+    return node.with_value({key: entry for key, entry in node.mapping.items() if key in keys})
+
+
+def without(node: Node, *keys: str) -> Node:
+    """A mapping without some of its keys."""
+    return only(node, node.mapping.keys() - set(keys))
 
 
 def find(tree: Node, path: Path) -> Node | None:
@@ -80,39 +90,22 @@ def put(tree: Node, path: Path, value: Node) -> Node | None:
     return None
 
 
-def merge(base: Node | None, over: Node | None) -> Node:
-    """Mappings merged key by key at every depth; for anything else `over` stands."""
-    if base is None or over is None:
-        only = over if over is not None else base
-        assert only is not None  # noqa: S101 - the callers have one of the two
-        return only
-    if not (base.is_mapping and over.is_mapping):
+def merge(base: Node | None, over: Node, key: str = "") -> Node:
+    """Mappings merged key by key at every depth; for anything else `over` stands.
+
+    A tensor, which stands below `inputs`, forgets how it was drawn where `over` draws it differently.
+    """
+    if base is None or not (base.is_mapping and over.is_mapping):
         return over
-    return over.with_value(_united(base.mapping, over.mapping, merge))
+    entries = dict(base.mapping)
+    for name, node in over.mapping.items():
+        below = entries.get(name)
+        entries[name] = merge(_undrawn(below, node) if key == "inputs" and below is not None else below, node, name)
+    return over.with_value(entries)
 
 
-def merge_case(base: Node, over: Node) -> Node:
-    """A case over its defaults: merged, except that a tensor drawn differently forgets the default's draw."""
-    inputs = base.get("inputs"), over.get("inputs")
-    merged = merge(base, over)
-    if inputs[0] is None or inputs[1] is None or not inputs[0].is_mapping or not inputs[1].is_mapping:
-        return merged
-    tensors = _united(inputs[0].mapping, inputs[1].mapping, _merge_tensor)
-    return merged.with_value({**merged.mapping, "inputs": inputs[1].with_value(tensors)})
-
-
-def _merge_tensor(base: Node, over: Node) -> Node:
+def _undrawn(base: Node, over: Node) -> Node:
+    """A tensor without its draw where `over` has another, and without its shape where that brings one."""
     drawn = DRAW_KEYS & over.mapping.keys()
-    if drawn and base.is_mapping:
-        dropped = DRAW_KEYS - drawn
-        if drawn & {"values", "file"}:
-            dropped |= {"shape"}
-        base = base.with_value({key: node for key, node in base.mapping.items() if key not in dropped})
-    return merge(base, over)
-
-
-def _united(base: Mapping[str, Node], over: Mapping[str, Node], join: Callable[[Node, Node], Node]) -> dict[str, Node]:
-    united = dict(base)
-    for key, node in over.items():
-        united[key] = join(base[key], node) if key in base else node
-    return united
+    dropped = (DRAW_KEYS - drawn if drawn else set()) | ({"shape"} if drawn & {"values", "file"} else set())
+    return without(base, *dropped) if base.is_mapping else base

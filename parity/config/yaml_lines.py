@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from yaml.events import (
     DocumentStartEvent,
     MappingEndEvent,
     MappingStartEvent,
+    NodeEvent,
     ScalarEvent,
     SequenceEndEvent,
-    SequenceStartEvent,
 )
 from yaml.reader import ReaderError
 
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 
 # libyaml is fifty times as fast; PyYAML's own parser stands in where a build lacks it.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -74,7 +74,7 @@ class _YamlProblem(Exception):  # noqa: N818 - never leaves this module
         self.line = line
 
 
-def read_yaml(path: Path, report: Report) -> YamlFile | None:
+def read_yaml(path: Path, report: Problems) -> YamlFile | None:
     """The file's content, or None after reporting why there is none."""
     data = _read_bytes(path, report)
     if data is None:
@@ -94,7 +94,7 @@ def read_yaml(path: Path, report: Report) -> YamlFile | None:
     return YamlFile(path, hashlib.sha256(data).hexdigest(), root)
 
 
-def _read_bytes(path: Path, report: Report) -> bytes | None:
+def _read_bytes(path: Path, report: Problems) -> bytes | None:
     try:
         if path.is_dir():
             report.add_file(str(path), "this is a directory; name a config file in it")
@@ -117,9 +117,9 @@ def _parse(data: bytes, file: str) -> tuple[Node, list[_YamlProblem]]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _YamlProblem(f"not UTF-8: byte 0x{data[error.start]:02x}", line) from None
-    builder = _Builder(file)
+    reader = _Reader(file, yaml.parse(text, Loader=LOADER))
     try:
-        builder.read(yaml.parse(text, Loader=LOADER))
+        root = reader.read()
     except _YamlProblem:
         raise
     except MarkedYAMLError as error:
@@ -132,7 +132,7 @@ def _parse(data: bytes, file: str) -> tuple[Node, list[_YamlProblem]]:
     except Exception as error:
         # A malformed text must end in a clear message, whatever escapes from a parser.
         raise _YamlProblem(f"not valid YAML ({type(error).__name__} in the parser)", 0) from None
-    return builder.root, builder.problems
+    return root, reader.problems
 
 
 def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
@@ -149,156 +149,123 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     return f"not valid YAML: {said}{aside}{hint}", line
 
 
-@dataclass
-class _Open:
-    """A list or mapping whose end has not come yet; `size` and `height` count what is in it."""
-
-    is_mapping: bool
-    key: str
-    line: int
-    anchor: str | None
-    items: list[Node] = field(default_factory=list)
-    entries: dict[str, Node] = field(default_factory=dict)
-    merged: list[Node] = field(default_factory=list)
-    next_key: str | None = None
-    next_line: int = 0
-    merging: bool = False
-    size: int = 1
-    height: int = 1
-
-
 @dataclass(frozen=True)
-class _Anchored:
-    """An anchored value with how many values it holds and how deep it is."""
+class _Sized:
+    """A node with how many values it holds and how deep it is."""
 
     node: Node
-    size: int
-    height: int
+    size: int = 1
+    height: int = 0
 
 
-class _Builder:
+class _Reader:
     """Turns parser events into nodes; `problems` (a key twice) do not keep the rest from being read."""
 
-    def __init__(self, file: str) -> None:
-        self.root = Node(None, file, 1, "")
+    def __init__(self, file: str, events: Iterator[Any]) -> None:
         self.file = file
+        self.events = events
         self.problems: list[_YamlProblem] = []
-        self.stack: list[_Open] = []
-        self.anchors: dict[str, _Anchored] = {}
+        self.anchors: dict[str, _Sized] = {}
         self.n_aliased = 0
-        self.n_documents = 0
-        self.handlers = {
-            ScalarEvent: self._scalar,
-            MappingStartEvent: self._start,
-            SequenceStartEvent: self._start,
-            MappingEndEvent: self._end,
-            SequenceEndEvent: self._end,
-            AliasEvent: self._alias,
-            DocumentStartEvent: self._document,
-        }
 
-    def read(self, events: Iterator[Any]) -> None:
-        for event in events:
-            handler = self.handlers.get(type(event))
-            if handler is not None:
-                handler(event)
+    def read(self) -> Node:
+        root, n_documents = Node(None, self.file, 1, ""), 0
+        for event in self.events:
+            if type(event) is DocumentStartEvent:
+                n_documents += 1
+                if n_documents > 1:
+                    raise _YamlProblem("a second document starts here; one file holds one config", _line(event))
+            elif isinstance(event, NodeEvent):
+                root = self._node(event, "", _line(event), 0).node
+        return root
 
-    def _document(self, event: Any) -> None:
-        self.n_documents += 1
-        if self.n_documents > 1:
-            raise _YamlProblem("a second document starts here; one file holds one config", event.start_mark.line + 1)
-
-    def _scalar(self, event: Any) -> None:
-        line, text = event.start_mark.line + 1, event.value
-        if event.tag is not None:
-            _refuse_tag(event, line)
-        if self._awaits_key():
-            self._set_key(self.stack[-1], text, line, plain=event.implicit[0])
-            return
-        value = resolve(text) if event.implicit[0] else text
-        key, line = self._place(line)
-        self._put(Node(value, self.file, line, key, text), 1, 0, event.anchor)
-
-    def _set_key(self, top: _Open, key: str, line: int, *, plain: bool) -> None:
-        if key in top.entries:
-            first = top.entries[key].line
-            self.problems.append(_YamlProblem(f'the key "{key}" stands here twice (first in line {first})', line))
-        top.next_key, top.next_line, top.merging = key, line, plain and key == "<<"
-
-    def _start(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        if event.tag is not None:
-            _refuse_tag(event, line)
-        if self._awaits_key():
-            raise _YamlProblem("a key must be a word, not a list or a mapping", line)
-        if len(self.stack) >= MAX_DEPTH:
-            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
-        self.stack.append(_Open(type(event) is MappingStartEvent, *self._place(line), event.anchor))
-
-    def _end(self, _event: Any) -> None:
-        done = self.stack.pop()
-        value: Any = {**_merged(done), **done.entries} if done.is_mapping else tuple(done.items)
-        self._put(Node(value, self.file, done.line, done.key), done.size, done.height, done.anchor)
-
-    def _alias(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        if self._awaits_key():
-            raise _YamlProblem("a key must be a word, not an alias", line)
-        found = self.anchors.get(event.anchor)
-        if found is None:
-            raise _YamlProblem(f"the alias *{event.anchor} has no anchor &{event.anchor} that ends above it", line)
-        self.n_aliased += found.size
-        if self.n_aliased > MAX_ALIASED:
-            raise _YamlProblem(f"the aliases up to here stand for more than {MAX_ALIASED} values", line)
-        if len(self.stack) + found.height > MAX_DEPTH:
-            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", line)
-        self._put(replace(found.node, line=self._place(line)[1]), found.size, found.height, None)
-
-    def _awaits_key(self) -> bool:
-        return bool(self.stack) and self.stack[-1].is_mapping and self.stack[-1].next_key is None
-
-    def _place(self, line: int) -> tuple[str, int]:
-        """Path and line of the value that comes next: an entry is where its key is."""
-        if not self.stack:
-            return "", line
-        top = self.stack[-1]
-        if top.is_mapping:
-            return (f"{top.key}.{top.next_key}" if top.key else str(top.next_key)), top.next_line
-        return f"{top.key}[{len(top.items)}]", line
-
-    def _put(self, node: Node, size: int, height: int, anchor: str | None) -> None:
-        if anchor is not None:
-            self.anchors[anchor] = _Anchored(node, size, height)
-        if not self.stack:
-            self.root = node
-            return
-        top = self.stack[-1]
-        top.size += size
-        top.height = max(top.height, height + 1)
-        if not top.is_mapping:
-            top.items.append(node)
-            return
-        if top.merging:
-            top.merged.append(node)
+    def _node(self, event: Any, key: str, line: int, depth: int) -> _Sized:
+        """The value that begins with `event`, which stands at `line`: an entry is where its key is."""
+        if type(event) is AliasEvent:
+            return self._alias(event, line, depth)
+        _refuse_tag(event)
+        if type(event) is ScalarEvent:
+            value = resolve(event.value) if event.implicit[0] else event.value
+            sized = _Sized(Node(value, self.file, line, key, event.value))
+        elif depth >= MAX_DEPTH:
+            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", _line(event))
         else:
-            top.entries.setdefault(str(top.next_key), node)
-        top.next_key = None
+            below = list(self._entries(key, depth) if type(event) is MappingStartEvent else self._items(key, depth))
+            nodes: Any = tuple(item.node for _, item in below)
+            if type(event) is MappingStartEvent:
+                nodes = _mapping([(name, item.node) for name, item in below])
+            size, height = sum(item.size for _, item in below), max((item.height for _, item in below), default=0)
+            sized = _Sized(Node(nodes, self.file, line, key), size + 1, height + 1)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = sized
+        return sized
+
+    def _items(self, key: str, depth: int) -> Iterator[tuple[str | None, _Sized]]:
+        for i, event in enumerate(iter(self.events.__next__, None)):
+            if type(event) is SequenceEndEvent:
+                return
+            yield None, self._node(event, f"{key}[{i}]", _line(event), depth + 1)
+
+    def _entries(self, key: str, depth: int) -> Iterator[tuple[str | None, _Sized]]:
+        """The entries of a mapping; what `<<` merges has no name."""
+        lines: dict[str, int] = {}
+        for event in iter(self.events.__next__, None):
+            if type(event) is MappingEndEvent:
+                return
+            name, line = _key(event), _line(event)
+            merges = event.implicit[0] and name == "<<"
+            if name in lines:
+                message = f'the key "{name}" stands here twice (first in line {lines[name]})'
+                self.problems.append(_YamlProblem(message, line))
+            value = self._node(next(self.events), f"{key}.{name}" if key else name, line, depth + 1)
+            if not merges:
+                lines.setdefault(name, line)
+            yield (None if merges else name), value
+
+    def _alias(self, event: Any, line: int, depth: int) -> _Sized:
+        anchored = self.anchors.get(event.anchor)
+        if anchored is None:
+            message = f"the alias *{event.anchor} has no anchor &{event.anchor} that ends above it"
+            raise _YamlProblem(message, _line(event))
+        self.n_aliased += anchored.size
+        if self.n_aliased > MAX_ALIASED:
+            raise _YamlProblem(f"the aliases up to here stand for more than {MAX_ALIASED} values", _line(event))
+        if depth + anchored.height > MAX_DEPTH:
+            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", _line(event))
+        return replace(anchored, node=replace(anchored.node, line=line))
 
 
-def _refuse_tag(event: Any, line: int) -> None:
-    tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-    raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", line)
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
-def _merged(opened: _Open) -> dict[str, Node]:
-    """What `<<: *base` brings into a mapping; of several bases the first wins."""
-    entries: dict[str, Node] = {}
-    for node in opened.merged:
+def _key(event: Any) -> str:
+    if type(event) is not ScalarEvent:
+        what = "an alias" if type(event) is AliasEvent else "a list or a mapping"
+        raise _YamlProblem(f"a key must be a word, not {what}", _line(event))
+    _refuse_tag(event)
+    return str(event.value)
+
+
+def _mapping(entries: list[tuple[str | None, Node]]) -> dict[str, Node]:
+    """The entries of a mapping over those that `<<: *base` brings into it; of several entries the first wins."""
+    own: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
+    for name, node in entries:
+        if name is not None:
+            own.setdefault(name, node)
+            continue
         for base in node.items or (node,):
             if not base.is_mapping:
                 raise _YamlProblem('"<<" merges a mapping or a list of mappings', node.line)
-            entries = {**base.mapping, **entries}
-    return entries
+            merged = {**base.mapping, **merged}
+    return {**merged, **own}
+
+
+def _refuse_tag(event: Any) -> None:
+    if event.tag is not None:
+        tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+        raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", _line(event))
 
 
 def resolve(text: str) -> bool | int | float | str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import TensorPlan, Values
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.fingerprint.precision import PRECISIONS, Long, Precision
 
 UNDECIDED = "cannot tell"
@@ -68,7 +68,7 @@ class KernelProbe:
             dtypes=(dtype,),
             tensors=tensors,
             tolerance=DEFAULT_TOLERANCES,
-            source=Source("fingerprint", 0),
+            source=WrittenAt("fingerprint", 0),
             gradients=any(name.startswith("grad.") for name in self.tensors),
         )
 

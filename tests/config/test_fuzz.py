@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from parity.cases import OPS
 from parity.cases.draw import coarsest
 from parity.config import ConfigError, Overrides, Plan, load_plan
-from parity.config.fields import field_specs
-from parity.config.nodes import Report
+from parity.config.grammar import option_keys
+from parity.config.nodes import Problems
 from parity.config.plan import CasePlan
 from parity.config.yaml_lines import read_yaml
 from tests.configs.loading import CONFIGS
@@ -154,7 +154,7 @@ tolerances = maybe(
         "tensors": st.dictionaries(st.text(max_size=3), tables),
     }
 )
-PARAMS = sorted({name for op in OPS.values() for name in field_specs(op.params)})
+PARAMS = sorted({name for op in OPS.values() for name in option_keys(op.params)})
 INPUTS = sorted({item.name for op in OPS.values() for item in op.inputs} | {"grad.y", "grads.0"})
 params = maybe({name: st.one_of(numbers, shapes, leaves) for name in PARAMS})
 inputs = maybe({name: st.one_of(tensors, st.lists(tensors, max_size=3)) for name in INPUTS})
@@ -329,7 +329,7 @@ def untupled(value: Any) -> Any:
 
 
 def plain(path: Path) -> Any:
-    read = read_yaml(path, Report())
+    read = read_yaml(path, Problems())
     assert read is not None
     return untupled(read.root.plain())
 
@@ -369,7 +369,7 @@ def test_values_come_back_as_written(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.yaml"
         path.write_text(f"a: {to_yaml(value)}\n")
-        read = read_yaml(path, Report())
+        read = read_yaml(path, Problems())
     if read is None:  # a key twice
         return
     assert repr(read.root.plain()["a"]) == repr(tupled(value))

@@ -12,7 +12,7 @@ import pytest
 from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, Special, Uniform, Values
 from parity.cases.norm import BatchNormParams, LayerNormParams
 from parity.config import Overrides, load_plan
-from parity.config.plan import BackendSpec, KnownDeviation, Source
+from parity.config.plan import BackendSpec, KnownDeviation, WrittenAt
 from tests.configs.loading import CASE, HEAD, load, load_case, refused, tensor
 
 VALID = sorted((Path(__file__).parents[1] / "configs" / "valid").glob("*.yaml"))
@@ -90,7 +90,7 @@ def test_a_python_may_be_a_command_on_path(tmp_path: Path) -> None:
 def test_settings_have_defaults(tmp_path: Path) -> None:
     plan = load(tmp_path, f"cases:\n{CASE}")
     assert (plan.baseline, plan.seed, plan.cases[0].dtypes) == ("torch", 0, ("float32", "float64"))
-    assert plan.cases[0].source == Source(str(tmp_path / "config.yaml"), 4)
+    assert plan.cases[0].source == WrittenAt(str(tmp_path / "config.yaml"), 4)
     assert len(plan.configs[0].sha256) == 64
 
 

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from parity.cases import OPS
 from parity.config import json_schema
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.yaml_lines import read_yaml
 from tests.configs.loading import CONFIGS
 
@@ -21,7 +21,7 @@ GOOD = sorted([*(CONFIGS / "valid").glob("*.yaml"), *(ROOT / "configs").glob("*.
 
 
 def parsed(path: Path) -> Any:
-    read = read_yaml(path, Report())
+    read = read_yaml(path, Problems())
     return None if read is None else as_json(read.root)
 
 
@@ -62,8 +62,8 @@ def test_broken_configs_do_not_fit(name: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_has_its_params(op: str) -> None:
-    assert set(SCHEMA["$defs"][f"{op}.params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
-    assert SCHEMA["$defs"][f"{op}.params"]["additionalProperties"] is False
+    assert set(SCHEMA["$defs"][f"{op}-params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
+    assert SCHEMA["$defs"][f"{op}-params"]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(

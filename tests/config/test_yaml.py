@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from parity.config.nodes import Node, Report
+from parity.config.nodes import Node, Problems
 from parity.config.yaml_lines import MAX_ALIASED, MAX_DEPTH, read_yaml, resolve
 
 
 def read(tmp_path: Path, text: str | bytes) -> Node:
     path = tmp_path / "file.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    report = Report()
+    report = Problems()
     file = read_yaml(path, report)
     assert file is not None, report.problems
     return file.root
@@ -24,7 +24,7 @@ def read(tmp_path: Path, text: str | bytes) -> Node:
 def complaint(tmp_path: Path, text: str | bytes) -> str:
     path = tmp_path / "file.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    report = Report()
+    report = Problems()
     assert read_yaml(path, report) is None
     (problem,) = report.problems
     return f"{problem.line}: {problem.message}"

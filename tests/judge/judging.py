@@ -11,7 +11,7 @@ from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Normal, TensorPlan, Uniform
 from parity.cases.op import Knob
 from parity.cases.oracle import evaluate
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.outcome import CellOutcome, Outcome, Output
@@ -40,7 +40,7 @@ def planned(
         TensorPlan(f"grad.{n}", layout.outputs[n], (draws or {}).get(f"grad.{n}") or Normal()) for n in OPS[op].upstream
     ]
     return CasePlan(
-        f"{op}-{len(tensors)}", op, params, tuple(dtypes), tuple(tensors), DEFAULT_TOLERANCES, Source("", 0)
+        f"{op}-{len(tensors)}", op, params, tuple(dtypes), tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0)
     )
 
 

@@ -9,7 +9,7 @@ from parity.cases.draw import Normal, TensorPlan, Uniform
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.bound.envelope import OFF, Envelope, Size, envelopes, error_ratio, size
 from parity.judge.compare.cell import consult_oracle
 
@@ -30,7 +30,7 @@ def case_at(offset: float) -> tuple[CasePlan, dict]:
         ("float32", "float64"),
         tensors,
         DEFAULT_TOLERANCES,
-        Source("", 0),
+        WrittenAt("", 0),
     )
     return case, {plan.name: plan.sample(0, case.id, "float32") for plan in tensors}
 
@@ -99,7 +99,7 @@ def test_a_long_sum_in_sequence_is_careful_code():
     n = 100_000
     tensors = (TensorPlan("x", (n, 1), Normal()), TensorPlan("grad.y", (n, 1), Uniform()))
     case = CasePlan(
-        "long", "layer_norm", LayerNormParams((1,)), ("float32",), tensors, DEFAULT_TOLERANCES, Source("", 0)
+        "long", "layer_norm", LayerNormParams((1,)), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
     )
     inputs = {plan.name: plan.sample(0, "long", "float32") for plan in tensors} | {"bias": np.zeros(1, np.float32)}
     oracle = consult_oracle(case, inputs)
@@ -141,7 +141,7 @@ def test_where_careful_code_overflows_nobody_is_off():
         TensorPlan("weight", (1, 3), Normal()),
         TensorPlan("grad.y", (2, 1), Normal()),
     )
-    case = CasePlan("over", "linear", LinearParams(), ("float32",), tensors, DEFAULT_TOLERANCES, Source("", 0))
+    case = CasePlan("over", "linear", LinearParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
     inputs = {
         "x": np.full((2, 3), 1e25, np.float32),
         "weight": np.full((1, 3), 1e25, np.float32),

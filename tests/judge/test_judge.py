@@ -7,7 +7,7 @@ import pytest
 
 from parity.cases.draw import Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, Source, ToleranceRule
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Verdict
@@ -21,7 +21,7 @@ CASE = CasePlan(
     dtypes=("float32",),
     tensors=tuple(TensorPlan(name, shape, Normal()) for name, shape in SHAPES.items()),
     tolerance=DEFAULT_TOLERANCES,
-    source=Source("x.yaml", 1),
+    source=WrittenAt("x.yaml", 1),
 )
 INPUTS = {plan.name: plan.sample(0, CASE.id, "float32") for plan in CASE.tensors}
 ORACLE = consult_oracle(CASE, INPUTS)

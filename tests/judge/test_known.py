@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import to_builtins
 
-from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan, Source
+from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan, WrittenAt
 from parity.diagnoses import DIAGNOSES
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -29,7 +29,7 @@ SIDES = ("torch", "paddle", "oneflow")
 
 
 def entry(case="bn-0", **keys):
-    return KnownDeviation(case, keys.pop("reason", "because"), source=Source("x.yaml", 7), **keys)
+    return KnownDeviation(case, keys.pop("reason", "because"), source=WrittenAt("x.yaml", 7), **keys)
 
 
 def plan(*known, asked=None):

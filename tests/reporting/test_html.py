@@ -324,7 +324,7 @@ def hostile_run(run_dir: Path) -> Results:
         for b in plain(results.backends)
     ]
     run = {
-        **to_builtins(results.run), "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": 1.5, "fail_on": "mismatch",
+        **plain(results.run), "baseline": names["torch"], "id": ALL_HOSTILE, "command": [ALL_HOSTILE], "seconds": 1.5, "fail_on": "mismatch",
         "host": {ALL_HOSTILE: ALL_HOSTILE}, "configs": [{"path": ALL_HOSTILE, "sha256": ALL_HOSTILE}], "parity": ALL_HOSTILE,
     }  # fmt: skip
     folder = run_dir / "fingerprint-x"

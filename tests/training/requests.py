@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Source
+from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, WrittenAt
 from parity.engine import EngineOptions
 from parity.engine.logs import RunLog
 from parity.training.lockstep.session import DrawnTraining, draw
@@ -75,7 +75,7 @@ class Desk:
 
 def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32",)) -> DrawnTraining:
     """What everybody shares, in files."""
-    case = CasePlan("case", "train", training, dtypes, (), DEFAULT_TOLERANCES, Source("case.yaml", 1))
+    case = CasePlan("case", "train", training, dtypes, (), DEFAULT_TOLERANCES, WrittenAt("case.yaml", 1))
     return draw(case, 0, folder / "tensors")
 
 

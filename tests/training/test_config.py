@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 from parity.cases.draw import TensorPlan, Uniform
 from parity.config import json_schema, load_plan
-from parity.config.fields import field_specs
+from parity.config.grammar import option_keys
 from parity.config.plan import CasePlan
 from parity.training.data import GENERATORS, generate, order
 from parity.training.groups import PatternGroup, grouped
@@ -59,7 +59,7 @@ def shapes(training: Training) -> dict[str, tuple[int, ...]]:
 def test_a_model_and_an_optimizer_are_enough(case: Case, model: str) -> None:
     plan = case(f"model: {model}, optimizer: adamw")
     training = trained(plan)
-    assert (plan.id, plan.op, plan.trains, plan.tensors) == (f"train-{model}-adamw", "train", True, ())
+    assert (plan.id, plan.op, plan.is_training, plan.tensors) == (f"train-{model}-adamw", "train", True, ())
     assert training.data.name == ("masked_lm" if model == "bert" else "classification")
     assert (training.steps, training.batch_size, training.accumulation) == (100, 32, 1)
     assert (training.schedule.name, training.clip, training.members, training.ensemble) == ("constant", None, 4, "auto")
@@ -92,7 +92,7 @@ def test_what_is_planned_can_be_computed_and_starts_by_guessing(case: Case, text
 
 def test_all_of_it() -> None:
     plan = load_plan([WHOLE])
-    by_id = {case.id: trained(case) for case in plan.cases if case.trains}
+    by_id = {case.id: trained(case) for case in plan.cases if case.is_training}
     bert = by_id["bert-adamw"]
     assert bert.data.options == {"vocab": 1024, "sequence": 64, "masked": 0.15}
     assert (bert.data.rows, bert.data.x, bert.data.target) == (2048, (64,), (64,))
@@ -162,7 +162,7 @@ def test_names_give_way_to_those_that_are_written(case: Case) -> None:
 
 def test_trainings_can_be_written_down() -> None:
     for plan in load_plan([WHOLE]).cases:
-        if plan.trains:
+        if plan.is_training:
             json.dumps(asdict(trained(plan)), allow_nan=False)
             json.dumps(message(trained(plan)), allow_nan=False)
 
@@ -276,7 +276,7 @@ def test_steps_need_a_training(tmp_path: Path) -> None:
 def test_the_command_line_selects_trainings(tmp_path: Path) -> None:
     text = LONG.replace("[float32]", "[float32, float64]") + CASE
     (plan,) = load(tmp_path, text, keyword="train", dtypes=("float64",), backends=("paddle",)).cases
-    assert (plan.trains, plan.dtypes) == (True, ("float64",))
+    assert (plan.is_training, plan.dtypes) == (True, ("float64",))
 
 
 def test_an_ensemble_of_the_baseline_needs_the_baseline(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_tables_of_the_documentation() -> None:
     for table in (KINDS, PRESETS, GENERATORS, SCHEDULES):
         for name, kind in table.items():
             rows = [line for line in DOCS.splitlines() if line.startswith(f"| `{name}` |")]
-            wanted = [f"`{option}" for option in field_specs(kind.options) if option not in ("name", "init_std")]
+            wanted = [f"`{option}" for option in option_keys(kind.options) if option not in ("name", "init_std")]
             assert any(all(option in row for option in wanted) for row in rows), name
 
 
@@ -363,8 +363,8 @@ def test_the_schema_refuses_what_loading_refuses(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_has_every_layer(kind: str) -> None:
-    options = SCHEMA.schema["$defs"][f"layer.{kind}"]["anyOf"][0]
-    assert set(options["properties"]) == set(field_specs(KINDS[kind].options))
+    options = SCHEMA.schema["$defs"][f"layer-{kind}"]
+    assert set(options["properties"]) == set(option_keys(KINDS[kind].options))
     assert issubclass(KINDS[kind].options, Options)
 
 
@@ -377,7 +377,7 @@ FIELDS = sorted(
         name
         for table in (KINDS, PRESETS, GENERATORS, SCHEDULES)
         for kind in table.values()
-        for name in field_specs(kind.options)
+        for name in option_keys(kind.options)
     }
 )
 value = st.one_of(numbers, words, st.lists(numbers, max_size=3))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from parity.cases.draw import Normal
-from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, Source
+from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, WrittenAt
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
 from parity.outcome import Outcome
@@ -38,7 +38,7 @@ def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
         members=members,
         ensemble="baseline",
     )
-    case = CasePlan("tiny", "train", training, ("float32",), (), DEFAULT_TOLERANCES, Source("x.yaml", 1))
+    case = CasePlan("tiny", "train", training, ("float32",), (), DEFAULT_TOLERANCES, WrittenAt("x.yaml", 1))
     backends = tuple(BackendSpec(f"b{i}", "numpy", mode=mode) for i, mode in enumerate(modes))
     return Plan("tiny", (), backends, "b0", 0, (case,))
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from parity.cli import main
 from parity.config.loader import load_plan
-from parity.config.overrides import Overrides
+from parity.config.plan import Overrides
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.console.explain import explain_case

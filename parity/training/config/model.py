@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError
-from parity.config.fields import fill
-from parity.config.nodes import Node, Report, child
-from parity.training.layers import INSTEAD, KINDS, Kind, Signal, named
+from parity.config.nodes import Node, Problems, child
+from parity.training.layers import KINDS, Kind, Signal, named
 from parity.training.spec import Layer
 
 MAX_LAYERS = 2_000
@@ -34,7 +33,7 @@ class Model:
 
 @dataclass(frozen=True)
 class WrittenLayer:
-    """A layer as the config has it, checked by itself."""
+    """A layer as the config has it, checked by itself, with its place."""
 
     kind: Kind
     node: Node
@@ -43,75 +42,43 @@ class WrittenLayer:
     layers: tuple[WrittenLayer, ...] = ()
 
 
-def build_model(items: Sequence[Node], signal: Signal | None, report: Report) -> Model | None:
+def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Problems) -> Model | None:
     """The model of a list of layers, or None after reporting what is wrong; without a signal sizes stay unknown."""
     n_before = len(report)
-    written = read_layers(items, "", report)
+    written = _written(layers, items, "", report)
     if len(report) > n_before or signal is None:
         return None
     sizes = _Sizes(report)
     try:
-        layers, last = sizes.resolve(written, signal)
-    except _Refused:
+        resolved, last = sizes.resolve(written, signal)
+    except _DoesNotFit:
         return None
-    return Model(layers, last.shape, sizes.n_computed)
+    return Model(resolved, last.shape, sizes.n_computed)
 
 
-def read_layers(items: Sequence[Node], prefix: str, report: Report) -> tuple[WrittenLayer, ...]:
-    """The layers of a list under their names; what is wrong is reported and left out."""
+def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Problems) -> tuple[WrittenLayer, ...]:
+    """The layers of a list under their names, with those in them."""
     if len(items) > MAX_LAYERS:
         report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are possible", value=False)
         return ()
-    found = [read for item in items if (read := _read(item, report)) is not None]
-    names = _names(found, report)
-    return tuple(_under(layer, f"{prefix}{name}", report) for layer, name in zip(found, names, strict=True))
+    own = [
+        WrittenLayer(KINDS[kind], item.get(kind) or child(item, kind), options, "")
+        for (kind, options), item in zip((layer.entry for layer in layers), items, strict=True)
+    ]
+    return tuple(_under(item, f"{prefix}{name}", report) for item, name in zip(own, _names(own, report), strict=True))
 
 
-def _under(layer: WrittenLayer, name: str, report: Report) -> WrittenLayer:
+def _under(layer: WrittenLayer, name: str, report: Problems) -> WrittenLayer:
     """The layer with its whole name, and the layers in it."""
     if len(name) > MAX_NAME:
         report.add(layer.node, f"the layer's name with those around it has more than {MAX_NAME} characters")
-    inner = layer.node.get("layers") if layer.kind.adds else None
-    layers = () if inner is None else read_layers(inner.items, f"{name}.", report)
-    return replace(layer, name=name, layers=layers)
+    if not layer.kind.adds:
+        return replace(layer, name=name)
+    items = (layer.node.get("layers") or layer.node).items
+    return replace(layer, name=name, layers=_written(layer.options.layers, items, f"{name}.", report))
 
 
-def _read(item: Node, report: Report) -> WrittenLayer | None:
-    entry = _single(item, report)
-    if entry is None:
-        return None
-    name, node = entry
-    kind = KINDS.get(name)
-    if kind is None:
-        message = INSTEAD.get(name, f'no layer is called "{name}"')
-        report.add(item, message, allowed=() if name in INSTEAD else KINDS, near=None if name in INSTEAD else name)
-        return None
-    if node.value is None:
-        node = node.with_value({})
-    elif not node.is_mapping and kind.short:
-        node = node.with_value({kind.short: node})
-    if not node.is_mapping:
-        report.add(node, f"the options of a layer are a mapping: {{{name}: {{option: value}}}}")
-        return None
-    inner = node.get("layers")
-    if kind.adds and inner is not None and not inner.is_list:
-        report.add(inner, f"{name} holds a list of layers: [linear: {{out_features: 64}}, ...]")
-        return None
-    options = fill(kind.options, node, report, name)
-    return None if options is None else WrittenLayer(kind, node, options, "")
-
-
-def _single(item: Node, report: Report) -> tuple[str, Node] | None:
-    """The kind of a layer and its options: `kind`, or `kind: {options}`."""
-    if isinstance(item.value, str):
-        return item.value, child(item, item.value, {})
-    if len(item.mapping) != 1:
-        report.add(item, "a layer is its kind, or a mapping from its kind to its options", allowed=KINDS)
-        return None
-    return next(iter(item.mapping.items()))
-
-
-def _names(layers: Sequence[WrittenLayer], report: Report) -> list[str]:
+def _names(layers: Sequence[WrittenLayer], report: Problems) -> list[str]:
     """The names of a list's layers: as written, else the kind and the first number that is free."""
     taken: set[str] = set()
     for layer in layers:
@@ -128,7 +95,7 @@ def _numbered(kind: str, taken: Collection[str]) -> Iterator[str]:
     return (name for i in count() if (name := f"{kind}{i}") not in taken)
 
 
-class _Refused(Exception):  # noqa: N818 - never leaves this module
+class _DoesNotFit(Exception):  # noqa: N818 - never leaves this module
     pass
 
 
@@ -136,7 +103,7 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
 class _Sizes:
     """Follows one example through the layers; the first thing that does not fit ends it."""
 
-    report: Report
+    report: Problems
     n_computed: int = 0
     n_layers: int = 0
     n_parameters: int = 0
@@ -150,7 +117,7 @@ class _Sizes:
 
     def _layer(self, item: WrittenLayer, signal: Signal) -> tuple[Layer, Signal]:
         try:
-            found = item.kind.resolve(item.options, signal)
+            resolved = item.kind.resolve(item.options, signal)
         except CaseError as error:
             self._refuse(item.node.get(error.key) or item.node, f"{item.name}: {error.message}")
         inner, after = self.resolve(item.layers, signal)
@@ -158,8 +125,8 @@ class _Sizes:
             sizes = f"{list(signal.shape)} to {list(after.shape)}"
             self._refuse(item.node, f"{item.name}: x is added to what its layers make of it, but they take {sizes}")
         self.n_layers += 1
-        self.n_computed += prod(found.shape) + found.scratch
-        self.n_parameters += sum(prod(parameter.shape) for parameter in found.parameters)
+        self.n_computed += prod(resolved.shape) + resolved.scratch
+        self.n_parameters += sum(prod(parameter.shape) for parameter in resolved.parameters)
         if self.n_parameters > MAX_PARAMETERS:
             self._refuse(
                 item.node,
@@ -167,8 +134,8 @@ class _Sizes:
             )
         if self.n_layers > MAX_LAYERS:
             self._refuse(item.node, f"more than {MAX_LAYERS} layers")
-        return named(item.name, found, inner), Signal(found.shape, signal.rows)
+        return named(item.name, resolved, inner), Signal(resolved.shape, signal.rows)
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         self.report.add(node, message, value=False)
-        raise _Refused
+        raise _DoesNotFit

@@ -1,0 +1,97 @@
+"""What a case of an op may hold, and the defaults of such cases: the op's own dataclass of params and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from parity.cases import OPS
+from parity.cases.draw import COARSENESS
+from parity.cases.op import Op
+from parity.config.grammar import Allowed, Text, Word, list_of, model_of, options, refusal
+from parity.config.sweep import ROOTS, sweep_of
+from parity.config.tensors import TENSOR
+from parity.config.tolerances import Tolerances
+
+
+def _unequal(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(dtypes)) < len(dtypes):
+        raise refusal("a dtype stands here twice")
+    return dtypes
+
+
+Dtypes: Any = Annotated[
+    tuple[Annotated[str, Word("no such dtype", tuple(COARSENESS))], ...],
+    MinLen(1),
+    AfterValidator(_unequal),
+    Allowed(tuple(COARSENESS)),
+    Field(description="a list, for example [float32, float64]", json_schema_extra={"uniqueItems": True}),
+]
+
+
+COMMON: Mapping[str, Any] = {"dtypes": (Dtypes, ()), "tolerance": (Tolerances, None), "gradients": (bool, True)}
+"""What any case of an op may hold, and the defaults of all of them."""
+
+OP_KEYS: Mapping[str, Any] = {
+    "id": (Text, ""),
+    "op": (Annotated[Any, WithJsonSchema({"enum": list(OPS)})], None),
+    "params": (Annotated[Any, WithJsonSchema({"type": "object"})], None),
+    "inputs": (Annotated[Any, WithJsonSchema({"type": "object"})], None),
+    "sweep": (sweep_of(ROOTS), None),
+    **COMMON,
+    "kind": (Annotated[Any, WithJsonSchema({"type": "null"})], None),
+}
+OpCase = model_of("op_case", "a case", OP_KEYS)
+"""A case of whatever op."""
+
+
+def tensor_names(op: Op) -> tuple[str, ...]:
+    """What may stand under `inputs`: the op's tensors and its upstream gradients."""
+    upstream = tuple(f"grad.{name}" for name in op.upstream) if op.differentiable else ()
+    return tuple(item.name for item in op.inputs) + upstream
+
+
+def _input_type(name: str, op: Op) -> Any:
+    """A tensor, a list of them, or null where the op can do without."""
+    item = next((item for item in op.inputs if item.name == name), None)
+    if item is not None and item.optional:
+        return TENSOR | None
+    optional = [i.name for i in op.inputs if i.optional]
+    message = f"null switches an optional input off, but {name} is needed"
+
+    def check(value: Any) -> Any:
+        if value is None:
+            raise refusal(message, allowed=optional)
+        return value
+
+    if item is None or not item.listed:
+        return Annotated[TENSOR, BeforeValidator(check)]
+    phrase = "a list of tensors, for example [{shape: [3, 4]}, {shape: [4]}]"
+    items = list_of(Annotated[TENSOR, AfterValidator(_with_shape)])
+    return Annotated[items, BeforeValidator(check), Field(description=phrase)]
+
+
+def _with_shape(tensor: Any) -> Any:
+    if tensor.shape is None and tensor.values is None and tensor.file is None:
+        raise refusal("a tensor of a list needs a shape (or values, or a file)")
+    return tensor
+
+
+def _parts_of(op: Op) -> dict[str, Any]:
+    """The keys of a case that only its op can tell."""
+    inputs = {name: (_input_type(name, op), None) for name in tensor_names(op)}
+    params = options(op.params, f"{op.name}-params", op.name)
+    return {"params": (params, None), "inputs": (model_of(f"{op.name}-inputs", op.name, inputs), None)}
+
+
+PARTS = {name: _parts_of(op) for name, op in OPS.items()}
+CASES = {name: model_of(f"{name}-case", "a case", {**OP_KEYS, **PARTS[name]}) for name in OPS}
+"""The model of a case of each op."""
+
+_DEFAULTS = {
+    name: (model_of(f"{name}-defaults", f"the defaults of {name}", {**PARTS[name], **COMMON}), None) for name in OPS
+}
+DefaultKeys = model_of("defaults", "defaults", {**COMMON, "ops": (model_of("defaults-ops", "parity", _DEFAULTS), None)})
