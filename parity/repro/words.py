@@ -170,8 +170,9 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield f"{tensor}: {label} has {described(found)}, {check.side} has {described(check.expected)}"
         return
     shape, n = (list(found[0]), math.prod(found[0])) if found else ("?", "?")
+    outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
-        f"{tensor} {shape} against {check.side}: {'?' if row.n_mismatched is None else row.n_mismatched} of {n} elements outside "
+        f"{tensor} {shape} against {check.side}: {outside} of {n} elements outside "
         f"rtol={row.rtol} atol={row.atol}; largest difference {row.max_abs_diff}"
     )
     values = {
