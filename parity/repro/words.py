@@ -170,8 +170,9 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield f"{tensor}: {label} has {described(live)}, {check.side} has {described(check.expected)}"
         return
     shape, n = (list(live[0]), math.prod(live[0])) if live else ("?", "?")
+    outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
-        f"{tensor} {shape} against {check.side}: {row.n_mismatched} of {n} elements outside "
+        f"{tensor} {shape} against {check.side}: {outside} of {n} elements outside "
         f"rtol={row.rtol} atol={row.atol}; largest difference {row.max_abs_diff}"
     )
     values = {

@@ -282,8 +282,8 @@ def hostile_run(run_dir: Path) -> Results:
     tensor, dtype = f"y {ALL_HOSTILE}", "float32"
     base = case_row(case)
     inputs = {f"x {ALL_HOSTILE}": {"shape": [2], "draw": ALL_HOSTILE, "file": f"../{ALL_HOSTILE}/x.npy"}}
-    changed = {"op": ALL_HOSTILE, "params": {ALL_HOSTILE: ALL_HOSTILE}, "inputs": inputs}
-    row = {**base, **changed, "source": {"file": ALL_HOSTILE, "line": 3}}
+    hostile = {"op": ALL_HOSTILE, "params": {ALL_HOSTILE: ALL_HOSTILE}, "inputs": inputs}
+    row = {**base, **hostile, "source": {"file": ALL_HOSTILE, "line": 3}}
     sides = {"actual": names["paddle"], "expected": names["torch"], "culprit": [names["paddle"]]}
     rows = [unstable(case=case, dtype=dtype, tensor=tensor, **sides, message=ALL_HOSTILE)]
     rows += [

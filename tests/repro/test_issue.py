@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from parity.judge.catalogue.entries import CATALOGUE
+from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.text.safe import prose
 from parity.repro import write
 from parity.repro.issue import evidence, ours
@@ -143,15 +144,13 @@ def test_a_title_that_is_not_the_catalogue_s_stays_in_code(finding):
 
 
 def test_evidence_about_the_search_is_left_out():
-    row = {
-        "id": "variance-naive",
-        "evidence": {
-            "parameters": {"variance": "naive"},
-            "first_found_in": "float64",
-            "second": {"id": "variance-naive", "residual_after": 3.0},
-            "sizes": {"y": {"error": 1e-8, "this_algorithm": 1e-10, "careful_code": 1e-14}},
-        },
+    found = {
+        "parameters": {"variance": "naive"},
+        "first_found_in": "float64",
+        "second": {"id": "variance-naive", "residual_after": 3.0},
+        "sizes": {"y": {"error": 1e-8, "this_algorithm": 1e-10, "careful_code": 1e-14}},
     }
-    assert list(evidence(row)) == ["with variance=naive"]
-    row["evidence"]["second"]["id"] = "variance-ddof"
-    assert list(evidence(row)) == ["with variance=naive", "second best: variance-ddof leaves 3"]
+    cause = Diagnosis("case", "float32", "paddle", "variance-naive", "", ("y",), True, evidence=found)
+    assert list(evidence(cause)) == ["with variance=naive"]
+    found["second"]["id"] = "variance-ddof"
+    assert list(evidence(cause)) == ["with variance=naive", "second best: variance-ddof leaves 3"]

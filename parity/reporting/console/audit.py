@@ -17,7 +17,7 @@ from parity.engine.inputs import overflows
 from parity.judge.audit import CaseAudit, Mistake, audit_case
 from parity.reporting.console.run import stdout_console
 from parity.reporting.text.evidence import plain
-from parity.reporting.text.words import plural
+from parity.reporting.text.words import few, plural
 
 MAX_NAMES = 4
 """So many cases or variants are named in a line, the others counted."""
@@ -159,7 +159,7 @@ def lines(audit: OpAudit) -> Iterator[Text]:
     for row in audit.rows:
         if row.unseen:
             why = "; on these inputs it loses less than 8 times what careful code does" if row.unstable else ""
-            yield remark("no case sees", "red", f"{row.id} ({named(row.unseen, '; ')}){why}")
+            yield remark("no case sees", "red", f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}")
     for row in audit.rows:
         if row.n_seen and not row.n_failing:
             yield remark("within every tolerance", "yellow", f"{row.id}: a suspect pass at best")
@@ -181,7 +181,7 @@ def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
         if len(confusing) == len(both):
             yield remark("no case tells", "red", words)
         else:
-            told.append(remark("cannot tell", "yellow", f"{words}: {named(confusing)}"))
+            told.append(remark("cannot tell", "yellow", f"{words}: {few(confusing)}"))
     yield from told
 
 
@@ -195,15 +195,9 @@ def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
     frequent = Counter(text for case in cases for text in case.remarks)
     for text, n in frequent.most_common():
         where = [case.case for case in cases if text in case.remarks]
-        yield remark("in every case" if n == len(cases) else named(where), "dim", text)
+        yield remark("in every case" if n == len(cases) else few(where), "dim", text)
 
 
 def remark(label: str, color: str, words: str) -> Text:
     """A line with a coloured label; nothing in it is markup."""
     return Text.assemble((label, color), f": {words}")
-
-
-def named(names: Sequence[str], between: str = ", ") -> str:
-    """The first few names, and how many more."""
-    hidden = len(names) - MAX_NAMES
-    return between.join(names[:MAX_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")

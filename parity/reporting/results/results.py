@@ -131,7 +131,7 @@ def problem(error: Exception) -> str:
     found = LOCATION.fullmatch(str(error))
     if found is None:
         return str(error)[:MAX_SHOWN]
-    what = found["problem"].replace("`", "")
+    what = found["problem"].replace("`", "").replace("Object missing required field", "missing field")
     what = f"e{what[1:]}" if what.startswith("Expected ") else what
     return (f"{found['location']}: {what}" if found["location"] else what)[:MAX_SHOWN]
 
