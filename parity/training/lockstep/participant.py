@@ -43,12 +43,13 @@ class Role:
 class Participant:
     """Asks its worker; whatever goes wrong ends its part with an outcome, and is nobody else's matter.
 
-    One thread at a time may use it. Steps that an interrupted run took are not taken again where the worker can be put
-    behind them: their curves and records come from the checkpoint.
+    One thread at a time may use it: whoever holds its `lock`. Steps that an interrupted run took are not taken again
+    where the worker can be put behind them: their curves and records come from the checkpoint.
     """
 
     def __init__(self, role: Role, workers: Workers, checkpoints: Checkpoints, stopped: threading.Event) -> None:
         self.role = role
+        self.lock = threading.Lock()
         self.checkpoints = checkpoints
         self.outcome, self.message = Outcome.OK, ""
         self.position, self.keeps, self.seconds, self.loss = 0, 0, 0.0, math.nan
