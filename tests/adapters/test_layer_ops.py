@@ -93,7 +93,8 @@ EXAMPLES = {
         for r in ("mean", "sum")
     },
 }
-BACKENDS = ("torch", "paddle", "paddle:static", "oneflow", "oneflow:graph")
+# Not paddle:static: Paddle 3.3.1 dies with SIGSEGV in one of some hundred programs of one process, whatever the op.
+BACKENDS = ("torch", "paddle", "oneflow", "oneflow:graph")
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
