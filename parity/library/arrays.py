@@ -137,8 +137,8 @@ def torch_like(value: Any, where: str) -> Tensor:
         notes.append(widened_note(dtype))
     for lazy in ("resolve_conj", "resolve_neg"):
         tensor = getattr(tensor, lazy)() if hasattr(tensor, lazy) else tensor
-    found = plain(tensor.numpy(), where)
-    return Tensor(found.values, dtype if changed else found.dtype, note=", ".join(notes))
+    read = plain(tensor.numpy(), where)
+    return Tensor(read.values, dtype if changed else read.dtype, note=", ".join(notes))
 
 
 def is_sparse(tensor: Any) -> bool:

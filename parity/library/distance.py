@@ -49,11 +49,11 @@ def complex_metrics(actual: Array, expected: Array, tolerance: Tolerance) -> Met
         # Next to an infinite or missing expected value a sum says nothing; 0 differs from both.
         moved = np.where(~np.isfinite(e) & ~same, 0, magnitude + distance)
         moved[missing] = np.nan
-    found = compare(moved, magnitude, tolerance.rtol, tolerance.atol)
-    at = found.worst_index
+    metrics = compare(moved, magnitude, tolerance.rtol, tolerance.atol)
+    at = metrics.worst_index
     values = (float("nan"),) * 2 if at is None else (float(np.abs(a[at])), float(magnitude[at]))
     equal = bool((same | (missing & np.isnan(e))).all())
-    return replace(found, actual_value=values[0], expected_value=values[1], max_ulp_diff=None, equal=equal)
+    return replace(metrics, actual_value=values[0], expected_value=values[1], max_ulp_diff=None, equal=equal)
 
 
 def widened(values: Array) -> Array:
@@ -69,9 +69,9 @@ def excess(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: b
     """Every element's difference in tolerances, 1 being the limit; inf where only one side is finite."""
     a, e = widened(actual), widened(expected)
     with np.errstate(all="ignore"):
-        found = np.abs(a - e) / (tolerance.atol + tolerance.rtol * np.abs(e))
+        distance = np.abs(a - e) / (tolerance.atol + tolerance.rtol * np.abs(e))
     agree = a == e
     if equal_nan:
         agree |= np.isnan(a) & np.isnan(e)
     finite = np.isfinite(a) & np.isfinite(e)
-    return np.where(agree, 0, np.where(finite, found, np.inf))
+    return np.where(agree, 0, np.where(finite, distance, np.inf))

@@ -52,6 +52,17 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class ArrayLayout:
+    """Shape and dtype of a tensor; `str()` words them as a script does."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"shape {list(self.shape)} {self.dtype}"
+
+
+@dataclass(frozen=True)
 class Check:
     """A comparison that a script makes again: the side that is computed, and the other one as it was recorded.
 
@@ -64,8 +75,8 @@ class Check:
     row: ComparisonRow
     live: str
     side: str
-    shown: tuple[tuple[int, ...], str] | None
-    expected: tuple[tuple[int, ...], str] | None
+    shown: ArrayLayout | None
+    expected: ArrayLayout | None
     accuracy: Accuracy | None = None
 
     @property
@@ -296,8 +307,8 @@ def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: d
             row,
             live,
             sides[other],
-            described(stored[cell.backend]),
-            described(stored[other], cell.dtype if other == ORACLE else None),
+            layout(stored[cell.backend]),
+            layout(stored[other], cell.dtype if other == ORACLE else None),
             accuracy(cell, row, stored[cell.backend], stored[ORACLE]) if decides(cell, row) else None,
         )
 
@@ -330,9 +341,9 @@ def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
     return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
 
 
-def described(values: Array | None, dtype: str | None = None) -> tuple[tuple[int, ...], str] | None:
+def layout(values: Array | None, dtype: str | None = None) -> ArrayLayout | None:
     """Shape and dtype."""
-    return None if values is None else (values.shape, dtype or str(values.dtype))
+    return None if values is None else ArrayLayout(values.shape, dtype or str(values.dtype))
 
 
 def accuracy(cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None) -> Accuracy:

@@ -16,11 +16,12 @@ from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.words import few as first_few
 from parity.reporting.text.words import listed, plural
 from parity.repro.literals import Code, paragraph
-from parity.repro.recipe import Check, ScriptRecipe, lacks
+from parity.repro.recipe import ArrayLayout, Check, ScriptRecipe, lacks
 
 MAX_TENSORS = 6
 """How many tensors are told of with their reasons; the script compares all."""
 
+ABSENT = "no such tensor"
 SUSPECT = "suspect"
 ANOTHER = "follows another convention"
 TITLES: Mapping[str, str] = {
@@ -167,9 +168,9 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield printable(f"{tensor}: {row.message}")
         return
     if check.structural:
-        yield f"{tensor}: {label} has {described(live)}, {check.side} has {described(check.expected)}"
+        yield f"{tensor}: {label} has {live or ABSENT}, {check.side} has {check.expected or ABSENT}"
         return
-    shape, n = (list(live[0]), math.prod(live[0])) if live else ("?", "?")
+    shape, n = (list(live.shape), math.prod(live.shape)) if live else ("?", "?")
     outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
         f"{tensor} {shape} against {check.side}: {outside} of {n} elements outside "
@@ -186,13 +187,8 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield f"    its error is {size.ratio:.3g} times that of careful code; {size.limit:g} is too much"
 
 
-def unheld(check: Check) -> tuple[tuple[int, ...], str] | None:
+def unheld(check: Check) -> ArrayLayout | None:
     """Shape and dtype of what NumPy cannot hold, where the comparison's message tells them: the dtype alone differs."""
     actual, expected = (re.escape(name) for name in (check.row.actual, check.row.expected))
     dtypes = re.fullmatch(rf"{actual} has dtype (?P<actual>\w+), {expected} (?P<expected>\w+)", check.row.message)
-    return (check.expected[0], dtypes[check.live]) if dtypes and check.expected else None
-
-
-def described(tensor: tuple[tuple[int, ...], str] | None) -> str:
-    """Shape and dtype, as the script words them."""
-    return "no such tensor" if tensor is None else f"shape {list(tensor[0])} {tensor[1]}"
+    return ArrayLayout(check.expected.shape, dtypes[check.live]) if dtypes and check.expected else None
