@@ -1,7 +1,7 @@
-"""Are the kernels what their labels say? In float64, against the oracle and its knobs.
+"""Are the kernels what their labels say? In float64, against the oracle and its variants.
 
-Every healthy variant must agree with the oracle, and a fault for which the oracle has a knob with the oracle under that
-knob; every fault must differ from the oracle somewhere.
+Every healthy variant must agree with the oracle, and a fault for which the oracle has a variant with the oracle under that
+variant; every fault must differ from the oracle somewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parity.cases.oracle import evaluate
 from parity.config.loader import load_plan
 from parity.config.plan import CasePlan, Overrides
 
-KNOBS: Mapping[str, Mapping[str, Any]] = {
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "ddof": {"ddof": 1},
     "variance-sum": {"variance_sum": True},
     "eps-outside": {"eps_placement": "outside"},
@@ -50,7 +50,7 @@ KNOBS: Mapping[str, Mapping[str, Any]] = {
     "unclamped": {"clamped": False},
     "by-value": {"by_value": True},
 }
-"""Faults that are a knob of the oracle."""
+"""Faults that are a variant of the oracle."""
 
 TOLERANCE = 2e-12
 """Largest difference, over the largest value of the tensor, at offset 0; conditioning is no matter of this check."""
@@ -95,14 +95,14 @@ def check_case(case: CasePlan, family: tuple[str, ...], inputs: Mapping[str, NDA
     for healthy in healthy_of(family):
         yield from differences(healthy.name, case, compute(case.op, params, inputs, "float64", healthy.switches), exact)
     for fault in FAULTS:
-        if case.op in fault.ops and fault.ops == family and fault.name in KNOBS and allowed(fault, case):
-            wrong = evaluate(OPS[case.op], case.params, inputs, **KNOBS[fault.name])
+        if case.op in fault.ops and fault.ops == family and fault.name in VARIANTS and allowed(fault, case):
+            wrong = evaluate(OPS[case.op], case.params, inputs, **VARIANTS[fault.name])
             found = compute(case.op, params, inputs, "float64", fault.switches)
             yield from differences(fault.name, case, found, without_ambiguous(fault, wrong))
 
 
 def allowed(fault: Fault, case: CasePlan) -> bool:
-    """Whether knob and kernel mean the same: a transposed weight is square, and the variance is the batch's."""
+    """Whether variant and kernel mean the same: a transposed weight is square, and the variance is the batch's."""
     if fault.name == "untransposed":
         return len(set(next(t.shape for t in case.tensors if t.name == "weight"))) == 1
     return fault.name != "rms" or getattr(case.params, "training", True)

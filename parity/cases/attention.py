@@ -14,7 +14,7 @@ from parity.cases.elementwise import NoParams
 from parity.cases.exact.matmul import matmul
 from parity.cases.exact.summation import total
 from parity.cases.matmul import linear
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import scalar
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -51,7 +51,7 @@ def attention(
     return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, axis=axis, detached=detached)}
 
 
-def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e)."""
     query = given.get("query")
     if query is None or len(query) != 4:
@@ -63,7 +63,7 @@ def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
     value = given.get("value", key)
     if len(value) != 4 or value[:3] != key[:3]:
         raise CaseError("inputs.value", f"shape {list(value)} does not fit a key of shape {list(key)}")
-    return Layout(inputs={"query": query, "key": key, "value": value}, outputs={"y": (*query[:3], value[3])})
+    return TensorShapes(inputs={"query": query, "key": key, "value": value}, outputs={"y": (*query[:3], value[3])})
 
 
 def multi_head(
@@ -96,33 +96,33 @@ def multi_head(
     return {"y": projected("out_proj", anp.reshape(mixed, (n, length, width)))}
 
 
-def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> Layout:
+def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, L, dim); weights: (dim, dim); biases: (dim,); y: as x."""
     x = require_x(given, (3,), "(N, L, dim)")
     if params.num_heads < 1 or x[2] % params.num_heads:
         raise CaseError("params.num_heads", f"{params.num_heads} heads do not divide {x[2]} features evenly")
     wanted = {f"{p}.{name}": shape for p in PROJECTIONS for name, shape in (("weight", (x[2],) * 2), ("bias", x[2:]))}
     inputs = {name: require_shape(given, name, shape, f"x {list(x)}") for name, shape in wanted.items()}
-    return Layout(inputs={"x": x, **inputs}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x, **inputs}, outputs={"y": x})
 
 
-def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another scale of the scores, another axis of the softmax."""
-    yield Knob("scaled", {"scaled": False}, told_by=SCORES)
-    yield Knob("wrong-axis", {"axis": -2}, told_by=SCORES)
-    yield Knob("detached-statistics", {"detached": True}, told_by="an upstream gradient that is not constant")
+    yield Variant("scaled", {"scaled": False}, shown_by=SCORES)
+    yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
+    yield Variant("detached-statistics", {"detached": True}, shown_by="an upstream gradient that is not constant")
 
 
-def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another scale of the scores, another axis of the softmax, biases left out, weights not transposed."""
     for scale in ("none", "embedding"):
-        yield Knob("scaled", {"scale": scale}, told_by=SCORES)
-    yield Knob("wrong-axis", {"axis": -2}, told_by=SCORES)
-    yield Knob("detached-statistics", {"detached": True}, told_by="an upstream gradient that is not constant")
+        yield Variant("scaled", {"scale": scale}, shown_by=SCORES)
+    yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
+    yield Variant("detached-statistics", {"detached": True}, shown_by="an upstream gradient that is not constant")
     biases = tuple(f"{name}.bias" for name in PROJECTIONS if f"{name}.bias" in shapes)
     if biases:
-        yield Knob("affine-missing", absent=biases, told_by="a bias that is not 0")
-    yield Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")
+        yield Variant("affine-missing", absent=biases, shown_by="a bias that is not 0")
+    yield Variant("transposed", {"transposed": True}, shown_by="a weight that is not symmetric")
 
 
 SCALED_DOT_PRODUCT_ATTENTION = Op(
@@ -130,9 +130,9 @@ SCALED_DOT_PRODUCT_ATTENTION = Op(
     summary="softmax(query key^T / sqrt(d)) value",
     params=NoParams,
     inputs=tuple(Input(name, Normal(), differentiable=True) for name in ("query", "key", "value")),
-    layout=attention_shapes,
-    forward=attention,
-    knobs=attention_variants,
+    infer_shapes=attention_shapes,
+    reference=attention,
+    variants=attention_variants,
     terms={"detached": True},
 )
 MULTI_HEAD_ATTENTION = Op(
@@ -147,8 +147,8 @@ MULTI_HEAD_ATTENTION = Op(
             for name in ("weight", "bias")
         ),
     ),
-    layout=multi_head_shapes,
-    forward=multi_head,
-    knobs=multi_head_variants,
+    infer_shapes=multi_head_shapes,
+    reference=multi_head,
+    variants=multi_head_variants,
     terms={"detached": True},
 )

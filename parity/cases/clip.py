@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant
 from parity.cases.primitives import narrow, scalar
 
 TORCH_EPS = 1e-6
@@ -42,22 +42,22 @@ def require_grads(given: Mapping[str, Shape]) -> dict[str, Shape]:
     return dict(given)
 
 
-def norm_layout(params: ClipGradNormParams, given: Mapping[str, Shape]) -> Layout:
+def norm_layout(params: ClipGradNormParams, given: Mapping[str, Shape]) -> TensorShapes:
     """grads: any shapes; the outputs are the clipped gradients and `total_norm`, a scalar."""
     if not 0.0 < params.max_norm < float("inf"):
         raise CaseError("params.max_norm", f"max_norm must be a finite number above 0, not {params.max_norm}")
     if not params.norm_type >= 1.0:
         raise CaseError("params.norm_type", f"norm_type must be 1, 2, ... or .inf, not {params.norm_type}")
     grads = require_grads(given)
-    return Layout(inputs=grads, outputs={**grads, "total_norm": ()})
+    return TensorShapes(inputs=grads, outputs={**grads, "total_norm": ()})
 
 
-def value_layout(params: ClipGradValueParams, given: Mapping[str, Shape]) -> Layout:
+def value_layout(params: ClipGradValueParams, given: Mapping[str, Shape]) -> TensorShapes:
     """grads: any shapes; the outputs are the clipped gradients."""
     if not 0.0 < params.clip_value < float("inf"):
         raise CaseError("params.clip_value", f"clip_value must be a finite number above 0, not {params.clip_value}")
     grads = require_grads(given)
-    return Layout(inputs=grads, outputs=grads)
+    return TensorShapes(inputs=grads, outputs=grads)
 
 
 def vector_norm(values: Sequence[Any], norm_type: Any, *, mean: bool = False) -> Any:
@@ -120,29 +120,33 @@ NORM_TYPES = (1.0, 2.0, float("inf"))
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-5, 1e-4, 1e-3)
 
 
-def norm_knobs(params: ClipGradNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def norm_variants(params: ClipGradNormParams, shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about clipping by norm."""
     other = "per_tensor" if params.scope == "global" else "global"
-    scope = [Knob("clip-per-tensor", {"scope": other}, told_by="several tensors")] if len(shapes) > 1 else []
+    scope = [Variant("clip-per-tensor", {"scope": other}, shown_by="several tensors")] if len(shapes) > 1 else []
     small = "a norm so small, or a dtype so fine, that 1e-6 beside it counts"
     return (
         *scope,
-        *(Knob("clip-denominator-eps", {"denominator_eps": eps}, told_by=small) for eps in EPSILONS),
-        Knob("clip-by-value", {"by_value": True}, told_by="elements above and below max_norm"),
-        Knob("clip-unclamped", {"clamped": False}, told_by="a norm below max_norm"),
-        *(Knob("norm-type", {"norm_type": kind}, told_by=SEVERAL) for kind in NORM_TYPES if kind != params.norm_type),
-        Knob("mean-vs-sum", {"mean": True}, told_by=SEVERAL),
-        Knob("attribute-precision", {"coefficient_dtype": "float32"}, told_by="float64"),
-        Knob("attribute-precision", {"denominator_eps": float(np.float32(TORCH_EPS))}, told_by="float64"),
+        *(Variant("clip-denominator-eps", {"denominator_eps": eps}, shown_by=small) for eps in EPSILONS),
+        Variant("clip-by-value", {"by_value": True}, shown_by="elements above and below max_norm"),
+        Variant("clip-unclamped", {"clamped": False}, shown_by="a norm below max_norm"),
+        *(
+            Variant("norm-type", {"norm_type": kind}, shown_by=SEVERAL)
+            for kind in NORM_TYPES
+            if kind != params.norm_type
+        ),
+        Variant("mean-vs-sum", {"mean": True}, shown_by=SEVERAL),
+        Variant("attribute-precision", {"coefficient_dtype": "float32"}, shown_by="float64"),
+        Variant("attribute-precision", {"denominator_eps": float(np.float32(TORCH_EPS))}, shown_by="float64"),
     )
 
 
 SEVERAL = "tensors of several elements"
 
 
-def value_knobs(_params: ClipGradValueParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def value_variants(_params: ClipGradValueParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about clipping by value."""
-    return (Knob("clip-by-norm", {"by_norm": True}, told_by="elements above and below clip_value"),)
+    return (Variant("clip-by-norm", {"by_norm": True}, shown_by="elements above and below clip_value"),)
 
 
 def norm_remarks(_op: Op, _params: Any, tensors: Mapping[str, Any]) -> Iterable[str]:
@@ -156,10 +160,10 @@ CLIP_GRAD_NORM = Op(
     summary="scale gradients down to a norm, over all tensors or per tensor",
     params=ClipGradNormParams,
     inputs=(GRADS,),
-    layout=norm_layout,
-    forward=clip_norm,
-    knobs=norm_knobs,
-    fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, told_by="float64", most=0.05),),
+    infer_shapes=norm_layout,
+    reference=clip_norm,
+    variants=norm_variants,
+    fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, shown_by="float64", most=0.05),),
     upstream=(),
     remarks=norm_remarks,
 )
@@ -169,8 +173,8 @@ CLIP_GRAD_VALUE = Op(
     summary="clamp every gradient element",
     params=ClipGradValueParams,
     inputs=(GRADS,),
-    layout=value_layout,
-    forward=clip_value,
-    knobs=value_knobs,
+    infer_shapes=value_layout,
+    reference=clip_value,
+    variants=value_variants,
     upstream=(),
 )

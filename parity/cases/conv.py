@@ -10,7 +10,7 @@ import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import part, patches
 
 
@@ -26,7 +26,7 @@ class Conv2dParams:
     groups: int = 1
 
 
-def conv_shapes(params: Conv2dParams, given: Mapping[str, Shape]) -> Layout:
+def conv_shapes(params: Conv2dParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, C, H, W); weight: (O, C / groups, k, k); bias: (O,); y: (N, O, H', W'), for `out_channels` O."""
     for name, least in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)):
         if getattr(params, name) < least:
@@ -43,7 +43,7 @@ def conv_shapes(params: Conv2dParams, given: Mapping[str, Shape]) -> Layout:
     why = f"x {list(x)} and {n_out} channels out"
     weight = require_shape(given, "weight", (n_out, x[1] // params.groups, *kernel), why)
     bias = require_shape(given, "bias", (n_out,), why)
-    return Layout(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (x[0], n_out, *after)})
+    return TensorShapes(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (x[0], n_out, *after)})
 
 
 def kernel_of(params: Conv2dParams, given: Mapping[str, Shape]) -> tuple[int, tuple[int, int]]:
@@ -77,12 +77,12 @@ def conv2d(tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = 
     return {"y": anp.transpose(y if bias is None else y + bias, (0, 3, 1, 2))}
 
 
-def conv_variants(_params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def conv_variants(_params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """A bias left out, a kernel turned round."""
     if "bias" in shapes:
-        yield Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0")
+        yield Variant("affine-missing", absent=("bias",), shown_by="a bias that is not 0")
     if max(shapes["weight"][2:]) > 1:
-        yield Knob("permuted-elements", {"flipped": True}, told_by="a kernel that is not symmetric")
+        yield Variant("permuted-elements", {"flipped": True}, shown_by="a kernel that is not symmetric")
 
 
 CONV2D = Op(
@@ -94,8 +94,8 @@ CONV2D = Op(
         Input("weight", Normal(), differentiable=True),
         Input("bias", Normal(), differentiable=True, optional=True),
     ),
-    layout=conv_shapes,
-    forward=conv2d,
-    knobs=conv_variants,
+    infer_shapes=conv_shapes,
+    reference=conv2d,
+    variants=conv_variants,
     rounded_together=(("x",), ("x", "weight")),
 )

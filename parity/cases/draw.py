@@ -93,6 +93,22 @@ class NearConstant:
 
 
 @dataclass(frozen=True)
+class Integers:
+    """Whole numbers from `low` up to, but not, `high`, equally likely."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("integers wants low < high")
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        return rng.integers(self.low, self.high, shape).astype(np.float64)
+
+
+@dataclass(frozen=True)
 class Values:
     """Literal numbers, nested as the tensor is."""
 
@@ -130,6 +146,7 @@ DISTRIBUTIONS: Mapping[str, type[Draw]] = {
     "log_uniform": LogUniform,
     "constant": Constant,
     "near_constant": NearConstant,
+    "integers": Integers,
 }
 """YAML key to distribution; literal `values` and a `file` have keys of their own."""
 
@@ -151,7 +168,10 @@ class Special:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """One input tensor: `scale * draw + offset`, then the special values, rounded to the case's coarsest dtype."""
+    """One input tensor: `scale * draw + offset`, then the special values, rounded to the case's coarsest dtype.
+
+    A tensor of `integers` is int64 in every dtype.
+    """
 
     name: str
     shape: Shape
@@ -159,6 +179,7 @@ class TensorPlan:
     scale: float = 1.0
     offset: float = 0.0
     special: Special | None = None
+    integers: bool = False
 
     def sample(self, seed: int, case_id: str, dtype: str) -> NDArray[Any]:
         """The tensor in `dtype`, the same for the same seed, case and name on every machine."""
@@ -169,7 +190,7 @@ class TensorPlan:
         if self.special is not None:
             values = self.special.sprinkle(values, rng)
         with np.errstate(over="ignore", under="ignore"):
-            return np.ascontiguousarray(values, dtype=dtype).reshape(self.shape)
+            return np.ascontiguousarray(values, np.int64 if self.integers else dtype).reshape(self.shape)
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:

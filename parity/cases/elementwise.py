@@ -9,7 +9,7 @@ from typing import Any, Literal
 import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.op import Input, Knob, Layout, Op, require_x
+from parity.cases.op import Input, Op, TensorShapes, Variant, require_x
 from parity.cases.primitives import erf, pi, scalar
 
 
@@ -25,10 +25,10 @@ class GeluParams:
     approximate: Literal["none", "tanh"] = "none"
 
 
-def shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+def shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """x: any shape; y: as x."""
     x = require_x(given, (), "")
-    return Layout(inputs={"x": x}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x}, outputs={"y": x})
 
 
 def relu(x: Any) -> Any:
@@ -71,10 +71,10 @@ def gelu_reference(tensors: Mapping[str, Any], params: GeluParams, *, form: str 
     return {"y": FORMS[form or params.approximate](tensors["x"])}
 
 
-def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """The other forms."""
     others = [form for form in FORMS if form != params.approximate]
-    return [Knob("activation-form", {"form": form}, told_by="inputs that are not near 0") for form in others]
+    return [Variant("activation-form", {"form": form}, shown_by="inputs that are not near 0") for form in others]
 
 
 def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
@@ -84,8 +84,8 @@ def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
         summary=summary,
         params=NoParams,
         inputs=(Input("x", Normal(), differentiable=True),),
-        layout=shapes,
-        forward=lambda tensors, _params: {"y": function(tensors["x"])},
+        infer_shapes=shapes,
+        reference=lambda tensors, _params: {"y": function(tensors["x"])},
     )
 
 
@@ -98,7 +98,7 @@ GELU = Op(
     summary="x times the normal distribution function of x",
     params=GeluParams,
     inputs=RELU.inputs,
-    layout=shapes,
-    forward=gelu_reference,
-    knobs=gelu_variants,
+    infer_shapes=shapes,
+    reference=gelu_reference,
+    variants=gelu_variants,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.op import CaseError, Input, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, require_shape, require_x
 from parity.cases.primitives import part, rows_of
 
 WEIGHT = Input("weight", Normal(), differentiable=True, start=Normal())
@@ -28,7 +28,7 @@ class PositionParams:
     num_embeddings: int | None = field(default=None, metadata={"implied": True})
 
 
-def embedding_shapes(params: EmbeddingParams, given: Mapping[str, Shape]) -> Layout:
+def embedding_shapes(params: EmbeddingParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: integers of any shape; weight: (num_embeddings, embedding_dim); y: (*x, embedding_dim)."""
     x, stated = require_x(given, (), ""), given.get("weight", ())
     rows, dim = (
@@ -39,17 +39,17 @@ def embedding_shapes(params: EmbeddingParams, given: Mapping[str, Shape]) -> Lay
         name = "embedding_dim" if rows else "num_embeddings"
         raise CaseError(f"params.{name}", f"{name} is needed, or a shape for weight: [num_embeddings, embedding_dim]")
     weight = require_shape(given, "weight", (rows, dim), f"num_embeddings {rows} and embedding_dim {dim}")
-    return Layout(inputs={"x": x, "weight": weight}, outputs={"y": (*x, dim)}, integers={"x": (0, rows)})
+    return TensorShapes(inputs={"x": x, "weight": weight}, outputs={"y": (*x, dim)}, integers={"x": (0, rows)})
 
 
-def position_shapes(params: PositionParams, given: Mapping[str, Shape]) -> Layout:
+def position_shapes(params: PositionParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, length, dim); weight: (num_embeddings, dim); y: as x."""
     x = require_x(given, (3,), "(N, length, dim)")
     rows = params.num_embeddings or (given["weight"][0] if given.get("weight") else x[1])
     if rows < x[1]:
         raise CaseError("params.num_embeddings", f"{rows} positions for a sequence of {x[1]}")
     weight = require_shape(given, "weight", (rows, x[2]), f"x {list(x)} and {rows} positions")
-    return Layout(inputs={"x": x, "weight": weight}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x, "weight": weight}, outputs={"y": x})
 
 
 def position_embedding(tensors: Mapping[str, Any], _params: Any) -> dict[str, Any]:
@@ -63,14 +63,14 @@ EMBEDDING = Op(
     summary="a row of weight for every integer",
     params=EmbeddingParams,
     inputs=(Input("x", integers=True), WEIGHT),
-    layout=embedding_shapes,
-    forward=lambda tensors, _params: {"y": rows_of(tensors["weight"], tensors["x"])},
+    infer_shapes=embedding_shapes,
+    reference=lambda tensors, _params: {"y": rows_of(tensors["weight"], tensors["x"])},
 )
 POSITION_EMBEDDING = Op(
     name="position_embedding",
     summary="x plus a row of weight for every position",
     params=PositionParams,
     inputs=(Input("x", Normal(), differentiable=True), WEIGHT),
-    layout=position_shapes,
-    forward=position_embedding,
+    infer_shapes=position_shapes,
+    reference=position_embedding,
 )

@@ -13,7 +13,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_shape, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import entries, scalar
 
 X = Input("x", Normal(), differentiable=True)
@@ -59,35 +59,35 @@ def mse_loss(tensors: Mapping[str, Any], params: MseLossParams, *, reduction: st
     return {"y": squares / {"mean": n, "sum": 1, "half": 2 * n}[reduction or params.reduction]}
 
 
-def class_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+def class_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (*, C); target: integers of shape (*); y: a scalar."""
     x = require_x(given, (), "")
     if len(x) < 2:
         raise CaseError("inputs.x", f"shape {list(x)} has {len(x)} axes; (*, classes) has two or more")
     target = require_shape(given, "target", x[:-1], f"x {list(x)}")
-    return Layout(inputs={"x": x, "target": target}, outputs={"y": ()}, integers={"target": (0, x[-1])})
+    return TensorShapes(inputs={"x": x, "target": target}, outputs={"y": ()}, integers={"target": (0, x[-1])})
 
 
-def value_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+def value_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """x and target: any shape; y: a scalar."""
     x = require_x(given, (), "")
-    return Layout(inputs={"x": x, "target": require_shape(given, "target", x, f"x {list(x)}")}, outputs={"y": ()})
+    return TensorShapes(inputs={"x": x, "target": require_shape(given, "target", x, f"x {list(x)}")}, outputs={"y": ()})
 
 
-def class_variants(params: CrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def class_variants(params: CrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another divisor."""
     others = {"mean": ("sum", "all"), "sum": ("mean", "all")}[params.reduction]
-    told_by = {"sum": SEVERAL, "mean": SEVERAL, "all": "targets that are ignored"}
+    shown_by = {"sum": SEVERAL, "mean": SEVERAL, "all": "targets that are ignored"}
     if prod(shapes["target"]) > 1:
-        yield from (Knob("mean-vs-sum", {"reduction": other}, told_by=told_by[other]) for other in others)
+        yield from (Variant("mean-vs-sum", {"reduction": other}, shown_by=shown_by[other]) for other in others)
 
 
-def value_variants(params: MseLossParams, shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def value_variants(params: MseLossParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another divisor."""
     if prod(shapes["x"]) > 1:
         other = "sum" if params.reduction == "mean" else "mean"
-        yield Knob("mean-vs-sum", {"reduction": other}, told_by=SEVERAL)
-    yield Knob("scaled", {"reduction": "half"}, told_by="any target")
+        yield Variant("mean-vs-sum", {"reduction": other}, shown_by=SEVERAL)
+    yield Variant("scaled", {"reduction": "half"}, shown_by="any target")
 
 
 CROSS_ENTROPY = Op(
@@ -95,16 +95,16 @@ CROSS_ENTROPY = Op(
     summary="the mean of -log softmax(x)[target]",
     params=CrossEntropyParams,
     inputs=(X, Input("target", integers=True)),
-    layout=class_shapes,
-    forward=cross_entropy,
-    knobs=class_variants,
+    infer_shapes=class_shapes,
+    reference=cross_entropy,
+    variants=class_variants,
 )
 MSE_LOSS = Op(
     name="mse_loss",
     summary="the mean of (x - target)^2",
     params=MseLossParams,
     inputs=(X, Input("target", Normal())),
-    layout=value_shapes,
-    forward=mse_loss,
-    knobs=value_variants,
+    infer_shapes=value_shapes,
+    reference=mse_loss,
+    variants=value_variants,
 )

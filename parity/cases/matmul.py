@@ -10,7 +10,7 @@ import autograd.numpy as anp
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, affine_remarks, require_shape, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, affine_remarks, require_shape, require_x
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LinearParams:
     out_features: int | None = field(default=None, metadata={"implied": True})
 
 
-def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> Layout:
+def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (*, in_features); weight: (out_features, in_features); bias: (out_features,); y: (*, out_features)."""
     x = require_x(given, (), "linear")
     if not x:
@@ -31,7 +31,7 @@ def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> Layout:
     n_out = out_features(params, given)
     weight = require_shape(given, "weight", (n_out, x[-1]), f"x {list(x)} and out_features {n_out}")
     bias = require_shape(given, "bias", (n_out,), f"out_features {n_out}")
-    return Layout(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (*x[:-1], n_out)})
+    return TensorShapes(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (*x[:-1], n_out)})
 
 
 def out_features(params: LinearParams, given: Mapping[str, Shape]) -> int:
@@ -56,12 +56,14 @@ def linear(x: Any, weight: Any, bias: Any = None, *, transposed: bool = False) -
     return y if bias is None else y + bias
 
 
-def linear_variants(_params: LinearParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def linear_variants(_params: LinearParams, shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about linear kernels."""
     square = shapes["weight"][0] == shapes["weight"][1]
-    variants = [Knob("transposed", {"transposed": True}, told_by="a weight that is not symmetric")] if square else []
+    variants = (
+        [Variant("transposed", {"transposed": True}, shown_by="a weight that is not symmetric")] if square else []
+    )
     if "bias" in shapes:
-        variants.append(Knob("affine-missing", absent=("bias",), told_by="a bias that is not 0"))
+        variants.append(Variant("affine-missing", absent=("bias",), shown_by="a bias that is not 0"))
     return tuple(variants)
 
 
@@ -74,9 +76,9 @@ LINEAR = Op(
         Input("weight", default=Normal(0.0, 1.0), differentiable=True),
         Input("bias", default=Normal(0.0, 1.0), differentiable=True, optional=True),
     ),
-    layout=linear_shapes,
-    forward=linear_reference,
-    knobs=linear_variants,
+    infer_shapes=linear_shapes,
+    reference=linear_reference,
+    variants=linear_variants,
     remarks=lambda _op, _params, tensors: affine_remarks(tensors),
     rounded_together=(("x",), ("x", "weight")),
 )

@@ -24,10 +24,10 @@ from parity.cases.op import (
     Implied,
     IncompatibleError,
     Input,
-    Knob,
-    Layout,
     Op,
     Statistics,
+    TensorShapes,
+    Variant,
     affine_remarks,
     require_shape,
     require_x,
@@ -360,34 +360,39 @@ OFFSET = (
 SPREAD = "several rows of different variance, some of it not far above eps"
 
 
-def norm_variants(params: Any, shapes: Mapping[str, Shape], others: Sequence[Knob]) -> tuple[Knob, ...]:
+def norm_variants(params: Any, shapes: Mapping[str, Shape], others: Sequence[Variant]) -> tuple[Variant, ...]:
     """What all normalisations may do otherwise, and `others`, which normalise over something else."""
     epsilons = [value for value in (*EPSILONS, 2 * params.eps) if value != params.eps]
     affine_inputs = [name for name in ("weight", "bias") if name in shapes]
     return (
-        Knob("variance-ddof", {"ddof": 1}, told_by="few elements in a mean: n - 1 is then far from n"),
-        Knob("mean-vs-sum", {"variance_sum": True}, told_by="more than one element in a mean"),
-        Knob("eps-placement", {"eps_placement": "outside"}, told_by=SPREAD),
-        *(Knob("eps-value", params={"eps": value}, told_by=SPREAD) for value in dict.fromkeys(epsilons)),
-        Knob("affine-order", {"affine_order": "bias-first"}, told_by="a weight that is not 1 and a bias that is not 0"),
-        *(Knob("affine-missing", absent=(name,), told_by="a weight not 1, a bias not 0") for name in affine_inputs),
-        *(Knob("detached-statistics", {"detached": which}, told_by=UPSTREAM) for which in ("both", "mean", "variance")),
-        Knob("mean-not-subtracted", {"centered": False}, told_by="a mean that is not 0"),
-        Knob("mean-not-subtracted", {"root_mean_square": True}, told_by="a mean that is not 0"),
+        Variant("variance-ddof", {"ddof": 1}, shown_by="few elements in a mean: n - 1 is then far from n"),
+        Variant("mean-vs-sum", {"variance_sum": True}, shown_by="more than one element in a mean"),
+        Variant("eps-placement", {"eps_placement": "outside"}, shown_by=SPREAD),
+        *(Variant("eps-value", params={"eps": value}, shown_by=SPREAD) for value in dict.fromkeys(epsilons)),
+        Variant(
+            "affine-order", {"affine_order": "bias-first"}, shown_by="a weight that is not 1 and a bias that is not 0"
+        ),
+        *(Variant("affine-missing", absent=(name,), shown_by="a weight not 1, a bias not 0") for name in affine_inputs),
+        *(
+            Variant("detached-statistics", {"detached": which}, shown_by=UPSTREAM)
+            for which in ("both", "mean", "variance")
+        ),
+        Variant("mean-not-subtracted", {"centered": False}, shown_by="a mean that is not 0"),
+        Variant("mean-not-subtracted", {"root_mean_square": True}, shown_by="a mean that is not 0"),
         *others,
-        Knob("variance-naive", {"variance": "naive"}, unstable=True, told_by=OFFSET),
-        Knob("variance-naive", {"variance": "naive-clamped"}, unstable=True, told_by=OFFSET),
-        Knob("affine-folding", {"folded": True}, unstable=True, told_by=OFFSET),
+        Variant("variance-naive", {"variance": "naive"}, unstable=True, shown_by=OFFSET),
+        Variant("variance-naive", {"variance": "naive-clamped"}, unstable=True, shown_by=OFFSET),
+        Variant("affine-folding", {"folded": True}, unstable=True, shown_by=OFFSET),
     )
 
 
-def other_axes(candidates: Sequence[Axes], right: Axes) -> list[Knob]:
+def other_axes(candidates: Sequence[Axes], right: Axes) -> list[Variant]:
     """The variants that normalise over one of `candidates`."""
     others = [axes for axes in dict.fromkeys(candidates) if axes and axes != right]
-    return [Knob("wrong-axis", {"axes": axes}, told_by="axes of different lengths") for axes in others]
+    return [Variant("wrong-axis", {"axes": axes}, shown_by="axes of different lengths") for axes in others]
 
 
-def layer_variants(params: LayerNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def layer_variants(params: LayerNormParams, shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """layer_norm over other axes."""
     rank = len(shapes["x"])
     right = last_axes(rank, len(params.axis_lengths))
@@ -395,7 +400,7 @@ def layer_variants(params: LayerNormParams, shapes: Mapping[str, Shape]) -> tupl
     return norm_variants(params, shapes, other_axes([*candidates, tuple(range(rank - len(right)))], right))
 
 
-def channel_variants(params: Any, shapes: Mapping[str, Shape], right: Callable[[int], Axes]) -> tuple[Knob, ...]:
+def channel_variants(params: Any, shapes: Mapping[str, Shape], right: Callable[[int], Axes]) -> tuple[Variant, ...]:
     """A normalisation of (N, C, *spatial) over other axes."""
     rank = len(shapes["x"])
     spatial = spatial_axes(rank)
@@ -403,30 +408,32 @@ def channel_variants(params: Any, shapes: Mapping[str, Shape], right: Callable[[
     return norm_variants(params, shapes, other_axes(candidates, right(rank)))
 
 
-def group_variants(params: GroupNormParams, shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def group_variants(params: GroupNormParams, shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """group_norm with other groups."""
     channels = shapes["x"][1]
     counts = {1, channels, channels // params.num_groups} - {params.num_groups}
     others = [
-        *(Knob("wrong-axis", {"groups": n}, told_by="groups of several channels") for n in sorted(counts)),
-        Knob("wrong-axis", {"interleaved": True}, told_by="several groups of several channels"),
-        Knob("wrong-axis", {"across_batch": True}, told_by="several samples"),
+        *(Variant("wrong-axis", {"groups": n}, shown_by="groups of several channels") for n in sorted(counts)),
+        Variant("wrong-axis", {"interleaved": True}, shown_by="several groups of several channels"),
+        Variant("wrong-axis", {"across_batch": True}, shown_by="several samples"),
     ]
     shared = norm_variants(params, shapes, ())
     return (*shared, *others)
 
 
-def batch_variants(params: BatchNormParams, shapes: Mapping[str, Shape]) -> Iterator[Knob]:
+def batch_variants(params: BatchNormParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
     """batch_norm over other axes, with other statistics, and other conventions of the running ones."""
     yield from channel_variants(params, shapes, batch_axes)
-    yield Knob(
+    yield Variant(
         "statistics-source",
         {"batch_statistics": not params.training},
-        told_by="running statistics that are not those of the batch",
+        shown_by="running statistics that are not those of the batch",
     )
     if params.training:
-        yield Knob("running-var-ddof", {"running_ddof": 0}, told_by="few elements in a mean: n - 1 is then far from n")
-        yield Knob("momentum-complement", {"momentum_complement": True}, told_by="a momentum that is not 0.5")
+        yield Variant(
+            "running-var-ddof", {"running_ddof": 0}, shown_by="few elements in a mean: n - 1 is then far from n"
+        )
+        yield Variant("momentum-complement", {"momentum_complement": True}, shown_by="a momentum that is not 0.5")
 
 
 # The ops.
@@ -487,7 +494,7 @@ def channel_shapes(x: Shape, given: Mapping[str, Shape], *names: str) -> dict[st
     return {name: require_shape(given, name, (x[1],), f"x with {x[1]} channels") for name in names}
 
 
-def layer_shapes(params: LayerNormParams, given: Mapping[str, Shape]) -> Layout:
+def layer_shapes(params: LayerNormParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (*, *normalized_shape); weight, bias: normalized_shape; y: as x."""
     require_positive(params.eps)
     x = require_x(given, (), "layer_norm")
@@ -497,36 +504,36 @@ def layer_shapes(params: LayerNormParams, given: Mapping[str, Shape]) -> Layout:
         raise CaseError("params.normalized_shape", message)
     why = f"normalized_shape {list(normalized)}"
     affine = {name: require_shape(given, name, normalized, why) for name in ("weight", "bias")}
-    return Layout(inputs={"x": x, **affine}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x, **affine}, outputs={"y": x})
 
 
-def group_shapes(params: GroupNormParams, given: Mapping[str, Shape]) -> Layout:
+def group_shapes(params: GroupNormParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, C, *); weight, bias: (C,); y: as x."""
     require_positive(params.eps)
     x = require_x(given, (2, 3, 4, 5), "(N, C, *)")
     if params.num_groups < 1 or x[1] % params.num_groups:
         raise CaseError("params.num_groups", f"{params.num_groups} does not divide the {x[1]} channels of x {list(x)}")
-    return Layout(inputs={"x": x, **channel_shapes(x, given, "weight", "bias")}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x, **channel_shapes(x, given, "weight", "bias")}, outputs={"y": x})
 
 
-def instance_shapes(params: InstanceNormParams, given: Mapping[str, Shape]) -> Layout:
+def instance_shapes(params: InstanceNormParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, C, L), (N, C, H, W) or (N, C, D, H, W); weight, bias: (C,); y: as x."""
     require_positive(params.eps)
     x = require_x(given, (3, 4, 5), "(N, C, *spatial)")
-    return Layout(inputs={"x": x, **channel_shapes(x, given, "weight", "bias")}, outputs={"y": x})
+    return TensorShapes(inputs={"x": x, **channel_shapes(x, given, "weight", "bias")}, outputs={"y": x})
 
 
-def batch_shapes(params: BatchNormParams, given: Mapping[str, Shape]) -> Layout:
+def batch_shapes(params: BatchNormParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, C), (N, C, L) or (N, C, H, W); all others (C,); y: as x."""
     require_positive(params.eps)
     if not 0.0 <= params.momentum <= 1.0:
         raise CaseError("params.momentum", f"momentum must lie in 0 .. 1, not {params.momentum}")
     x = require_x(given, (2, 3, 4, 5), "(N, C) or (N, C, *spatial)")
     inputs = {"x": x, **channel_shapes(x, given, "weight", "bias", "running_mean", "running_var")}
-    return Layout(inputs=inputs, outputs={"y": x, "running_mean": (x[1],), "running_var": (x[1],)})
+    return TensorShapes(inputs=inputs, outputs={"y": x, "running_mean": (x[1],), "running_var": (x[1],)})
 
 
-EPS = Fit("eps-value", "eps", lambda params: params.eps, told_by="rows of different variance")
+EPS = Fit("eps-value", "eps", lambda params: params.eps, shown_by="rows of different variance")
 MOMENTUM = Fit("momentum-value", "momentum", lambda params: params.momentum, "running statistics off the batch's")
 
 LAYER_NORM = Op(
@@ -534,9 +541,9 @@ LAYER_NORM = Op(
     summary="normalise over the last axes, then weight and bias",
     params=LayerNormParams,
     inputs=(X, WEIGHT, BIAS),
-    layout=layer_shapes,
-    forward=partial(reference, grouping=layer_grouping),
-    knobs=layer_variants,
+    infer_shapes=layer_shapes,
+    reference=partial(reference, grouping=layer_grouping),
+    variants=layer_variants,
     fits=(EPS,),
     terms={"detached": "both", "centered": False},
     gradient_scale=gradient_scale,
@@ -552,9 +559,9 @@ GROUP_NORM = replace(
     name="group_norm",
     summary="normalise over groups of channels, then weight and bias per channel",
     params=GroupNormParams,
-    layout=group_shapes,
-    forward=partial(reference, grouping=group_grouping),
-    knobs=group_variants,
+    infer_shapes=group_shapes,
+    reference=partial(reference, grouping=group_grouping),
+    variants=group_variants,
     statistics=Statistics("y", partial(implied, grouping=group_grouping)),
 )
 """Wu, He 2018; torch.nn.functional.group_norm."""
@@ -564,9 +571,9 @@ INSTANCE_NORM = replace(
     name="instance_norm",
     summary="normalise each channel of each sample, then weight and bias per channel",
     params=InstanceNormParams,
-    layout=instance_shapes,
-    forward=partial(reference, grouping=instance_grouping),
-    knobs=partial(channel_variants, right=spatial_axes),
+    infer_shapes=instance_shapes,
+    reference=partial(reference, grouping=instance_grouping),
+    variants=partial(channel_variants, right=spatial_axes),
     statistics=Statistics("y", partial(implied, grouping=instance_grouping)),
 )
 """Ulyanov et al. 2016; torch.nn.functional.instance_norm."""
@@ -583,9 +590,9 @@ BATCH_NORM = replace(
         Input("running_mean", Uniform(-0.5, 0.5), state=True, start=Constant(0.0)),
         Input("running_var", Uniform(0.5, 1.5), state=True, start=Constant(1.0)),
     ),
-    layout=batch_shapes,
-    forward=batch_reference,
-    knobs=batch_variants,
+    infer_shapes=batch_shapes,
+    reference=batch_reference,
+    variants=batch_variants,
     fits=(EPS, MOMENTUM),
     statistics=Statistics("y", partial(implied, grouping=batch_grouping)),
 )

@@ -45,7 +45,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorShapes:
     """The shapes of an op's inputs and outputs (gradients have the shape of what they are the gradient of).
 
     `integers` are the least number and the one after the largest that an input of integers may hold.
@@ -57,12 +57,12 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Knob:
+class Variant:
     """One way in which a kernel may differ from the oracle: a hypothesis that can be computed.
 
     `id` is the diagnosis. The oracle is asked with other `arguments` of its lines, with other `params`, or without the
-    inputs in `absent`. `unstable`: the knob is right in exact arithmetic and loses digits in a dtype, so that it is
-    known by the size of its error. `told_by` says which inputs show it.
+    inputs in `absent`. `unstable`: the variant is right in exact arithmetic and loses digits in a dtype, so that it is
+    known by the size of its error. `shown_by` says which inputs show it.
     """
 
     id: str
@@ -70,10 +70,10 @@ class Knob:
     params: Mapping[str, Any] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     unstable: bool = False
-    told_by: str = ""
+    shown_by: str = ""
 
     def changed(self, params: Any) -> Any:
-        """`params` as this knob has them."""
+        """`params` as this variant has them."""
         return replace(params, **self.params) if self.params else params
 
 
@@ -87,7 +87,7 @@ class Fit:
     id: str
     target: str
     start: Callable[[Any], float]
-    told_by: str = ""
+    shown_by: str = ""
     most: float = 1.0
 
 
@@ -121,7 +121,7 @@ def no_remarks(_op: Any, _params: Any, _tensors: Mapping[str, Any]) -> tuple[str
     return ()
 
 
-def no_knobs(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def no_variants(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """An op without hypotheses of its own."""
     return ()
 
@@ -140,15 +140,15 @@ class Op:
     """An op as parity knows it, in PyTorch's names and layouts.
 
     `params` is a frozen dataclass whose fields are the YAML keys; a field with `metadata={"implied": True}` only
-    determines shapes and is not passed to anyone. `layout(params, given)` takes the shapes that the config states
-    and returns all of them, or raises CaseError. `forward(tensors, params, **knobs)` is the oracle: `tensors` maps
-    input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream` names the
-    outputs that receive an upstream gradient. `knobs(params, shapes)` are the hypotheses about kernels for these
-    params and input shapes; `fits` the numbers that can be fitted. `terms` are arguments under which nothing cancels
-    in a gradient; `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for
-    gradients whose exact value is zero. `careful` are arguments for algorithms that are as good as the reference's.
-    `statistics` is how an output tells the mean and the variance that a kernel had, where the op takes them.
-    `remarks(op, params, tensors)` are the blind spots of a case's inputs, a sentence each. `rounded_together` are
+    determines shapes and is not passed to anyone. `infer_shapes(params, given)` takes the shapes that the config states
+    and returns all of them, or raises CaseError. `reference(tensors, params, **options)` is the op in a few lines of
+    NumPy: `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays.
+    `upstream` names the outputs that receive a gradient. `variants(params, shapes)` are what a kernel may compute
+    instead for these params and input shapes; `fits` the numbers that can be fitted. `terms` are options under which
+    nothing cancels in a gradient; `gradient_scale(op, params, tensors, gradients)` is the size of these terms by
+    tensor: a scale for gradients whose exact value is zero. `careful` are options for algorithms that are as good as
+    the reference's. `statistics` is how an output tells the mean and the variance that a kernel had, where the op takes
+    them. `remarks(op, params, tensors)` are the blind spots of a case's inputs, a sentence each. `rounded_together` are
     inputs that a kernel may read in fewer digits while it reads the others whole.
     """
 
@@ -156,10 +156,10 @@ class Op:
     summary: str
     params: type[Any]
     inputs: tuple[Input, ...]
-    layout: Callable[[Any, Mapping[str, Shape]], Layout]
-    forward: Callable[..., Mapping[str, Any]]
+    infer_shapes: Callable[[Any, Mapping[str, Shape]], TensorShapes]
+    reference: Callable[..., Mapping[str, Any]]
     upstream: tuple[str, ...] = ("y",)
-    knobs: Callable[[Any, Mapping[str, Shape]], Iterable[Knob]] = no_knobs
+    variants: Callable[[Any, Mapping[str, Shape]], Iterable[Variant]] = no_variants
     fits: tuple[Fit, ...] = ()
     terms: Mapping[str, Any] = field(default_factory=dict)
     careful: tuple[Mapping[str, Any], ...] = ()
@@ -229,11 +229,11 @@ def require_shape(given: Mapping[str, Shape], name: str, expected: Shape, why: s
     return expected
 
 
-def require_x(given: Mapping[str, Shape], ranks: Sequence[int], layout: str) -> Shape:
+def require_x(given: Mapping[str, Shape], ranks: Sequence[int], takes: str) -> Shape:
     """The shape of `x`, which every config must state, with one of the allowed ranks (empty: any)."""
     if "x" not in given:
         raise CaseError("inputs.x", "a shape (or `values`, or a `file`) is needed for x")
     if ranks and len(given["x"]) not in ranks:
         allowed = " or ".join(map(str, ranks))
-        raise CaseError("inputs.x", f"shape {list(given['x'])} has {len(given['x'])} axes; {layout} has {allowed}")
+        raise CaseError("inputs.x", f"shape {list(given['x'])} has {len(given['x'])} axes; {takes} has {allowed}")
     return given["x"]

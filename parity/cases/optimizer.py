@@ -15,7 +15,7 @@ import numpy as np
 
 from parity.cases.clip import vector_norm
 from parity.cases.draw import Normal, Shape, Uniform
-from parity.cases.op import CaseError, Fit, Input, Knob, Layout, Op
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant
 from parity.cases.primitives import narrow, root
 
 PARAM, GRAD = Input("param", default=Normal()), Input("grad", default=Normal())
@@ -101,19 +101,19 @@ def check(params: Any) -> None:
         raise CaseError("params.nesterov", "nesterov needs a momentum, and no dampening")
 
 
-def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mapping[str, Shape]], Layout]:
+def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mapping[str, Shape]], TensorShapes]:
     """The layout of an op whose state is `states(params)`: all tensors have the shape of param, or of grad."""
 
-    def layout(params: Any, given: Mapping[str, Shape]) -> Layout:
+    def infer_shapes(params: Any, given: Mapping[str, Shape]) -> TensorShapes:
         check(params)
         names = ("param", "grad", *states(params))
         stated = [given[name] for name in names if name in given]
         if not stated:
             raise CaseError("inputs.param", "a shape (or `values`, or a `file`) is needed for param or grad")
         shapes = dict.fromkeys(names, stated[0])
-        return Layout(inputs=shapes, outputs={name: shape for name, shape in shapes.items() if name != "grad"})
+        return TensorShapes(inputs=shapes, outputs={name: shape for name, shape in shapes.items() if name != "grad"})
 
-    return layout
+    return infer_shapes
 
 
 def decayed(
@@ -322,29 +322,29 @@ COUPLING = "a weight_decay that is not 0"
 EXACT = "a weight that float32 cannot hold"
 
 
-def coupling(params: Any, *, decoupled: bool) -> list[Knob]:
+def coupling(params: Any, *, decoupled: bool) -> list[Variant]:
     """The other way to decay, where there is a decay."""
-    knob = Knob("weight-decay-coupling", {"decoupled": not decoupled}, told_by=COUPLING)
-    return [knob] if params.weight_decay else []
+    variant = Variant("weight-decay-coupling", {"decoupled": not decoupled}, shown_by=COUPLING)
+    return [variant] if params.weight_decay else []
 
 
-def counted(params: Any) -> list[Knob]:
+def counted(params: Any) -> list[Variant]:
     """The step counted from another start."""
     return [
-        Knob("step-offset", params={"step": step}, told_by="an early step")
+        Variant("step-offset", params={"step": step}, shown_by="an early step")
         for step in (params.step - 1, params.step + 1)
         if step > 0
     ]
 
 
-def sgd_knobs(params: SgdParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def sgd_variants(params: SgdParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about SGD."""
     variants = coupling(params, decoupled=False)
     if params.momentum:
-        variants.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
-        variants.append(Knob("nesterov-form", {"nesterov": not params.nesterov}, told_by="any gradient"))
+        variants.append(Variant("lr-in-momentum", {"lr_inside": True}, shown_by="a rate that is not 1"))
+        variants.append(Variant("nesterov-form", {"nesterov": not params.nesterov}, shown_by="any gradient"))
         if params.dampening and params.step == 1:
-            variants.append(Knob("dampening-first-step", {"dampened_first": True}, told_by="step 1"))
+            variants.append(Variant("dampening-first-step", {"dampened_first": True}, shown_by="step 1"))
     return tuple(variants)
 
 
@@ -358,14 +358,14 @@ NARROW = (
 """What kernels were seen to keep in float32, alone and together."""
 
 
-def adam_knobs(params: AdamParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def adam_variants(params: AdamParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about Adam and AdamW."""
     return (
         *coupling(params, decoupled=isinstance(params, AdamWParams)),
-        *(Knob("eps-placement", {"eps_placement": where}, told_by=TINY) for where in ("hat", "inside")),
-        Knob("bias-correction", {"bias_correction": False}, told_by="an early step"),
+        *(Variant("eps-placement", {"eps_placement": where}, shown_by=TINY) for where in ("hat", "inside")),
+        Variant("bias-correction", {"bias_correction": False}, shown_by="an early step"),
         *counted(params),
-        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in NARROW),
+        *(Variant("attribute-precision", dict.fromkeys(kept, FLOAT32), shown_by=EXACT) for kept in NARROW),
     )
 
 
@@ -386,40 +386,40 @@ DECAYS = (
 )
 
 
-def lamb_knobs(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def lamb_variants(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about LAMB."""
     trusts = ["never", "clamped", *([] if params.weight_decay else ["decayed"])]
     norms = "a parameter whose norm is not that of its update, nor below 10"
     return (
-        *(Knob("trust-ratio", {"trust": trust}, told_by=norms) for trust in trusts),
-        *(Knob(which, {"decay": decay}, told_by=COUPLING) for decay, which in DECAYS if params.weight_decay),
-        *(Knob("eps-placement", {"eps_placement": where}, told_by=TINY) for where in ("hat", "inside")),
-        Knob("bias-correction", {"bias_correction": False}, told_by="an early step"),
+        *(Variant("trust-ratio", {"trust": trust}, shown_by=norms) for trust in trusts),
+        *(Variant(which, {"decay": decay}, shown_by=COUPLING) for decay, which in DECAYS if params.weight_decay),
+        *(Variant("eps-placement", {"eps_placement": where}, shown_by=TINY) for where in ("hat", "inside")),
+        Variant("bias-correction", {"bias_correction": False}, shown_by="an early step"),
         *counted(params),
-        *(Knob("attribute-precision", dict.fromkeys(kept, FLOAT32), told_by=EXACT) for kept in NARROW_LAMB),
+        *(Variant("attribute-precision", dict.fromkeys(kept, FLOAT32), shown_by=EXACT) for kept in NARROW_LAMB),
     )
 
 
-def rmsprop_knobs(params: RmspropParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def rmsprop_variants(params: RmspropParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about RMSprop."""
     variants = coupling(params, decoupled=False)
-    variants.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
-    variants.append(Knob("attribute-precision", {"alpha_dtype": FLOAT32}, told_by=EXACT))
+    variants.append(Variant("eps-placement", {"eps_inside": True}, shown_by=TINY))
+    variants.append(Variant("attribute-precision", {"alpha_dtype": FLOAT32}, shown_by=EXACT))
     if params.momentum:
-        variants.append(Knob("lr-in-momentum", {"lr_inside": True}, told_by="a rate that is not 1"))
+        variants.append(Variant("lr-in-momentum", {"lr_inside": True}, shown_by="a rate that is not 1"))
     return tuple(variants)
 
 
-def adagrad_knobs(params: AdagradParams, _shapes: Mapping[str, Shape]) -> tuple[Knob, ...]:
+def adagrad_variants(params: AdagradParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about Adagrad."""
     variants = coupling(params, decoupled=False)
-    variants.append(Knob("eps-placement", {"eps_inside": True}, told_by=TINY))
+    variants.append(Variant("eps-placement", {"eps_inside": True}, shown_by=TINY))
     if params.lr_decay:
-        variants += [*counted(params), Knob("attribute-precision", {"rate_dtype": FLOAT32}, told_by=EXACT)]
+        variants += [*counted(params), Variant("attribute-precision", {"rate_dtype": FLOAT32}, shown_by=EXACT)]
     return tuple(variants)
 
 
-EPS = Fit("eps-value", "eps", lambda params: float(params.eps), told_by=TINY)
+EPS = Fit("eps-value", "eps", lambda params: float(params.eps), shown_by=TINY)
 MOMENTS = (Input("exp_avg", default=Normal(0.0, 0.1), state=True), Input("exp_avg_sq", default=SQUARES, state=True))
 BUFFER = Input("momentum_buffer", default=Normal(), state=True)
 
@@ -435,9 +435,9 @@ SGD = Op(
     summary="one step of stochastic gradient descent",
     params=SgdParams,
     inputs=(PARAM, GRAD, BUFFER),
-    layout=layout_with(lambda params: ("momentum_buffer",) if params.momentum else ()),
-    forward=sgd,
-    knobs=sgd_knobs,
+    infer_shapes=layout_with(lambda params: ("momentum_buffer",) if params.momentum else ()),
+    reference=sgd,
+    variants=sgd_variants,
     upstream=(),
 )
 ADAM = Op(
@@ -445,16 +445,16 @@ ADAM = Op(
     summary="one step of Adam",
     params=AdamParams,
     inputs=(PARAM, GRAD, *MOMENTS),
-    layout=layout_with(lambda _: ("exp_avg", "exp_avg_sq")),
-    forward=adam,
-    knobs=adam_knobs,
+    infer_shapes=layout_with(lambda _: ("exp_avg", "exp_avg_sq")),
+    reference=adam,
+    variants=adam_variants,
     fits=(EPS,),
     upstream=(),
 )
 ADAMW = replace(
-    ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams, forward=partial(adam, decoupled=True)
+    ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams, reference=partial(adam, decoupled=True)
 )
-LAMB = replace(ADAM, name="lamb", summary="one step of LAMB", params=LambParams, forward=lamb, knobs=lamb_knobs)
+LAMB = replace(ADAM, name="lamb", summary="one step of LAMB", params=LambParams, reference=lamb, variants=lamb_variants)
 RMSPROP = Op(
     name="rmsprop",
     summary="one step of RMSprop",
@@ -466,9 +466,9 @@ RMSPROP = Op(
         Input("grad_avg", default=Normal(0.0, 0.1), state=True),
         BUFFER,
     ),
-    layout=layout_with(rmsprop_states),
-    forward=rmsprop,
-    knobs=rmsprop_knobs,
+    infer_shapes=layout_with(rmsprop_states),
+    reference=rmsprop,
+    variants=rmsprop_variants,
     fits=(EPS,),
     upstream=(),
 )
@@ -477,9 +477,9 @@ ADAGRAD = Op(
     summary="one step of Adagrad",
     params=AdagradParams,
     inputs=(PARAM, GRAD, Input("sum", default=SQUARES, state=True)),
-    layout=layout_with(lambda _: ("sum",)),
-    forward=adagrad,
-    knobs=adagrad_knobs,
+    infer_shapes=layout_with(lambda _: ("sum",)),
+    reference=adagrad,
+    variants=adagrad_variants,
     fits=(EPS,),
     upstream=(),
 )

@@ -53,7 +53,7 @@ def program_of(
     if key is not None and key in PROGRAMS:
         return PROGRAMS[key]
     program, _ = trace(
-        partial(op.forward, **options),
+        partial(op.reference, **options),
         {name: values for name, values in given.items() if name not in wanted},
         params,
         differentiable=op.differentiable,

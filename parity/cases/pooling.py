@@ -12,7 +12,7 @@ import autograd.numpy as anp
 from parity.cases.draw import Normal, Shape
 from parity.cases.elementwise import NoParams
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Input, Knob, Layout, Op, require_x
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_x
 from parity.cases.primitives import part
 
 X = (Input("x", Normal(), differentiable=True),)
@@ -25,12 +25,12 @@ class AvgPool2dParams:
     kernel_size: int
 
 
-def pool_shapes(params: AvgPool2dParams, given: Mapping[str, Shape]) -> Layout:
+def pool_shapes(params: AvgPool2dParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, C, H, W); y: (N, C, H // k, W // k)."""
     x, k = require_x(given, (4,), "(N, C, H, W)"), params.kernel_size
     if not 1 <= k <= min(x[2:]):
         raise CaseError("params.kernel_size", f"kernel_size must be from 1 to {min(x[2:])}, not {k}")
-    return Layout(inputs={"x": x}, outputs={"y": (*x[:2], x[2] // k, x[3] // k)})
+    return TensorShapes(inputs={"x": x}, outputs={"y": (*x[:2], x[2] // k, x[3] // k)})
 
 
 def avg_pool2d(tensors: Mapping[str, Any], params: AvgPool2dParams, *, summed: bool = False) -> dict[str, Any]:
@@ -44,17 +44,17 @@ def avg_pool2d(tensors: Mapping[str, Any], params: AvgPool2dParams, *, summed: b
     return {"y": sums if summed else sums / k**2}
 
 
-def pool_variants(params: AvgPool2dParams, _shapes: Mapping[str, Shape]) -> Iterable[Knob]:
+def pool_variants(params: AvgPool2dParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Sums for means."""
-    return [Knob("mean-vs-sum", {"summed": True}, told_by="any input")] if params.kernel_size > 1 else []
+    return [Variant("mean-vs-sum", {"summed": True}, shown_by="any input")] if params.kernel_size > 1 else []
 
 
-def flat_shapes(_params: Any, given: Mapping[str, Shape]) -> Layout:
+def flat_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (N, *); y: (N, the product of the others)."""
     x = require_x(given, (), "")
     if not x:
         raise CaseError("inputs.x", "x needs at least one axis")
-    return Layout(inputs={"x": x}, outputs={"y": (x[0], prod(x[1:]))})
+    return TensorShapes(inputs={"x": x}, outputs={"y": (x[0], prod(x[1:]))})
 
 
 def flatten(tensors: Mapping[str, Any], _params: Any) -> dict[str, Any]:
@@ -68,15 +68,15 @@ AVG_POOL2D = Op(
     summary="means of the squares of an image",
     params=AvgPool2dParams,
     inputs=X,
-    layout=pool_shapes,
-    forward=avg_pool2d,
-    knobs=pool_variants,
+    infer_shapes=pool_shapes,
+    reference=avg_pool2d,
+    variants=pool_variants,
 )
 FLATTEN = Op(
     name="flatten",
     summary="all axes but the first into one",
     params=NoParams,
     inputs=X,
-    layout=flat_shapes,
-    forward=flatten,
+    infer_shapes=flat_shapes,
+    reference=flatten,
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from parity.cases.draw import Draw, Normal, Shape, TensorPlan
-from parity.cases.op import CaseError, Input, Layout, Op
+import numpy as np
+
+from parity.cases.draw import Constant, Draw, File, Integers, Normal, Shape, TensorPlan, Values
+from parity.cases.op import CaseError, Input, Op, TensorShapes
 from parity.config.nodes import Node, Problems
 from parity.config.tensors import TensorSpec, size_problem, tensor_spec
 from parity.config.tree import nearest_parent, split_path
@@ -43,23 +45,23 @@ def plan_tensors(
     written: WrittenInputs, op: Op, params: Any, report: Problems, *, gradients: bool
 ) -> CaseTensors | None:
     """All tensors of a case, or None after reporting what is wrong."""
-    layout = _layout(written, op, params, report)
-    if layout is None:
+    shapes = _layout(written, op, params, report)
+    if shapes is None:
         return None
     n_before = len(report)
-    inputs = tuple(_inputs(written, op, layout, report))
+    inputs = tuple(_inputs(written, op, params, shapes, report))
     present = {plan.name for plan in inputs}
     differentiable = tuple(name for name in op.differentiable if name in present)
     gradients = gradients and bool(op.upstream) and bool(differentiable)
-    plans = inputs + (tuple(_upstream(written, op, layout, report)) if gradients else ())
-    for name, shape in layout.outputs.items() if len(report) == n_before else ():
+    plans = inputs + (tuple(_upstream(written, op, shapes, report)) if gradients else ())
+    for name, shape in shapes.outputs.items() if len(report) == n_before else ():
         problem = size_problem(tuple(shape), name)
         if problem is not None:
             report.add(written.case, problem, key=f"{written.case.key}.inputs")
     if len(report) > n_before:
         return None
-    compared = (*layout.outputs, *(f"grad.{name}" for name in differentiable if gradients))
-    return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), layout), gradients)
+    compared = (*shapes.outputs, *(f"grad.{name}" for name in differentiable if gradients))
+    return CaseTensors(plans, compared, _count(plans, differentiable if gradients else (), shapes), gradients)
 
 
 def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
@@ -82,10 +84,10 @@ def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
     return WrittenInputs(case, specs, frozenset(off))
 
 
-def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> Layout | None:
+def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> TensorShapes | None:
     given = {name: s.shape for name, (s, _) in written.specs.items() if s.shape is not None and op.input(name)}
     try:
-        return op.layout(params, given)
+        return op.infer_shapes(params, given)
     except CaseError as error:
         add_at(written.case, error.key, error.message, report)
     except ValueError as error:
@@ -99,31 +101,67 @@ def add_at(case: Node, path: str, message: str, report: Problems) -> None:
     report.add(node, message, key=None if whole else f"{case.key}.{path}")
 
 
-def _inputs(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
+def _inputs(
+    written: WrittenInputs, op: Op, params: Any, shapes: TensorShapes, report: Problems
+) -> Iterator[TensorPlan]:
     for item in op.inputs:
         for name in written.names(item):
             spec, node = written.specs.get(name, (None, written.case))
             if name in written.off:
                 continue
-            if name not in layout.inputs:
+            if name not in shapes.inputs:
                 if spec is not None:
                     report.add(node, f"{op.name} does not use {name} with these params", value=False)
                 continue
-            if spec is None and item.default is None:
+            if spec is None and item.default is None and not item.integers:
                 if not item.optional:
                     add_at(written.case, f"inputs.{name}", f"{op.name} needs {name}", report)
                 continue
-            plan = _plan(name, spec, item.default, tuple(layout.inputs[name]), written.case, report)
+            plan = _planned(name, spec, item, params, shapes, written.case, report)
             if plan is not None:
                 yield plan
 
 
-def _upstream(written: WrittenInputs, op: Op, layout: Layout, report: Problems) -> Iterator[TensorPlan]:
+def _planned(
+    name: str,
+    spec: TensorSpec | None,
+    item: Input,
+    params: Any,
+    shapes: TensorShapes,
+    case: Node,
+    report: Problems,
+) -> TensorPlan | None:
+    bounds = shapes.integers.get(name)
+    default = item.default if bounds is None else Integers(*bounds)
+    plan = _plan(name, spec, default, tuple(shapes.inputs[name]), case, report)
+    if plan is None or bounds is None:
+        return plan
+    problem = integers_problem(plan, bounds, getattr(params, "ignore_index", None))
+    if problem is not None:
+        add_at(case, f"inputs.{name}", problem, report)
+        return None
+    return replace(plan, integers=True)
+
+
+def integers_problem(plan: TensorPlan, bounds: tuple[int, int], ignored: int | None) -> str | None:
+    """Why a tensor cannot hold what a config asks for, where it holds integers from `bounds`, or `ignored`."""
+    low, high = bounds
+    if not isinstance(plan.draw, Integers | Values | File | Constant):
+        return f"{plan.name} holds integers: give values, a file, a constant, or integers: {{low: {low}, high: {high}}}"
+    if isinstance(plan.draw, Integers):
+        drawn = [plan.draw.low, plan.draw.high - 1]
+    else:
+        drawn = np.unique(plan.scale * plan.draw.sample(np.random.default_rng(), plan.shape) + plan.offset).tolist()
+    wrong = [v for v in drawn if v != ignored and not (float(v).is_integer() and low <= v < high)]
+    return f"{plan.name} holds integers from {low} to {high - 1}, not {wrong[0]:g}" if wrong else None
+
+
+def _upstream(written: WrittenInputs, op: Op, shapes: TensorShapes, report: Problems) -> Iterator[TensorPlan]:
     for output in op.upstream:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
-        if name not in written.off and output in layout.outputs:
-            plan = _plan(name, spec, None, tuple(layout.outputs[output]), written.case, report)
+        if name not in written.off and output in shapes.outputs:
+            plan = _plan(name, spec, None, tuple(shapes.outputs[output]), written.case, report)
             if plan is not None:
                 yield plan
 
@@ -147,9 +185,9 @@ def _plan(
     return TensorPlan(name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special)
 
 
-def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], layout: Layout) -> int:
+def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], shapes: TensorShapes) -> int:
     """Numbers held at once: inputs, upstream gradients, outputs, gradients."""
-    shapes = [plan.shape for plan in plans]
-    shapes += [tuple(shape) for shape in layout.outputs.values()]
-    shapes += [tuple(layout.inputs[name]) for name in differentiable]
-    return sum(prod(shape) for shape in shapes)
+    every = [plan.shape for plan in plans]
+    every += [tuple(shape) for shape in shapes.outputs.values()]
+    every += [tuple(shapes.inputs[name]) for name in differentiable]
+    return sum(prod(shape) for shape in every)

@@ -21,9 +21,9 @@ from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, Enve
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import UNSTABLE, Cause, replaced, standing_causes
+from parity.judge.diagnose.evaluator import WIDE, Evaluator, Predicted, Prediction, is_gradient, ratio
 from parity.judge.diagnose.factors import element_counts, multiplied
 from parity.judge.diagnose.generic import EXACT
-from parity.judge.diagnose.lab import WIDE, Lab, Predicted, Prediction, is_gradient, ratio
 from parity.judge.diagnose.places import holds, moved_to
 from parity.judge.diagnose.search import CLEAR
 
@@ -43,7 +43,7 @@ class Mistake:
 
     id: str
     parameters: Mapping[str, Any]
-    told_by: str
+    shown_by: str
     unstable: bool
     ratios: Mapping[str, Mapping[str, float]]
     beyond: Mapping[str, tuple[str, ...]]
@@ -102,75 +102,75 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
     blank = CaseAudit(case.id, case.op, case.dtypes)
     n_elements = sum(values.size for values in inputs.values())
     shapes = {name: values.shape for name, values in inputs.items()}
-    n_causes = len(tuple(OPS[case.op].knobs(case.params, shapes))) + 2 * len(inputs)
+    n_causes = len(tuple(OPS[case.op].variants(case.params, shapes))) + 2 * len(inputs)
     if n_elements * n_causes * len(case.dtypes) > MAX_WORK:
         return replace(blank, problem=f"too large to be audited ({n_elements:,} input elements)")
     with np.errstate(all="ignore"):
         oracle = consult_oracle(case, inputs)
         cells = {dtype: Cell(case, dtype, inputs, oracle) for dtype in case.dtypes}
-        labs = {dtype: lab_of(cell) for dtype, cell in cells.items()}
-        answers = {dtype: dict(answered(lab)) for dtype, lab in labs.items()}
-        found = tuple(mistakes(labs, answers))
-        pairs = tuple(indistinguishable(labs, answers, found))
-        said = tuple(remarks(labs[case.dtypes[-1]], cells[case.dtypes[-1]].zero_gradients, found))
+        evaluators = {dtype: evaluator_of(cell) for dtype, cell in cells.items()}
+        answers = {dtype: dict(answered(evaluator)) for dtype, evaluator in evaluators.items()}
+        found = tuple(mistakes(evaluators, answers))
+        pairs = tuple(indistinguishable(evaluators, answers, found))
+        said = tuple(remarks(evaluators[case.dtypes[-1]], cells[case.dtypes[-1]].zero_gradients, found))
     return replace(blank, mistakes=found, alike=pairs, remarks=said)
 
 
-def lab_of(cell: Cell) -> Lab:
+def evaluator_of(cell: Cell) -> Evaluator:
     """A lab with the envelopes that the judge would use in the end."""
     found = EnvelopeRuns(cell.case, cell.dtype, cell.inputs, cell.oracle).envelopes(RUNS)
     wide = {n: e.joined(cell.terms[n]) if n in cell.zero_gradients else e for n, e in found.items()}
-    return Lab(cell.case, cell.dtype, cell.inputs, cell.oracle, wide)
+    return Evaluator(cell.case, cell.dtype, cell.inputs, cell.oracle, wide)
 
 
-def answered(lab: Lab) -> Iterator[tuple[str, Answer]]:
+def answered(evaluator: Evaluator) -> Iterator[tuple[str, Answer]]:
     """Every mistake that can be computed here, by a key that is the same in all dtypes."""
-    base = in_dtype(lab.base, lab.dtype)
-    for cause in (*standing_causes(lab), *generic_causes(lab)):
-        if cause.id == ONLY_FLOAT64 and lab.dtype != "float64":
+    base = in_dtype(evaluator.base, evaluator.dtype)
+    for cause in (*standing_causes(evaluator), *generic_causes(evaluator)):
+        if cause.id == ONLY_FLOAT64 and evaluator.dtype != "float64":
             continue
-        prediction = lab.ask(cause.question) if cause.question is not None else None
+        prediction = evaluator.ask(cause.alteration) if cause.alteration is not None else None
         if cause.change is not None:
-            prediction = cause.change(lab.base)
+            prediction = cause.change(evaluator.base)
         if prediction is not None:
-            narrow = in_dtype(prediction, lab.dtype)
+            narrow = in_dtype(prediction, evaluator.dtype)
             effects = {name: distance(narrow[name], base[name]) for name in base if name in narrow}
             yield f"{cause.id} {dict(cause.parameters)!r}", Answer(cause, narrow, effects)
 
 
-def generic_causes(lab: Lab) -> Iterator[Cause]:
+def generic_causes(evaluator: Evaluator) -> Iterator[Cause]:
     """What can be wrong with tensors whatever the op: exchanged, zero, of the other sign, transposed, a mean."""
-    base = {name: predicted for name, predicted in lab.base.items() if predicted.values is not None}
+    base = {name: predicted for name, predicted in evaluator.base.items() if predicted.values is not None}
     names = [name for name in base if is_gradient(name)]
     for one, other in combinations(names, 2):
         if holds(base[one], base[other].values):
             change = replaced({one: base[other], other: base[one]})
-            told_by = "two gradients of one shape that are not alike"
-            yield Cause("swapped-gradients", {"exchanged": [one, other]}, change=change, told_by=told_by)
+            shown_by = "two gradients of one shape that are not alike"
+            yield Cause("swapped-gradients", {"exchanged": [one, other]}, change=change, shown_by=shown_by)
     for name in names:
         nothing = replaced({name: Predicted(np.zeros_like(base[name].values), EXACT)})
-        yield Cause("missing-gradient", {"zero": name}, change=nothing, told_by=NOT_ZERO)
-        yield Cause("sign-flipped", {"tensor": name}, change=multiplied({name: -1.0}), told_by=NOT_ZERO)
-        yield from averaged(lab, name)
+        yield Cause("missing-gradient", {"zero": name}, change=nothing, shown_by=NOT_ZERO)
+        yield Cause("sign-flipped", {"tensor": name}, change=multiplied({name: -1.0}), shown_by=NOT_ZERO)
+        yield from averaged(evaluator, name)
     for name, predicted in base.items():
         values = predicted.values
         if values is not None and values.ndim == 2 and values.shape[0] == values.shape[1] > 1:
             change = replaced({name: moved_to(predicted, values.T)})
-            yield Cause("transposed", {"tensor": name}, change=change, told_by="a matrix that is not symmetric")
+            yield Cause("transposed", {"tensor": name}, change=change, shown_by="a matrix that is not symmetric")
 
 
 NOT_ZERO = "a gradient that is not zero"
 
 
-def averaged(lab: Lab, name: str) -> Iterator[Cause]:
+def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
     """A mean where a gradient is a sum over elements of x."""
-    values, x = lab.base[name].values, lab.data
+    values, x = evaluator.base[name].values, evaluator.data
     if values is None or x is None or values.size >= x.size:
         return
-    count = next((n for n in element_counts(lab, values.size).values() if n > 1), 1)
+    count = next((n for n in element_counts(evaluator, values.size).values() if n > 1), 1)
     if count > 1:
         change = multiplied({name: 1.0 / count})
-        yield Cause("mean-vs-sum", {"mean_in": name}, change=change, told_by="more than one summed element")
+        yield Cause("mean-vs-sum", {"mean_in": name}, change=change, shown_by="more than one summed element")
 
 
 def in_dtype(prediction: Prediction, dtype: str) -> Prediction:
@@ -194,20 +194,20 @@ def distance(truth: Predicted, guess: Predicted) -> float:
     return left + own.rms / guess.envelope.rms if guess.envelope.rms else float("inf")
 
 
-def mistakes(labs: Mapping[str, Lab], answers: Mapping[str, Answers]) -> Iterator[Mistake]:
+def mistakes(evaluators: Mapping[str, Evaluator], answers: Mapping[str, Answers]) -> Iterator[Mistake]:
     """Every mistake with what it does in each dtype in which it can be made."""
     for key in dict.fromkeys(key for found in answers.values() for key in found):
         mine = {dtype: found[key] for dtype, found in answers.items() if key in found}
         cause = next(iter(mine.values())).cause
-        beyond = {dtype: tuple(beyond_tolerance(labs[dtype], answer)) for dtype, answer in mine.items()}
+        beyond = {dtype: tuple(beyond_tolerance(evaluators[dtype], answer)) for dtype, answer in mine.items()}
         ratios = {dtype: answer.effects for dtype, answer in mine.items()}
-        yield Mistake(cause.id, cause.parameters, cause.told_by, cause.kind == UNSTABLE, ratios, beyond)
+        yield Mistake(cause.id, cause.parameters, cause.shown_by, cause.kind == UNSTABLE, ratios, beyond)
 
 
-def beyond_tolerance(lab: Lab, answer: Answer) -> Iterator[str]:
+def beyond_tolerance(evaluator: Evaluator, answer: Answer) -> Iterator[str]:
     """The tensors that would fail against the oracle."""
     for name, predicted in answer.prediction.items():
-        exact, tolerance = lab.base[name].values, lab.case.tolerance.lookup(lab.dtype, name)
+        exact, tolerance = evaluator.base[name].values, evaluator.case.tolerance.lookup(evaluator.dtype, name)
         if exact is None or answer.effects[name] < OFF:
             continue
         own = stray(predicted)
@@ -221,7 +221,7 @@ def beyond_tolerance(lab: Lab, answer: Answer) -> Iterator[str]:
 
 
 def indistinguishable(
-    labs: Mapping[str, Lab], answers: Mapping[str, Answers], found: Sequence[Mistake]
+    evaluators: Mapping[str, Evaluator], answers: Mapping[str, Answers], found: Sequence[Mistake]
 ) -> Iterator[tuple[Mistake, Mistake]]:
     """One pair of mistakes for each pair of ids that every dtype confuses."""
     keys = list(dict.fromkeys(key for each in answers.values() for key in each))
@@ -230,17 +230,17 @@ def indistinguishable(
         ids = frozenset((a.id, b.id))
         if len(ids) == 1 or ids in named:
             continue
-        if all(confused(labs[dtype], each.get(one), each.get(other)) for dtype, each in answers.items()):
+        if all(confused(evaluators[dtype], each.get(one), each.get(other)) for dtype, each in answers.items()):
             named.add(ids)
             yield a, b
 
 
-def confused(lab: Lab, one: Answer | None, other: Answer | None) -> bool:
+def confused(evaluator: Evaluator, one: Answer | None, other: Answer | None) -> bool:
     """Whether a dtype cannot tell two mistakes apart; one that it cannot make is no mistake in it."""
     if one is None or other is None:
         there = one or other
         return there is None or not there.seen
-    if apart_by_size(one, other, UNIT_ROUNDOFF[lab.dtype]):
+    if apart_by_size(one, other, UNIT_ROUNDOFF[evaluator.dtype]):
         return False
     both = one.prediction.keys() & other.prediction.keys()
     pairs = [(one.prediction[name], other.prediction[name]) for name in both]
@@ -258,16 +258,18 @@ def apart_by_size(one: Answer, other: Answer, unit: float) -> bool:
     return any(abs(a - b) > 2 * CLEAR * (1 + unit * max(a, b)) for a, b in pairs if a != b)
 
 
-def remarks(lab: Lab, zero_gradients: Iterable[str], found: Sequence[Mistake]) -> Iterator[str]:
+def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], found: Sequence[Mistake]) -> Iterator[str]:
     """The blind spots of the inputs of a case, each a sentence."""
-    inputs = lab.inputs
+    inputs = evaluator.inputs
     untransposed = [m for m in found if m.id == "transposed" and "transposed" in m.parameters]
     if untransposed:
         shown = what_shows(untransposed)
         yield f"the weight is square: no shape check sees a missing transpose; {shown}"
-    yield from lab.op.remarks(lab.op, lab.case.params, {n: v for n, v in inputs.items() if not lab.is_upstream(n)})
+    yield from evaluator.op.remarks(
+        evaluator.op, evaluator.case.params, {n: v for n, v in inputs.items() if not evaluator.is_upstream(n)}
+    )
     for name in sorted(zero_gradients):
-        steady = any(lab.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
+        steady = any(evaluator.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
         why = " (the upstream gradient is constant)" if steady else ""
         yield f"{name} is exactly zero{why}: a kernel that gets it wrong differs by rounding only"
 

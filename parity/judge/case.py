@@ -29,8 +29,8 @@ from parity.judge.compare.cell import CellJudge, Oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.evaluator import Evaluator, Observed
 from parity.judge.diagnose.findings import Searched, diagnoses_of, rounding_diagnoses
-from parity.judge.diagnose.lab import Lab, Observed
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import Found, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
@@ -223,18 +223,18 @@ class CaseJudge:
             backends = [name for name, off in cell.off.items() if off]
             if not backends:
                 continue
-            lab = Lab(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
+            evaluator = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
             for backend in backends:
                 observed = cell.observed(backend)
-                result = self._search(lab, backend, observed, found, thorough=cell.fails(backend))
-                found[dtype, backend] = Searched(lab, observed, result)
+                result = self._search(evaluator, backend, observed, found, thorough=cell.fails(backend))
+                found[dtype, backend] = Searched(evaluator, observed, result)
                 if result.best.explains and not result.rivals:
-                    self._memory.keep(lab, backend, result.best.causes)
+                    self._memory.keep(evaluator, backend, result.best.causes)
         return found
 
     def _search(
         self,
-        lab: Lab,
+        evaluator: Evaluator,
         backend: str,
         observed: Observed,
         found: Mapping[tuple[str, str], Searched],
@@ -243,13 +243,13 @@ class CaseJudge:
     ) -> Found:
         """What the wider dtype had, if it explains this one; for a pass, what earlier cases had; else a search."""
         for (dtype, name), wider in found.items():
-            if name == backend and (same := confirm(lab, observed, wider.found, dtype)) is not None:
+            if name == backend and (same := confirm(evaluator, observed, wider.found, dtype)) is not None:
                 return same
-        known = None if thorough else recalled(lab, observed, self._memory.recall(lab, backend))
+        known = None if thorough else recalled(evaluator, observed, self._memory.recall(evaluator, backend))
         if known is not None:
             return known
-        exact = [tensor for tensor in lab.base if self._same_as_wider(lab.dtype, backend, tensor)]
-        return search(lab, observed, exact=exact)
+        exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
+        return search(evaluator, observed, exact=exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
 from parity.config.plan import Tolerance
+from parity.judge.diagnose.evaluator import Predicted
 from parity.judge.diagnose.factors import EXTREME, NEAR, best_factor
 from parity.judge.diagnose.generic import EXACT, lies_on
-from parity.judge.diagnose.lab import Predicted
 from parity.judge.diagnose.locality import contents, describe
 from parity.judge.diagnose.places import arrangements
 from parity.library.distance import excess, widened

@@ -206,7 +206,7 @@ class Kind:
         data = op.inputs[0].name
         try:
             params = op.params(**self.params(options, signal))
-            shapes = op.layout(params, {data: (signal.rows, *signal.shape)})
+            shapes = op.infer_shapes(params, {data: (signal.rows, *signal.shape)})
         except CaseError as error:
             raise CaseError(error.key.rpartition(".")[2], error.message) from None
         [answer] = [shapes.outputs[name] for name in op.upstream]

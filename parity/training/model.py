@@ -23,11 +23,11 @@ from parity.cases.program import Program, trace
 from parity.training.spec import RESIDUAL, Layer, Training
 
 Arrays = Mapping[str, NDArray[Any]]
-Knobs = Mapping[str, Mapping[str, Any]]
+Variants = Mapping[str, Mapping[str, Any]]
 Batch = tuple[NDArray[Any], NDArray[Any]]
 """x and target of a micro-batch."""
 
-NONE: Knobs = {}
+NONE: Variants = {}
 MAX_LOOPED = 1 << 24
 """Larger products are never looped over: BLAS sums some hundred terms in sequence itself."""
 MODEL_IN_SEQUENCE: Functions = {**IN_SEQUENCE, MATMUL: partial(matmul_in_sequence, most=MAX_LOOPED)}
@@ -41,7 +41,7 @@ class Pass:
     """One forward pass: weights and buffers by name, the variants, and the buffers as it leaves them."""
 
     tensors: Mapping[str, Any]
-    knobs: Knobs = field(default_factory=dict)
+    variants: Variants = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
 
     def run(self, layers: Sequence[Layer], x: Any) -> Any:
@@ -55,12 +55,12 @@ class Pass:
         if layer.op == RESIDUAL:
             return x + self.run(layer.layers, x)
         op = OPS[layer.op]
-        options = {**self.knobs.get(layer.op, {}), **self.knobs.get(f"{layer.op}@{layer.name}", {})}
+        options = {**self.variants.get(layer.op, {}), **self.variants.get(f"{layer.op}@{layer.name}", {})}
         absent = options.pop("absent", ())
         names = {parameter.name.removeprefix(f"{layer.name}."): parameter.name for parameter in layer.parameters}
         own = {name: self.tensors[full] for name, full in names.items() if name not in absent}
         params, options = overridden(layer.params, options)
-        outputs = op.forward({op.inputs[0].name: x, **own}, params, **options)
+        outputs = op.reference({op.inputs[0].name: x, **own}, params, **options)
         self.buffers.update({f"{layer.name}.{item.name}": outputs[item.name] for item in op.inputs if item.state})
         return outputs[op.upstream[0]]
 
@@ -86,11 +86,11 @@ class Share:
     leads: bool
 
 
-def shares(batches: Sequence[Batch], knobs: Knobs) -> list[Share]:
+def shares(batches: Sequence[Batch], variants: Variants) -> list[Share]:
     """The passes of a step whose micro-batches these are, in the order of the rows."""
-    ranks = knobs.get("ranks", {})
+    ranks = variants.get("ranks", {})
     count, reduction = ranks.get("count", 1), ranks.get("reduction", "mean")
-    summed = knobs.get("accumulation", {}).get("reduction", "mean") == "sum"
+    summed = variants.get("accumulation", {}).get("reduction", "mean") == "sum"
     divisor = (1 if summed else len(batches)) * (count if reduction == "mean" else 1)
     return [
         Share(x, target, divisor if rank == 0 or reduction != "first" else 0, rank == 0)
@@ -116,7 +116,7 @@ def gradients(
     batches: Sequence[Batch],
     *,
     dtype: DTypeLike = np.float64,
-    knobs: Knobs = NONE,
+    variants: Variants = NONE,
     left: Arrays | None = None,
     backward: bool = True,
     functions: Functions = IN_PAIRS,
@@ -132,8 +132,8 @@ def gradients(
     cast = {p.name: np.asarray(tensors[p.name], kind) for p in training.tensors}
     buffers = {p.name: cast.pop(p.name) for p in training.buffers}
     passes = []
-    for share in shares(batches, knobs):
-        passes.append(one_pass(training, cast, buffers, share, knobs, kind, functions, backward))
+    for share in shares(batches, variants):
+        passes.append(one_pass(training, cast, buffers, share, variants, kind, functions, backward))
         if share.leads:
             buffers = {**buffers, **passes[-1].buffers}
     grads = {name: added([one.grads for one in passes], name, left or {}, value) for name, value in cast.items()}
@@ -147,7 +147,7 @@ def one_pass(
     weights: Arrays,
     buffers: Arrays,
     share: Share,
-    knobs: Knobs,
+    variants: Variants,
     kind: np.dtype[Any],
     functions: Functions,
     backward: bool,
@@ -156,8 +156,8 @@ def one_pass(
     given = {"x": share.x, "target": counted(share.target), **prefixed("param", weights), **prefixed("buffer", buffers)}
     backward = backward and share.divisor > 0
     arriving = {"loss": np.asarray(1.0 / float(share.divisor), kind)} if backward else {}
-    program = program_of(training, given, arriving, knobs)
-    functions = {**functions, **({MATMUL: reduced(**knobs["matmul"])} if "matmul" in knobs else {})}
+    program = program_of(training, given, arriving, variants)
+    functions = {**functions, **({MATMUL: reduced(**variants["matmul"])} if "matmul" in variants else {})}
     values = program.run({**given, **prefixed("grad", arriving)}, kind, functions=functions)
     return StepGradients(
         values["output"], values["loss"], unprefixed("grad.param", values), unprefixed("buffer", values)
@@ -168,13 +168,13 @@ PROGRAMS: dict[Any, tuple[tuple[Layer, ...], Program]] = {}
 MAX_PROGRAMS = 256
 
 
-def program_of(training: Training, given: Arrays, arriving: Arrays, knobs: Knobs) -> Program:
+def program_of(training: Training, given: Arrays, arriving: Arrays, variants: Variants) -> Program:
     """The program of one pass for these shapes, traced once."""
     shapes = tuple(values.shape for values in given.values())
-    key = (id(training.layers), training.loss.name, repr(sorted(knobs.items())), shapes, bool(arriving))
+    key = (id(training.layers), training.loss.name, repr(sorted(variants.items())), shapes, bool(arriving))
     if key not in PROGRAMS:
         names = [name for name in given if name.startswith("param.")]
-        reference = partial(model_reference, training=training, knobs=knobs)
+        reference = partial(model_reference, training=training, variants=variants)
         program, _ = trace(reference, given, differentiable=names, gradients=arriving)
         if len(PROGRAMS) >= MAX_PROGRAMS:
             PROGRAMS.clear()
@@ -183,12 +183,14 @@ def program_of(training: Training, given: Arrays, arriving: Arrays, knobs: Knobs
     return PROGRAMS[key][1]
 
 
-def model_reference(tensors: Mapping[str, Any], _params: Any, *, training: Training, knobs: Knobs) -> dict[str, Any]:
+def model_reference(
+    tensors: Mapping[str, Any], _params: Any, *, training: Training, variants: Variants
+) -> dict[str, Any]:
     """`output`, `loss` and `buffer.<name>` of one pass."""
-    run = Pass({**unprefixed("param", tensors), **unprefixed("buffer", tensors)}, knobs)
+    run = Pass({**unprefixed("param", tensors), **unprefixed("buffer", tensors)}, variants)
     output = run.run(training.layers, tensors["x"])
     op = OPS[training.loss.name]
-    loss = op.forward({"x": output, "target": tensors["target"]}, op.params(), **knobs.get("loss", {}))["y"]
+    loss = op.reference({"x": output, "target": tensors["target"]}, op.params(), **variants.get("loss", {}))["y"]
     return {"output": output, "loss": loss, **prefixed("buffer", run.buffers)}
 
 
@@ -221,13 +223,13 @@ def loss_of_output(
     target: NDArray[Any],
     *,
     ranks: int = 1,
-    knobs: Knobs = NONE,
+    variants: Variants = NONE,
     functions: Functions = IN_PAIRS,
 ) -> NDArray[Any]:
     """The step's loss from the output of all its rows, in the dtype of `output`."""
     n, op, kind = training.accumulation * ranks, OPS[training.loss.name], output.dtype
     parts = zip(np.array_split(output, n), np.array_split(counted(target), n), strict=True)
-    options = knobs.get("loss", {})
+    options = variants.get("loss", {})
     losses = [
         evaluate(op, op.params(), {"x": x, "target": of}, dtype=kind, functions=functions, **options)["y"]
         for x, of in parts

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.op import CaseError, Knob
+from parity.cases.op import CaseError, Variant
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,16 @@ class ScheduleKind:
         kind = np.dtype(dtype).type
         return float(self.formula(kind(lr), kind(max(0, t + offset)), options))
 
-    def knobs(self, options: Any) -> tuple[Knob, ...]:
+    def variants(self, options: Any) -> tuple[Variant, ...]:
         """The hypotheses about the schedule: their `arguments` are those of `rate`."""
         if not fields(options):
             return ()
         boundaries = BOUNDARIES if self.warmup and getattr(options, self.warmup) > 1 else ()
         return (
-            *(Knob("schedule-off-by-one", {"offset": by}, told_by=CHANGES) for by in (1, -1)),
-            *(Knob("warmup-boundary", arguments, told_by=WARMS_UP) for arguments in boundaries),
-            Knob("schedule-ignored", {"ignored": True}, told_by=CHANGES),
-            Knob("attribute-precision", {"dtype": "float32"}, told_by="a rate that float32 cannot hold"),
+            *(Variant("schedule-off-by-one", {"offset": by}, shown_by=CHANGES) for by in (1, -1)),
+            *(Variant("warmup-boundary", arguments, shown_by=WARMS_UP) for arguments in boundaries),
+            Variant("schedule-ignored", {"ignored": True}, shown_by=CHANGES),
+            Variant("attribute-precision", {"dtype": "float32"}, shown_by="a rate that float32 cannot hold"),
         )
 
 

@@ -202,7 +202,7 @@ def layer_message(layer: Layer) -> dict[str, Any]:
 def group_message(optimizer: str, group: Group) -> dict[str, Any]:
     """A group as a worker is told of it, with the `states` that the optimizer keeps, and those that are `absent`."""
     op = OPS[optimizer]
-    kept = op.layout(op.params(**group.options), {"param": (1,)}).inputs
+    kept = op.infer_shapes(op.params(**group.options), {"param": (1,)}).inputs
     states = {item.name: item.name in kept for item in op.inputs if item.name not in ("param", "grad")}
     return {
         "parameters": list(group.parameters),

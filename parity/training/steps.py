@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.oracle import IN_PAIRS, Functions, evaluate
-from parity.training.model import Batch, Knobs, gradients
+from parity.training.model import Batch, Variants, gradients
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Training
 
@@ -63,21 +63,21 @@ class Update:
 
 @dataclass(frozen=True)
 class StepChanges:
-    """What is changed of a whole step: knobs of the model, arguments of `ScheduleKind.rate`, clipping and update;
+    """What is changed of a whole step: variants of the model, arguments of `ScheduleKind.rate`, clipping and update;
     `kept` gradients are never cleared."""
 
-    model: Knobs = field(default_factory=dict)
+    model: Variants = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     clipping: Clipping | None = None
     update: Update = field(default_factory=Update)
     kept: bool = False
 
 
-def rates(training: Training, step: int, **knobs: Any) -> list[float]:
-    """The rate of each group in step `step`, counted from 1; `knobs` are those of `ScheduleKind.rate`."""
+def rates(training: Training, step: int, **variants: Any) -> list[float]:
+    """The rate of each group in step `step`, counted from 1; `variants` are those of `ScheduleKind.rate`."""
     schedule = SCHEDULES[training.schedule.name]
     options = schedule.options(**training.schedule.options)
-    return [schedule.rate(float(group.options["lr"]), step - 1, options, **knobs) for group in training.groups]
+    return [schedule.rate(float(group.options["lr"]), step - 1, options, **variants) for group in training.groups]
 
 
 def clipped(
@@ -161,7 +161,7 @@ def updated(
         elif functions:
             after = evaluate(op, params, tensors, dtype=param.dtype, functions=functions, **change.arguments)
         else:
-            after = dict(op.forward(tensors, params, **change.arguments))
+            after = dict(op.reference(tensors, params, **change.arguments))
         after.pop("grad", None)
         if change.factor != 1.0:
             after["param"] = param + change.factor * (after["param"] - param)
@@ -205,7 +205,7 @@ def by_parameter(states: Arrays) -> dict[str, dict[str, Array]]:
 
 def zero_states(op: Any, params: Any, param: Array) -> dict[str, Array]:
     """The states as they start."""
-    names = op.layout(params, {"param": param.shape}).inputs
+    names = op.infer_shapes(params, {"param": param.shape}).inputs
     return {name: np.zeros_like(param) for name in names if name not in ("param", "grad")}
 
 
@@ -236,7 +236,7 @@ def stepped(
         {**own["param"], **own["buffer"]},
         batches,
         dtype=dtype,
-        knobs=changes.model,
+        variants=changes.model,
         left=left,
         functions=functions,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.op import Knob
+from parity.cases.op import Variant
 from parity.training.spec import RESIDUAL, Layer, Training, walk
 from parity.training.steps import narrowed_options
 
@@ -22,21 +22,21 @@ LEFT_OUT = frozenset(("layer_norm", "batch_norm"))
 """Ops whose other axes are no variants of a layer: an example's axes are few and mean different things."""
 
 
-def model_knobs(training: Training) -> tuple[tuple[str, Knob], ...]:
+def model_variants(training: Training) -> tuple[tuple[str, Variant], ...]:
     """The variants of forward pass, loss and their gradients: what they change, and the variant.
 
-    A variant's `arguments`, `params` and `absent` are together the options under that key of `model.Knobs`. What `on`
-    makes of the key changes one layer only.
+    A variant's `arguments`, `params` and `absent` are together the options under that key of `model.Variants`. What
+    `on` makes of the key changes one layer only.
     """
     layers = [layer for layer in walk(training.layers) if layer.op != RESIDUAL]
-    variants = [(layer.op, knob) for layer in layers for knob in layer_variants(training, layer)]
+    variants = [(layer.op, variant) for layer in layers for variant in layer_variants(training, layer)]
     loss = OPS[training.loss.name]
     target = training.data.target
     shapes = {"x": (2, *target), "target": (2, *target)}
-    variants += [("loss", knob) for knob in loss.knobs(loss.params(), shapes)]
+    variants += [("loss", variant) for variant in loss.variants(loss.params(), shapes)]
     if any(layer.op in MATRICES for layer in layers):
-        variants += [("matmul", knob) for knob in precisions()]
-    return tuple({(key, repr(knob)): (key, knob) for key, knob in variants}.values())
+        variants += [("matmul", variant) for variant in precisions()]
+    return tuple({(key, repr(variant)): (key, variant) for key, variant in variants}.values())
 
 
 def on(kind: str, layer: Layer) -> str:
@@ -44,26 +44,26 @@ def on(kind: str, layer: Layer) -> str:
     return f"{kind}@{layer.name}"
 
 
-def layer_variants(training: Training, layer: Layer) -> Iterator[Knob]:
+def layer_variants(training: Training, layer: Layer) -> Iterator[Variant]:
     """The variants of a layer's op, and its options as float32 keeps them."""
     op, names = OPS[layer.op], {p.name.removeprefix(f"{layer.name}."): p.shape for p in layer.parameters}
     shapes = {op.inputs[0].name: (training.batch_size // training.accumulation, *layer.x), **names}
-    for knob in op.knobs(layer.params, shapes):
-        if not (knob.id == "wrong-axis" and layer.op in LEFT_OUT):
-            yield replace(knob, id=RENAMED.get(knob.id, knob.id))
+    for variant in op.variants(layer.params, shapes):
+        if not (variant.id == "wrong-axis" and layer.op in LEFT_OUT):
+            yield replace(variant, id=RENAMED.get(variant.id, variant.id))
     yield from attributes(layer.params)
 
 
-def precisions() -> Iterator[Knob]:
+def precisions() -> Iterator[Variant]:
     """Matrix products in fewer digits, their results rounded or not."""
-    told_by = "operands that the format cannot hold"
+    shown_by = "operands that the format cannot hold"
     for name in FORMATS:
-        yield Knob("reduced-precision", {"operands": name}, told_by=told_by)
+        yield Variant("reduced-precision", {"operands": name}, shown_by=shown_by)
         if name != "tf32":
-            yield Knob("reduced-precision", {"operands": name, "result": name}, told_by=told_by)
+            yield Variant("reduced-precision", {"operands": name, "result": name}, shown_by=shown_by)
 
 
-def attributes(params: Any) -> Iterator[Knob]:
+def attributes(params: Any) -> Iterator[Variant]:
     """Numbers that are kept in float32, in every combination; a fraction v also as 1 - float32(1 - v)."""
     forms = {}
     for name, value in asdict(params).items():
@@ -74,7 +74,9 @@ def attributes(params: Any) -> Iterator[Knob]:
     for values in product(*forms.values()):
         changed = {name: v for name, v in zip(forms, values, strict=True) if v != forms[name][0]}
         if changed:
-            yield Knob("attribute-precision", params=changed, told_by="a value that float32 cannot hold, in float64")
+            yield Variant(
+                "attribute-precision", params=changed, shown_by="a value that float32 cannot hold, in float64"
+            )
 
 
 def terms(training: Training) -> Mapping[str, Mapping[str, Any]]:

@@ -13,9 +13,9 @@ ZERO = {"exp_avg": np.zeros(2), "exp_avg_sq": np.zeros(2)}
 FIRST = {"param": np.array([3.0, -4.0]), "grad": np.array([0.5, 2.0]), **ZERO}
 
 
-def lamb(tensors=FIRST, knobs=None, **params):
+def lamb(tensors=FIRST, variants=None, **params):
     given = {"lr": 0.1, "eps": 0.0, "weight_decay": 0.0, "step": 1, **params}
-    return evaluate(OPS["lamb"], LambParams(**given), tensors, **(knobs or {}))
+    return evaluate(OPS["lamb"], LambParams(**given), tensors, **(variants or {}))
 
 
 def test_the_first_step_goes_along_the_gradients_signs_by_the_parameters_norm():
@@ -34,8 +34,8 @@ def test_the_decay_is_scaled_with_the_rest():
 def test_a_decay_may_be_left_out_of_the_norm_or_out_of_what_is_scaled():
     ratio, update, decay = 5 / 2**0.5, np.ones(2), 0.5 * FIRST["param"]
     moves = {"unmeasured": ratio * (update + decay), "outside": ratio * update + decay}
-    for knob, move in moves.items():
-        found = lamb(knobs={"decay": knob}, weight_decay=0.5)["param"]
+    for variant, move in moves.items():
+        found = lamb(variants={"decay": variant}, weight_decay=0.5)["param"]
         np.testing.assert_allclose(found, FIRST["param"] - 0.1 * move, rtol=1e-14)
 
 
@@ -49,8 +49,8 @@ def test_the_ratio_is_1_where_a_norm_is_0(name):
 
 def test_a_ratio_only_where_something_decays():
     plain = 0.1 * np.ones(2)
-    np.testing.assert_allclose(FIRST["param"] - lamb(knobs={"trust": "decayed"})["param"], plain, rtol=1e-14)
-    decayed = lamb(knobs={"trust": "decayed"}, weight_decay=0.5)["param"]
+    np.testing.assert_allclose(FIRST["param"] - lamb(variants={"trust": "decayed"})["param"], plain, rtol=1e-14)
+    decayed = lamb(variants={"trust": "decayed"}, weight_decay=0.5)["param"]
     assert np.array_equal(decayed, lamb(weight_decay=0.5)["param"])
 
 
@@ -58,7 +58,7 @@ def test_a_norm_above_10_may_be_clamped():
     large = {**FIRST, "param": 100 * FIRST["param"]}
     moved = large["param"] - lamb(large, {"trust": "clamped"})["param"]
     np.testing.assert_allclose(moved, 0.1 * 10 / 2**0.5 * np.ones(2), rtol=1e-14)
-    assert np.array_equal(lamb(knobs={"trust": "clamped"})["param"], lamb()["param"])
+    assert np.array_equal(lamb(variants={"trust": "clamped"})["param"], lamb()["param"])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])

@@ -25,11 +25,13 @@ DIFFERENTIABLE = {
 
 def tensors_for(name, params, given, scale=1.0):
     op = OPS[name.partition("-")[0]]
-    layout = op.layout(params, given)
+    infer_shapes = op.infer_shapes(params, given)
     rng = generator(0, name)
-    tensors = {n: scale * rng.uniform(0.5, 1.5, shape).astype(np.longdouble) for n, shape in layout.inputs.items()}
-    tensors["x"] = rng.normal(1.0, 2.0, layout.inputs["x"]).astype(np.longdouble)
-    tensors["grad.y"] = rng.normal(0.0, 1.0, layout.outputs["y"]).astype(np.longdouble)
+    tensors = {
+        n: scale * rng.uniform(0.5, 1.5, shape).astype(np.longdouble) for n, shape in infer_shapes.inputs.items()
+    }
+    tensors["x"] = rng.normal(1.0, 2.0, infer_shapes.inputs["x"]).astype(np.longdouble)
+    tensors["grad.y"] = rng.normal(0.0, 1.0, infer_shapes.outputs["y"]).astype(np.longdouble)
     return op, tensors
 
 
@@ -98,8 +100,8 @@ def test_running_statistics_follow_pytorch():
 THREE = {"grads.0": np.array([3.0, 4.0]), "grads.1": np.array([[6.0, 8.0]]), "grads.2": np.array([3.0])}
 
 
-def clip(params, **knobs):
-    return evaluate(OPS["clip_grad_norm"], params, THREE, **knobs)
+def clip(params, **variants):
+    return evaluate(OPS["clip_grad_norm"], params, THREE, **variants)
 
 
 def test_global_clipping_with_and_without_the_epsilon():
@@ -157,6 +159,6 @@ BROKEN = [
 @pytest.mark.parametrize(("op", "params", "given", "key"), BROKEN)
 def test_what_does_not_fit_is_refused_with_its_key(op, params, given, key):
     with pytest.raises(CaseError) as caught:
-        OPS[op].layout(params, given)
+        OPS[op].infer_shapes(params, given)
     assert caught.value.key == key
     assert len(caught.value.message) > 10

@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Normal, TensorPlan, Uniform
-from parity.cases.op import Knob
+from parity.cases.op import Variant
 from parity.cases.oracle import evaluate
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.case import CaseJudge, Judged
@@ -30,14 +30,15 @@ def planned(
         if isinstance(value, tuple) and name in ("x", "weight", "param", "grads_0", "grads_1")
     }
     params = OPS[op].params(**{name: value for name, value in given.items() if name not in shapes})
-    layout = OPS[op].layout(params, {name.replace("_", "."): shape for name, shape in shapes.items()})
+    infer_shapes = OPS[op].infer_shapes(params, {name.replace("_", "."): shape for name, shape in shapes.items()})
     tensors = []
-    for name, shape in layout.inputs.items():
+    for name, shape in infer_shapes.inputs.items():
         item = OPS[op].input(name)
         draw = (draws or {}).get(name) or (item.default if item and item.default else Normal(0.3, 1.2))
         tensors.append(TensorPlan(name, shape, draw, offset=offset if name == "x" else 0.0))
     tensors += [
-        TensorPlan(f"grad.{n}", layout.outputs[n], (draws or {}).get(f"grad.{n}") or Normal()) for n in OPS[op].upstream
+        TensorPlan(f"grad.{n}", infer_shapes.outputs[n], (draws or {}).get(f"grad.{n}") or Normal())
+        for n in OPS[op].upstream
     ]
     return CasePlan(
         f"{op}-{len(tensors)}", op, params, tuple(dtypes), tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0)
@@ -48,12 +49,12 @@ def drawn(case: CasePlan) -> Tensors:
     return {plan.name: plan.sample(0, case.id, "float32") for plan in case.tensors}
 
 
-def kernel(case: CasePlan, inputs: Tensors, dtype: str, knob: Knob | None = None, **how: Any) -> Tensors:
-    """What the oracle's lines give in `dtype`, with a knob turned."""
-    knob = knob or Knob("")
-    kept = {name: values for name, values in inputs.items() if name not in knob.absent}
-    found = evaluate(OPS[case.op], knob.changed(case.params), kept, dtype=dtype, **how, **knob.arguments)
-    zeros = {f"grad.{name}": np.zeros(inputs[name].shape, dtype) for name in knob.absent}
+def kernel(case: CasePlan, inputs: Tensors, dtype: str, variant: Variant | None = None, **how: Any) -> Tensors:
+    """What the oracle's lines give in `dtype`, with a variant turned."""
+    variant = variant or Variant("")
+    kept = {name: values for name, values in inputs.items() if name not in variant.absent}
+    found = evaluate(OPS[case.op], variant.changed(case.params), kept, dtype=dtype, **how, **variant.arguments)
+    zeros = {f"grad.{name}": np.zeros(inputs[name].shape, dtype) for name in variant.absent}
     return {**found, **zeros}
 
 

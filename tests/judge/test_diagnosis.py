@@ -34,42 +34,42 @@ CASES = {
     "adagrad": planned("adagrad", param=(9, 7), eps=0.01, weight_decay=0.1, lr_decay=0.1, step=3),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }
-KNOBS = [
+VARIANTS = [
     pytest.param(
         case,
-        knob,
-        id=f"{name}-{knob.id}-{'-'.join(map(str, [*knob.arguments.values(), *knob.params.values(), *knob.absent]))}",
+        variant,
+        id=f"{name}-{variant.id}-{'-'.join(map(str, [*variant.arguments.values(), *variant.params.values(), *variant.absent]))}",
     )
     for name, case in CASES.items()
-    for knob in OPS[case.op].knobs(
+    for variant in OPS[case.op].variants(
         case.params, {p.name: p.shape for p in case.tensors if not p.name.startswith("grad.")}
     )
 ]
 
 
 def test_every_id_is_known():
-    assert {knob.values[1].id for knob in KNOBS} <= set(DIAGNOSES)
+    assert {variant.values[1].id for variant in VARIANTS} <= set(DIAGNOSES)
     assert {fit.id for op in OPS.values() for fit in op.fits} <= set(DIAGNOSES)
 
 
-def visible(case, knob, dtype) -> bool:
-    """Whether the knob moves some tensor by far more than any rounding could."""
+def visible(case, variant, dtype) -> bool:
+    """Whether the variant moves some tensor by far more than any rounding could."""
     inputs = drawn(case)
-    right, wrong = (kernel(case, inputs, WORK[dtype], k) for k in (None, knob))
+    right, wrong = (kernel(case, inputs, WORK[dtype], k) for k in (None, variant))
     limit = 1e4 * UNIT_ROUNDOFF[dtype]
     return any(
         size(np.asarray(wrong[n] - right[n])).rms > limit * size(right[n]).rms for n in wrong if size(right[n]).rms
     )
 
 
-@pytest.mark.parametrize(("case", "knob"), KNOBS)
-def test_every_knob_is_named_by_its_own_experiment(case, knob):
-    found = judged(case, lambda inputs, dtype: kernel(case, inputs, dtype, knob))
+@pytest.mark.parametrize(("case", "variant"), VARIANTS)
+def test_every_variant_is_named_by_its_own_experiment(case, variant):
+    found = judged(case, lambda inputs, dtype: kernel(case, inputs, dtype, variant))
     for dtype in case.dtypes:
-        if not knob.unstable and visible(case, knob, dtype):
-            assert knob.id in candidates(found, dtype), (dtype, [(d.id, d.evidence) for d in found.diagnoses])
+        if not variant.unstable and visible(case, variant, dtype):
+            assert variant.id in candidates(found, dtype), (dtype, [(d.id, d.evidence) for d in found.diagnoses])
             assert "semantic" in verdicts(found, dtype).values() or dtype == "float64"
-        assert set(names(found, dtype)) <= {knob.id, "not-identifiable"} | candidates(found, dtype)
+        assert set(names(found, dtype)) <= {variant.id, "not-identifiable"} | candidates(found, dtype)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -134,18 +134,18 @@ def test_every_transform_is_named(change):
         assert first.residual_before > OFF > first.residual_after
 
 
-def test_a_transform_and_a_knob_together():
-    knob = next(k for k in OPS["layer_norm"].knobs(NORM.params, {"x": (9, 14)}) if k.id == "variance-ddof")
+def test_a_transform_and_a_variant_together():
+    variant = next(k for k in OPS["layer_norm"].variants(NORM.params, {"x": (9, 14)}) if k.id == "variance-ddof")
     swap = CHANGES["swapped"][2]
-    found = judged(NORM, lambda inputs, dtype: swap(kernel(NORM, inputs, dtype, knob)))
+    found = judged(NORM, lambda inputs, dtype: swap(kernel(NORM, inputs, dtype, variant)))
     for dtype in BOTH:
         assert set(names(found, dtype)) == {"swapped-gradients", "variance-ddof"}
 
 
 def test_a_forward_pass_can_be_wrong_beside_a_right_backward_pass():
-    knob = next(k for k in OPS["layer_norm"].knobs(NORM.params, {"x": (9, 14)}) if k.id == "variance-ddof")
+    variant = next(k for k in OPS["layer_norm"].variants(NORM.params, {"x": (9, 14)}) if k.id == "variance-ddof")
     found = judged(
-        NORM, lambda inputs, dtype: {**kernel(NORM, inputs, dtype), "y": kernel(NORM, inputs, dtype, knob)["y"]}
+        NORM, lambda inputs, dtype: {**kernel(NORM, inputs, dtype), "y": kernel(NORM, inputs, dtype, variant)["y"]}
     )
     assert names(found, "float64") == ["variance-ddof"]
     assert [d.tensors for d in found.diagnoses if d.dtype == "float64"] == [("y",)]
@@ -267,7 +267,7 @@ def test_a_large_gradient_is_no_noise_where_zero_is_right():
     case = planned(
         "layer_norm", draws={"weight": Constant(1.0), "grad.y": Constant(1.0)}, x=(6, 9), normalized_shape=(9,)
     )
-    detached = next(k for k in OPS["layer_norm"].knobs(case.params, {"x": (6, 9)}) if k.id == "detached-statistics")
+    detached = next(k for k in OPS["layer_norm"].variants(case.params, {"x": (6, 9)}) if k.id == "detached-statistics")
     found = judged(case, lambda inputs, dtype: kernel(case, inputs, dtype, detached))
     for dtype in BOTH:
         assert "detached-statistics" in candidates(found, dtype)
@@ -300,8 +300,8 @@ def test_noise_is_unexplained():
 def test_only_float32_is_judged_by_the_causes():
     case = planned("layer_norm", ("float32",), x=(9, 64), normalized_shape=(64,), offset=100.0)
     assert verdicts(judged(case, lambda i, d: naive(case, i, d)), "float32")["y"] == "unstable"
-    knob = next(k for k in OPS["layer_norm"].knobs(case.params, {"x": (9, 64)}) if k.id == "variance-ddof")
-    assert verdicts(judged(case, lambda i, d: kernel(case, i, d, knob)), "float32")["y"] == "semantic"
+    variant = next(k for k in OPS["layer_norm"].variants(case.params, {"x": (9, 64)}) if k.id == "variance-ddof")
+    assert verdicts(judged(case, lambda i, d: kernel(case, i, d, variant)), "float32")["y"] == "semantic"
 
 
 def test_rounding_to_a_format():
@@ -319,15 +319,15 @@ def test_rounding_to_a_format():
 def test_changes_that_do_not_go_together_are_no_hypothesis():
     from parity.judge.bound.envelope import envelopes
     from parity.judge.compare.cell import consult_oracle
-    from parity.judge.diagnose.lab import Lab, Question
+    from parity.judge.diagnose.evaluator import Alteration, Evaluator
 
     inputs = drawn(NORM)
     oracle = consult_oracle(NORM, inputs)
-    lab = Lab(NORM, "float32", inputs, oracle, envelopes(NORM, "float32", inputs, oracle))
-    both = Question(arguments={"centered": False}).with_(Question(unstable={"folded": True}))
+    evaluator = Evaluator(NORM, "float32", inputs, oracle, envelopes(NORM, "float32", inputs, oracle))
+    both = Alteration(arguments={"centered": False}).with_(Alteration(unstable={"folded": True}))
     assert both is not None
-    assert lab.ask(both) is None
-    assert Question(arguments={"ddof": 1}).with_(Question(arguments={"ddof": 0})) is None
+    assert evaluator.ask(both) is None
+    assert Alteration(arguments={"ddof": 1}).with_(Alteration(arguments={"ddof": 0})) is None
 
 
 def test_a_mean_that_leaves_elements_out_is_not_explained_by_things_that_were_fitted():

@@ -78,8 +78,8 @@ def options(last: int = 0, **changed: object) -> Lie:
     return lies(StepChanges(update=Update(options=dict.fromkeys(range(last + 1), changed))))
 
 
-def model(**knobs: object) -> Lie:
-    return lies(StepChanges(model=knobs))
+def model(**variants: object) -> Lie:
+    return lies(StepChanges(model=variants))
 
 
 def clips(recipe: Clip | None, **arguments: object) -> Lie:

@@ -1,4 +1,4 @@
-"""The oracle of a training's model: gradients against finite differences and PyTorch, and what every knob changes."""
+"""The oracle of a training's model: gradients against finite differences and PyTorch, and what every variant changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parity.cases.primitives import erf
 from parity.diagnoses import DIAGNOSES
 from parity.training.cost import CountedProducts, cost
 from parity.training.model import gradients, loss_of_output
-from parity.training.variants import model_knobs, on
+from parity.training.variants import model_variants, on
 from parity.training.variants import terms as terms_of
 from tests.training import torch_models
 from tests.training.examples import batches, drawn, preset, training
@@ -150,11 +150,11 @@ def test_erf_to_the_last_digits():
     assert np.isnan(erf(np.array([np.nan])))[0]
 
 
-# Knobs: what may differ in a kernel changes what the oracle says, for all layers of a kind or for one.
+# Variants: what may differ in a kernel changes what the oracle says, for all layers of a kind or for one.
 
 
-def arguments(knob):
-    return {**knob.arguments, **knob.params, **({"absent": knob.absent} if knob.absent else {})}
+def arguments(variant):
+    return {**variant.arguments, **variant.params, **({"absent": variant.absent} if variant.absent else {})}
 
 
 def changed(found, plain):
@@ -165,24 +165,24 @@ def changed(found, plain):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "bert"])
-def test_every_knob_of_a_model_changes_something(name):
+def test_every_variant_of_a_model_changes_something(name):
     case = preset(name)
     tensors, rows = drawn(case), batches(case)
     plain = gradients(case, tensors, rows)
     ids = set()
-    for key, knob in model_knobs(case):
-        ids.add(knob.id)
-        if arguments(knob) != {"reduction": "all"} or name == "bert":
-            assert changed(gradients(case, tensors, rows, knobs={key: arguments(knob)}), plain), (key, knob)
+    for key, variant in model_variants(case):
+        ids.add(variant.id)
+        if arguments(variant) != {"reduction": "all"} or name == "bert":
+            assert changed(gradients(case, tensors, rows, variants={key: arguments(variant)}), plain), (key, variant)
     assert ids <= set(DIAGNOSES)
 
 
-def test_a_knob_of_one_layer_leaves_the_others_alone():
+def test_a_variant_of_one_layer_leaves_the_others_alone():
     case = preset("cnn")
     tensors, rows = drawn(case), batches(case)
     first, second = (layer for layer in case.layers if layer.op == "batch_norm")
     plain = gradients(case, tensors, rows)
-    found = gradients(case, tensors, rows, knobs={on("batch_norm", second): {"running_ddof": 0}})
+    found = gradients(case, tensors, rows, variants={on("batch_norm", second): {"running_ddof": 0}})
     assert np.array_equal(found.buffers[f"{first.name}.running_var"], plain.buffers[f"{first.name}.running_var"])
     assert not np.array_equal(found.buffers[f"{second.name}.running_var"], plain.buffers[f"{second.name}.running_var"])
 
@@ -191,7 +191,7 @@ def test_gradients_that_are_zero_have_terms_that_are_not():
     for name, zero in (("bert", "k_proj.bias"), ("cnn", "conv2d0.bias")):
         case = preset(name)
         tensors, rows = drawn(case), batches(case)
-        plain, terms = (gradients(case, tensors, rows, knobs=knobs).grads for knobs in ({}, terms_of(case)))
+        plain, terms = (gradients(case, tensors, rows, variants=variants).grads for variants in ({}, terms_of(case)))
         [key] = [key for key in plain if key.endswith(zero)]
         assert np.abs(plain[key]).max() < 1e-15 < 1e-3 < np.abs(terms[key]).max()
 
@@ -200,7 +200,7 @@ def test_micro_batches_summed_and_gradients_left():
     case = preset("mlp", accumulation=4)
     tensors, rows = drawn(case), batches(case)
     plain = gradients(case, tensors, rows)
-    summed = gradients(case, tensors, rows, knobs={"accumulation": {"reduction": "sum"}})
+    summed = gradients(case, tensors, rows, variants={"accumulation": {"reduction": "sum"}})
     left = gradients(case, tensors, rows, left=plain.grads)
     assert summed.loss == plain.loss
     for name, grad in plain.grads.items():
@@ -213,7 +213,8 @@ def test_ranks_share_a_micro_batch():
     tensors, rows = drawn(case), batches(case)
     plain = gradients(case, tensors, rows)
     mean, total, first = (
-        gradients(case, tensors, rows, knobs={"ranks": {"count": 2, "reduction": r}}) for r in ("mean", "sum", "first")
+        gradients(case, tensors, rows, variants={"ranks": {"count": 2, "reduction": r}})
+        for r in ("mean", "sum", "first")
     )
     lone = gradients(case, tensors, [(x[:2], target[:2]) for x, target in rows])
     for name, grad in plain.grads.items():
@@ -226,7 +227,7 @@ def test_ranks_share_a_micro_batch():
 def test_each_rank_has_statistics_of_its_own():
     case = preset("cnn")
     tensors, rows = drawn(case), batches(case)
-    shared = gradients(case, tensors, rows, knobs={"ranks": {"count": 2}})
+    shared = gradients(case, tensors, rows, variants={"ranks": {"count": 2}})
     first = gradients(case, tensors, [(rows[0][0][:4], rows[0][1][:4])])
     assert all(np.array_equal(shared.buffers[name], values) for name, values in first.buffers.items())
 
@@ -237,7 +238,7 @@ def test_the_loss_of_an_output_is_that_of_the_pass():
     found = gradients(case, drawn(case), rows)
     target = np.concatenate([part for _, part in rows])
     assert loss_of_output(case, found.output, target) == found.loss
-    assert loss_of_output(case, found.output, target, knobs={"loss": {"reduction": "sum"}}) > found.loss
+    assert loss_of_output(case, found.output, target, variants={"loss": {"reduction": "sum"}}) > found.loss
 
 
 def test_a_loss_without_any_target_is_nan():

@@ -63,15 +63,15 @@ def test_a_polynomial_ends_at_its_last_rate():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_knob_of_a_schedule_changes_a_rate(name):
+def test_every_variant_of_a_schedule_changes_a_rate(name):
     options = SCHEDULES[name].options(**TORCH[name][0])
     plain = [SCHEDULES[name].rate(0.3, t, options) for t in range(16)]
-    knobs = SCHEDULES[name].knobs(options)
-    assert bool(knobs) == (name != "constant")
-    for knob in knobs:
-        assert knob.id in DIAGNOSES
-        found = [SCHEDULES[name].rate(0.3, t, options, **knob.arguments) for t in range(16)]
-        assert found != plain or (name, knob.id) == ("step", "attribute-precision"), knob
+    variants = SCHEDULES[name].variants(options)
+    assert bool(variants) == (name != "constant")
+    for variant in variants:
+        assert variant.id in DIAGNOSES
+        found = [SCHEDULES[name].rate(0.3, t, options, **variant.arguments) for t in range(16)]
+        assert found != plain or (name, variant.id) == ("step", "attribute-precision"), variant
         assert min(found) >= 0
 
 

@@ -66,10 +66,10 @@ class Size:
 
 
 class EnvelopeRuns:
-    """The textbook runs of one case in one dtype, made as far as they are asked for; `knobs` as for the oracle."""
+    """The textbook runs of one case in one dtype, made as far as they are asked for; `variants` as for the oracle."""
 
-    def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **knobs: Any) -> None:
-        self._case, self._dtype, self._inputs, self._knobs = case, dtype, inputs, knobs
+    def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **variants: Any) -> None:
+        self._case, self._dtype, self._inputs, self._variants = case, dtype, inputs, variants
         self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
         self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
         self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
@@ -94,11 +94,11 @@ class EnvelopeRuns:
 
     def _run(self, run: int) -> Arrays:
         case, op = self._case, OPS[self._case.op]
-        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._knobs
+        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._variants
         careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
         moved = {name: nudged(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()}
         functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
-        options = {**self._knobs, **careful}
+        options = {**self._variants, **careful}
         return evaluate(
             op, case.params, moved, dtype=self._dtype, gradients=case.gradients, functions=functions, **options
         )

@@ -1,4 +1,4 @@
-"""The second part of the catalogue: conventions and algorithms of an op, each a knob of its oracle."""
+"""The second part of the catalogue: conventions and algorithms of an op, each a variant of its oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a kernel, as something that can be computed: the op's knobs, its numbers, its operands."""
+"""What may be wrong with a kernel, as something that can be computed: the op's variants, its numbers, its operands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.cases.op import Fit, Knob
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, Question
+from parity.cases.op import Fit, Variant
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
 NARROW = frozenset(("attribute-precision", "reduced-precision"))
@@ -31,16 +31,16 @@ class Cause:
     """A hypothesis: another `question` for the oracle, or a `change` of what is predicted.
 
     `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
-    band of sizes instead of values. `told_by` says which input would show it. `lossy`: right but for lost digits.
+    band of sizes instead of values. `shown_by` says which input would show it. `lossy`: right but for lost digits.
     `shared`: what it spoils, it spoils in every tensor. `portable`: it means the same in another dtype.
     """
 
     id: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    question: Question | None = None
+    alteration: Alteration | None = None
     change: Change | None = None
     weight: float = 0.0
-    told_by: str = ""
+    shown_by: str = ""
     lossy: bool = False
     shared: bool = False
     portable: bool = True
@@ -58,31 +58,37 @@ def replaced(others: Mapping[str, Predicted]) -> Change:
     return lambda prediction: {**prediction, **others}
 
 
-def standing_causes(lab: Lab) -> list[Cause]:
+def standing_causes(evaluator: Evaluator) -> list[Cause]:
     """The hypotheses that do not depend on what was observed."""
-    knobs = lab.op.knobs(lab.case.params, lab.shapes)
-    return [*map(from_knob, knobs), *attributes(lab), *operands(lab)]
+    variants = evaluator.op.variants(evaluator.case.params, evaluator.shapes)
+    return [*map(from_variant, variants), *attributes(evaluator), *operands(evaluator)]
 
 
-def from_knob(knob: Knob) -> Cause:
+def from_variant(variant: Variant) -> Cause:
     """The hypothesis that the op states."""
-    shown = {**knob.arguments, **knob.params, **({"without": list(knob.absent)} if knob.absent else {})}
-    if knob.unstable:
-        question = Question(unstable=knob.arguments, params=knob.params, absent=knob.absent)
+    shown = {**variant.arguments, **variant.params, **({"without": list(variant.absent)} if variant.absent else {})}
+    if variant.unstable:
+        alteration = Alteration(unstable=variant.arguments, params=variant.params, absent=variant.absent)
     else:
-        question = Question(arguments=knob.arguments, params=knob.params, absent=knob.absent)
-    weight = BAND_WEIGHT if knob.unstable else 0.0
+        alteration = Alteration(arguments=variant.arguments, params=variant.params, absent=variant.absent)
+    weight = BAND_WEIGHT if variant.unstable else 0.0
     return Cause(
-        knob.id, shown, question, weight=weight, told_by=knob.told_by, lossy=knob.unstable, shared=knob.unstable
+        variant.id,
+        shown,
+        alteration,
+        weight=weight,
+        shown_by=variant.shown_by,
+        lossy=variant.unstable,
+        shared=variant.unstable,
     )
 
 
-def attributes(lab: Lab) -> Iterator[Cause]:
+def attributes(evaluator: Evaluator) -> Iterator[Cause]:
     """Params that a float64 kernel keeps in float32, in every combination; a weight v also as 1 - float32(1 - v)."""
-    if lab.dtype != "float64":
+    if evaluator.dtype != "float64":
         return
     forms = {}
-    for name, value in asdict(lab.case.params).items():
+    for name, value in asdict(evaluator.case.params).items():
         if isinstance(value, float) and np.isfinite(value):
             narrow = [float(np.float32(value))]
             narrow += [1.0 - float(np.float32(1.0 - value))] if 0.0 < value < 1.0 else []
@@ -90,27 +96,27 @@ def attributes(lab: Lab) -> Iterator[Cause]:
     for values in product(*forms.values()):
         params = {n: v for n, v in zip(forms, values, strict=True) if v != forms[n][0]}
         if params:
-            told_by = "a value that float32 cannot hold, in float64"
-            yield Cause("attribute-precision", params, Question(params=params), told_by=told_by)
+            shown_by = "a value that float32 cannot hold, in float64"
+            yield Cause("attribute-precision", params, Alteration(params=params), shown_by=shown_by)
 
 
-def operands(lab: Lab) -> Iterator[Cause]:
+def operands(evaluator: Evaluator) -> Iterator[Cause]:
     """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
-    read = {item.name for item in lab.op.inputs if not item.state and not item.integers}
-    given = [name for name in lab.inputs if (item := lab.op.input(name)) is not None and item.name in read]
-    upstream = [name for name in lab.inputs if lab.is_upstream(name)]
+    read = {item.name for item in evaluator.op.inputs if not item.state and not item.integers}
+    given = [name for name in evaluator.inputs if (item := evaluator.op.input(name)) is not None and item.name in read]
+    upstream = [name for name in evaluator.inputs if evaluator.is_upstream(name)]
     sets = {"inputs": given}
-    sets |= {" and ".join(names): list(names) for names in lab.op.rounded_together if set(names) < set(given)}
+    sets |= {" and ".join(names): list(names) for names in evaluator.op.rounded_together if set(names) < set(given)}
     if upstream:
         sets |= {f"{label} and upstream gradients": [*names, *upstream] for label, names in sets.items()}
     for target in FORMATS.values():
-        if target.digits >= min(DIGITS[lab.dtype], DIGITS["float32"]):
+        if target.digits >= min(DIGITS[evaluator.dtype], DIGITS["float32"]):
             continue
         for label, names in sets.items():
-            question = Question(operands=target.name, rounded=tuple(names))
+            alteration = Alteration(operands=target.name, rounded=tuple(names))
             shown = {"format": target.name, "rounded": label}
-            told_by = "inputs of more digits than the format has"
-            yield Cause("reduced-precision", shown, question, weight=OPERAND_WEIGHT, told_by=told_by)
+            shown_by = "inputs of more digits than the format has"
+            yield Cause("reduced-precision", shown, alteration, weight=OPERAND_WEIGHT, shown_by=shown_by)
 
 
 COARSE = tuple(10.0 ** (k / 2) for k in range(-18, 13))
@@ -121,21 +127,21 @@ STEPS = 8
 STEP = 2.0**-18
 
 
-def fitted(lab: Lab, observed: Observed, tensors: list[str], base: Question) -> Iterator[Cause]:
+def fitted(evaluator: Evaluator, observed: Observed, tensors: list[str], base: Alteration) -> Iterator[Cause]:
     """For each number that a kernel may have another value for, those that fit `tensors` best, together and each."""
-    usable = [name for name in tensors if lab.base[name].envelope.rms > 0]
+    usable = [name for name in tensors if evaluator.base[name].envelope.rms > 0]
     forward = [name for name in usable if not name.startswith("grad.")] or usable
-    for fit in lab.op.fits:
-        start = fit.start(lab.case.params)
+    for fit in evaluator.op.fits:
+        start = fit.start(evaluator.case.params)
         seen: list[float] = []
         for names in [forward, *([name] for name in forward if len(forward) > 1)]:
-            value = fit_value(lab, fit, observed, names, base)
+            value = fit_value(evaluator, fit, observed, names, base)
             if value is None or value > max(fit.most, MOST * start) or is_float32(value, start):
                 continue
             if all(abs(value - other) > SAME * other for other in seen):
                 seen.append(value)
-                question = as_question(lab, fit, value)
-                yield Cause(fit.id, {fit.target: value}, question, weight=1.0, told_by=fit.told_by)
+                alteration = as_question(evaluator, fit, value)
+                yield Cause(fit.id, {fit.target: value}, alteration, weight=1.0, shown_by=fit.shown_by)
 
 
 def is_float32(value: float, start: float) -> bool:
@@ -144,26 +150,26 @@ def is_float32(value: float, start: float) -> bool:
     return any(abs(value - narrow) < abs(start - narrow) / 2 for narrow in forms)
 
 
-def as_question(lab: Lab, fit: Fit, value: float) -> Question:
+def as_question(evaluator: Evaluator, fit: Fit, value: float) -> Alteration:
     """The question with another value for what is fitted."""
     change = {fit.target: value}
-    return Question(params=change) if hasattr(lab.case.params, fit.target) else Question(arguments=change)
+    return Alteration(params=change) if hasattr(evaluator.case.params, fit.target) else Alteration(arguments=change)
 
 
-def fit_value(lab: Lab, fit: Fit, observed: Observed, tensors: list[str], base: Question) -> float | None:
+def fit_value(evaluator: Evaluator, fit: Fit, observed: Observed, tensors: list[str], base: Alteration) -> float | None:
     """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
     given = {n: values for n in tensors if (values := observed.get(n)) is not None}
-    start = fit.start(lab.case.params)
+    start = fit.start(evaluator.case.params)
     if start <= 0 or sum(values.size for values in given.values()) < FEW:
         return None
 
     def residuals(value: float) -> Array | None:
-        question = base.with_(as_question(lab, fit, value))
+        alteration = base.with_(as_question(evaluator, fit, value))
         gradients = any(n.startswith("grad.") for n in given)
-        found = None if question is None else lab.values_of(question, gradients=gradients)
+        found = None if alteration is None else evaluator.values_of(alteration, gradients=gradients)
         if found is None or any(given[n].shape != found[n].shape for n in given):
             return None
-        joined = np.concatenate([np.ravel((given[n] - found[n]) / lab.base[n].envelope.rms) for n in given])
+        joined = np.concatenate([np.ravel((given[n] - found[n]) / evaluator.base[n].envelope.rms) for n in given])
         return joined.astype(np.float64) if np.isfinite(joined).all() else None
 
     tried = [(residuals(value), value) for value in (start * factor for factor in COARSE)]

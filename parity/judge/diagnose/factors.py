@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.causes import Cause, Change
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, ratio
+from parity.judge.diagnose.evaluator import Evaluator, Observed, Predicted, Prediction, ratio
 
 Array = NDArray[Any]
 Left = Mapping[str, float]
@@ -37,13 +37,13 @@ def fits_scaled(values: Array, predicted: Predicted) -> float | None:
     return factor if ratio(values, times(predicted, factor)) < OFF else None
 
 
-def with_factor(lab: Lab, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
+def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
     """A transform with the factors that its tensors need beside it, by their names where they have one."""
     for value in dict.fromkeys(factors.values()):
         names = [n for n, f in factors.items() if abs(f - value) <= NEAR * abs(value)]
         found = [
             Cause(kind, {"factor": number, "meaning": text}, change=multiplied(dict.fromkeys(names, number)))
-            for text, (kind, number) in named_factors(lab, names[0]).items()
+            for text, (kind, number) in named_factors(evaluator, names[0]).items()
             if abs(value - number) <= NEAR * abs(number)
         ]
         unnamed = {"factor": value, "meaning": UNNAMED}
@@ -53,13 +53,15 @@ def with_factor(lab: Lab, cause: Cause, factors: Mapping[str, float]) -> Iterato
         yield from ((cause, factor) for factor in found)
 
 
-def scaled(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Cause]:
+def scaled(
+    evaluator: Evaluator, observed: Observed, prediction: Prediction, left: Left, off: list[str]
+) -> Iterator[Cause]:
     """A factor for each tensor that is off, together with all others that have the same; first those with a name."""
     best = {name: best_factor(observed.get(name), prediction[name]) for name in off}
     factors = {name: factor for name, factor in best.items() if factor is not None}
     named: dict[tuple[str, str, float], list[str]] = {}
     for name, factor in factors.items():
-        for meaning, (kind, value) in named_factors(lab, name).items():
+        for meaning, (kind, value) in named_factors(evaluator, name).items():
             if abs(factor - value) <= NEAR * abs(value) and closer(observed, prediction, name, value, left):
                 named.setdefault((kind, meaning, value), []).append(name)
     for (kind, meaning, value), names in named.items():
@@ -110,15 +112,15 @@ def multiplied(factors: Mapping[str, float]) -> Change:
     return lambda prediction: {**prediction, **{n: times(prediction[n], f) for n, f in factors.items()}}
 
 
-def named_factors(lab: Lab, name: str) -> dict[str, tuple[str, float]]:
+def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float]]:
     """Factors that mean something for a tensor: signs, doubling, and the numbers of summed elements."""
     found: dict[str, tuple[str, float]] = {
         "the opposite sign": ("sign-flipped", -1.0),
         "2: doubled, as a gradient that is not zeroed in between": ("scaled", 2.0),
         "1/2": ("scaled", 0.5),
     }
-    values = lab.base[name].values
-    for label, count in element_counts(lab, 1 if values is None else values.size).items():
+    values = evaluator.base[name].values
+    for label, count in element_counts(evaluator, 1 if values is None else values.size).items():
         if count > 1:
             found[f"1/{count}: a mean over {label}"] = ("mean-vs-sum", 1.0 / count)
             found[f"{count}: a sum over {label}"] = ("mean-vs-sum", float(count))
@@ -127,9 +129,9 @@ def named_factors(lab: Lab, name: str) -> dict[str, tuple[str, float]]:
     return found
 
 
-def element_counts(lab: Lab, size: int) -> dict[str, int]:
+def element_counts(evaluator: Evaluator, size: int) -> dict[str, int]:
     """How many elements may have been summed into one of a tensor of this size."""
-    x = lab.data
+    x = evaluator.data
     if x is None or not x.ndim:
         return {}
     counts = {x.shape[0]: "the first axis", x.shape[-1]: "the last axis"}

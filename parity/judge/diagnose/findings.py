@@ -13,7 +13,7 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.lab import WIDE, Lab, Observed, worst
+from parity.judge.diagnose.evaluator import WIDE, Evaluator, Observed, worst
 from parity.judge.diagnose.search import Found, State, begin, follow
 
 HELPS = 1.5
@@ -24,7 +24,7 @@ HELPS = 1.5
 class Searched:
     """A search for the causes of what one backend returned in one cell, with the lab it was made in."""
 
-    lab: Lab
+    evaluator: Evaluator
     observed: Observed
     found: Found
 
@@ -37,7 +37,7 @@ class Searched:
     @cached_property
     def start(self) -> State:
         """What is left without any cause."""
-        return begin(self.lab, self.observed)
+        return begin(self.evaluator, self.observed)
 
     @cached_property
     def needed(self) -> tuple[Mapping[str, float], ...]:
@@ -46,7 +46,9 @@ class Searched:
 
     def _needing(self, cause: Cause) -> dict[str, float]:
         best = self.found.best
-        rest = follow(self.lab, self.observed, self.start, [c for c in best.causes if c is not cause]) or self.start
+        rest = (
+            follow(self.evaluator, self.observed, self.start, [c for c in best.causes if c is not cause]) or self.start
+        )
         return {n: r for n, r in rest.left.items() if r >= OFF and r > HELPS * best.left[n]}
 
 
@@ -81,7 +83,7 @@ def diagnosis(
         evidence["not_told_from"] = [summary(rival) for rival in searched.found.rivals]
     if searched.found.taken_from:
         evidence["first_found_in"] = searched.found.taken_from
-    if cause.question is not None and cause.question.unstable:
+    if cause.alteration is not None and cause.alteration.unstable:
         evidence["sizes"] = {n: sizes(searched, n) for n in needing if searched.found.best.prediction[n].unstable}
     return Diagnosis(
         case,
@@ -103,7 +105,7 @@ def sizes(searched: Searched, tensor: str) -> dict[str, float | None]:
     error = None
     if values is not None and predicted.values is not None:
         error = size(values.astype(predicted.values.dtype) - predicted.values).rms
-    careful = searched.lab.base[tensor].envelope.rms
+    careful = searched.evaluator.base[tensor].envelope.rms
     return {"error": error, "this_algorithm": predicted.envelope.rms / WIDE, "careful_code": careful}
 
 
@@ -125,9 +127,9 @@ def not_identifiable(case: str, dtype: str, backend: str, searched: Searched) ->
     """That several states explain what was seen, and what would tell them apart."""
     found = searched.found
     states = [found.best, *found.rivals]
-    told_by = dict.fromkeys(c.told_by for state in states for c in state.causes if c.told_by)
+    shown_by = dict.fromkeys(c.shown_by for state in states for c in state.causes if c.shown_by)
     off = {n: r for n, r in searched.start.left.items() if r >= OFF}
-    evidence = {"candidates": [summary(state) for state in states], "told_apart_by": "; ".join(told_by)}
+    evidence = {"candidates": [summary(state) for state in states], "told_apart_by": "; ".join(shown_by)}
     return Diagnosis(
         case,
         dtype,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from parity.cases.exact.formats import FORMATS, Format, on_grid
 from parity.judge.bound.envelope import OFF, Envelope, size
 from parity.judge.diagnose.causes import DIGITS, Cause, Change, replaced
+from parity.judge.diagnose.evaluator import Evaluator, Observed, Predicted, Prediction, is_gradient
 from parity.judge.diagnose.factors import FEW, Causes, Left, scaled
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, is_gradient
 from parity.judge.diagnose.places import exchanged, rearranged
 
 Array = NDArray[Any]
@@ -26,15 +26,19 @@ EXACT = Envelope(0.0, 0.0)
 VARIED = 64
 
 
-def proposals(lab: Lab, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Causes]:
+def proposals(evaluator: Evaluator, observed: Observed, prediction: Prediction, left: Left) -> Iterator[Causes]:
     """All transforms that come nearer to `observed`, some with a factor; `left` are the ratios of `prediction`."""
     off = [name for name, value in left.items() if value >= OFF]
-    single = [*absent(observed, off), *stale(lab, observed, off), *scaled(lab, observed, prediction, left, off)]
-    single += coarse(lab, observed, prediction, off)
+    single = [
+        *absent(observed, off),
+        *stale(evaluator, observed, off),
+        *scaled(evaluator, observed, prediction, left, off),
+    ]
+    single += coarse(evaluator, observed, prediction, off)
     yield from ((cause,) for cause in single)
     for name in off:
-        yield from rearranged(lab, name, observed, prediction)
-    yield from exchanged(lab, observed, prediction, left, off)
+        yield from rearranged(evaluator, name, observed, prediction)
+    yield from exchanged(evaluator, observed, prediction, left, off)
 
 
 def absent(observed: Observed, off: list[str]) -> Iterator[Cause]:
@@ -50,14 +54,14 @@ def absent(observed: Observed, off: list[str]) -> Iterator[Cause]:
             yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
 
 
-def stale(lab: Lab, observed: Observed, off: list[str]) -> Iterator[Cause]:
+def stale(evaluator: Evaluator, observed: Observed, off: list[str]) -> Iterator[Cause]:
     """The very values of an input."""
     sources: dict[str, str] = {}
     for name in off:
         values = observed.get(name)
         if values is None or values.size < FEW - 1 or not values.any():
             continue
-        for source, given in lab.inputs.items():
+        for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
                 sources[name] = source
     if sources:
@@ -65,23 +69,23 @@ def stale(lab: Lab, observed: Observed, off: list[str]) -> Iterator[Cause]:
         yield Cause("stale", {"equals": sources}, change=replaced(same))
 
 
-def coarse(lab: Lab, observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
+def coarse(evaluator: Evaluator, observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
     """Every value on the grid of a format of fewer digits: rounded to it in the end, or computed in it."""
     for target in FORMATS.values():
-        if target.digits >= DIGITS[lab.dtype]:
+        if target.digits >= DIGITS[evaluator.dtype]:
             continue
         names = [n for n in off if lies_on(observed.get(n), prediction[n], target.name)]
         if names:
             shown = {"format": target.name, "every_value_is_of_this_format": names}
-            told_by = "values of more digits than the format has"
-            stored, computed = stored_in(target, names), widened(dict.fromkeys(names, factor_of(lab, target)))
+            shown_by = "values of more digits than the format has"
+            stored, computed = stored_in(target, names), widened(dict.fromkeys(names, factor_of(evaluator, target)))
             for change, weight in ((stored, 1.0), (computed, 1.5)):
-                yield Cause("reduced-precision", shown, change=change, weight=weight, told_by=told_by, portable=False)
+                yield Cause("reduced-precision", shown, change=change, weight=weight, shown_by=shown_by, portable=False)
 
 
-def factor_of(lab: Lab, target: Format) -> float:
+def factor_of(evaluator: Evaluator, target: Format) -> float:
     """How much more a computation in a format loses."""
-    return float(2.0 ** (DIGITS[lab.dtype] - target.digits))
+    return float(2.0 ** (DIGITS[evaluator.dtype] - target.digits))
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from parity.cases.exact.formats import FORMATS
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.diagnose.causes import DIGITS, Cause, Change
+from parity.judge.diagnose.evaluator import Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.generic import stored_in, widened
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, ratio
 
 Array = NDArray[Any]
 MOST = 0.5
@@ -24,11 +24,11 @@ STRONG = 32.0
 
 
 def localized(
-    lab: Lab, observed: Observed, prediction: Prediction, left: Mapping[str, float], exact: Collection[str]
+    evaluator: Evaluator, observed: Observed, prediction: Prediction, left: Mapping[str, float], exact: Collection[str]
 ) -> Iterator[Cause]:
     """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
     off = [name for name, value in left.items() if value >= STRONG]
-    if lab.dtype == "float64" and off and not set(off) & set(exact):
+    if evaluator.dtype == "float64" and off and not set(off) & set(exact):
         yield from narrow_step(observed, prediction, [name for name, value in left.items() if value >= OFF])
     parts = {}
     for name in off:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.lab import Lab
+from parity.judge.diagnose.evaluator import Evaluator
 
 MAX_TRIED = 8
 
@@ -26,18 +26,18 @@ class Memory:
 
     _recipes: dict[tuple[str, str, str], list[Recipe]] = field(default_factory=dict)
 
-    def keep(self, lab: Lab, backend: str, causes: Sequence[Cause]) -> None:
+    def keep(self, evaluator: Evaluator, backend: str, causes: Sequence[Cause]) -> None:
         """Remember causes that explained everything, if all of them are questions to the oracle."""
-        if causes and all(cause.question is not None for cause in causes):
+        if causes and all(cause.alteration is not None for cause in causes):
             key = tuple((cause.id, frozenset(cause.parameters)) for cause in causes)
-            known = self._recipes.setdefault((lab.op.name, backend, lab.dtype), [])
+            known = self._recipes.setdefault((evaluator.op.name, backend, evaluator.dtype), [])
             if all(recipe.causes != key for recipe in known):
-                known.append(Recipe(lab.case.id, key))
+                known.append(Recipe(evaluator.case.id, key))
 
-    def recall(self, lab: Lab, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
+    def recall(self, evaluator: Evaluator, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
         """The same causes with this case's numbers, each with the case that had them first."""
-        recipes = self._recipes.get((lab.op.name, backend, lab.dtype), [])
-        standing = standing_causes(lab) if recipes else []
+        recipes = self._recipes.get((evaluator.op.name, backend, evaluator.dtype), [])
+        standing = standing_causes(evaluator) if recipes else []
         for recipe in recipes:
             like = [[c for c in standing if (c.id, frozenset(c.parameters)) == wanted] for wanted in recipe.causes]
             for causes in islice(product(*like), MAX_TRIED):

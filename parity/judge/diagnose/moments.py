@@ -17,7 +17,7 @@ from parity.cases.exact.formats import FORMATS
 from parity.cases.op import Implied, group_lists
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK
 from parity.judge.diagnose.causes import Cause
-from parity.judge.diagnose.lab import Lab, Observed, Question, ratio
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
 
 Array = NDArray[Any]
 LEAST = 0.02
@@ -35,30 +35,30 @@ MANY = 8
 PART = 1 / 64
 
 
-def implies(lab: Lab, observed: Observed) -> bool:
+def implies(evaluator: Evaluator, observed: Observed) -> bool:
     """Whether the observed output tells the statistics of the op: it is there, of the right shape and finite."""
-    if lab.op.statistics is None or lab.op.statistics.output not in lab.base:
+    if evaluator.op.statistics is None or evaluator.op.statistics.output not in evaluator.base:
         return False
-    values, exact = observed.get(lab.op.statistics.output), lab.base[lab.op.statistics.output].values
+    values, exact = observed.get(evaluator.op.statistics.output), evaluator.base[evaluator.op.statistics.output].values
     right = values is not None and exact is not None and values.shape == exact.shape
     return right and bool(np.isfinite(values).all())  # type: ignore[arg-type]
 
 
-def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: float) -> Iterator[Cause]:
+def statistics_causes(evaluator: Evaluator, observed: Observed, asked: Alteration, before: float) -> Iterator[Cause]:
     """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits.
 
     They come beside what is `asked` already, which leaves the error ratio `before` in the output that tells them.
     """
-    found, told_by_output = implied(lab, observed, asked), lab.op.statistics
+    found, told_by_output = implied(evaluator, observed, asked), evaluator.op.statistics
     if found is None or told_by_output is None or found.n < ENOUGH:
         return
     output = told_by_output.output
-    question = Question(arguments={told_by_output.errors: (found.mean_error, found.variance_error)})
-    both = asked.with_(question)
-    answer = None if both is None else lab.ask(both)
+    alteration = Alteration(arguments={told_by_output.errors: (found.mean_error, found.variance_error)})
+    both = asked.with_(alteration)
+    answer = None if both is None else evaluator.ask(both)
     if answer is None or before < SEEN or ratio(observed[output], answer[output]) > min(OFF, before / BETTER):
         return
-    unit = UNIT_ROUNDOFF[lab.dtype]
+    unit = UNIT_ROUNDOFF[evaluator.dtype]
     squares = unit * (found.mean**2 + found.variance)
     lost = relative(found.variance_error, squares)
     right_mean = relative(found.mean_error, unit * size_of(found)) <= MOST * found.n
@@ -66,7 +66,7 @@ def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: flo
     if LEAST <= lost <= MOST * found.n and right_mean and likely:
         shown = {"variance_error_over_u_mean_square": lost}
         yield Cause(
-            "variance-naive", shown, question, weight=1.0, told_by=OFFSET, lossy=True, shared=True, portable=False
+            "variance-naive", shown, alteration, weight=1.0, shown_by=OFFSET, lossy=True, shared=True, portable=False
         )
     for target in FORMATS.values():
         coarse = target.unit_roundoff
@@ -78,23 +78,23 @@ def statistics_causes(lab: Lab, observed: Observed, asked: Question, before: flo
         )
         if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors) and random(found):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
-            told_by = "statistics of many digits"
+            shown_by = "statistics of many digits"
             yield Cause(
-                "reduced-precision", parameters, question, weight=1.0, told_by=told_by, shared=True, portable=False
+                "reduced-precision", parameters, alteration, weight=1.0, shown_by=shown_by, shared=True, portable=False
             )
 
 
 OFFSET = "an offset of x that is large beside its spread"
 
 
-def implied(lab: Lab, observed: Observed, asked: Question) -> Implied | None:
+def implied(evaluator: Evaluator, observed: Observed, asked: Alteration) -> Implied | None:
     """The statistics that the observed output implies for these params; None where it cannot come from any."""
-    y = None if lab.op.statistics is None else observed.get(lab.op.statistics.output)
-    if lab.op.statistics is None or y is None:
+    y = None if evaluator.op.statistics is None else observed.get(evaluator.op.statistics.output)
+    if evaluator.op.statistics is None or y is None:
         return None
-    wide = {name: values.astype(WORK[lab.dtype]) for name, values in lab.inputs.items()}
-    return lab.op.statistics.implied(
-        group_lists(wide, lab.op), replace(lab.case.params, **asked.params), y.astype(WORK[lab.dtype])
+    wide = {name: values.astype(WORK[evaluator.dtype]) for name, values in evaluator.inputs.items()}
+    return evaluator.op.statistics.implied(
+        group_lists(wide, evaluator.op), replace(evaluator.case.params, **asked.params), y.astype(WORK[evaluator.dtype])
     )
 
 

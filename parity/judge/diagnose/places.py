@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.diagnose.causes import Cause, Change, replaced
+from parity.judge.diagnose.evaluator import Evaluator, Observed, Predicted, Prediction, is_gradient, ratio
 from parity.judge.diagnose.factors import BETTER, FEW, Causes, Left, fits_scaled, with_factor
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, is_gradient, ratio
 
 Array = NDArray[Any]
 
@@ -22,7 +22,7 @@ MAX_ROLL = 3
 LONG = 2048
 
 
-def rearranged(lab: Lab, name: str, observed: Observed, prediction: Prediction) -> Iterator[Causes]:
+def rearranged(evaluator: Evaluator, name: str, observed: Observed, prediction: Prediction) -> Iterator[Causes]:
     """The right values in other places, by a rule or by none; or a multiple of them."""
     values, predicted = observed.get(name), prediction[name]
     if values is None or predicted.values is None or values.size != predicted.values.size or values.size < FEW - 1:
@@ -34,7 +34,7 @@ def rearranged(lab: Lab, name: str, observed: Observed, prediction: Prediction) 
         if ratio(values, other) < OFF:
             yield (cause,)
         elif (factor := fits_scaled(values, other)) is not None:
-            yield from with_factor(lab, cause, {name: factor})
+            yield from with_factor(evaluator, cause, {name: factor})
     gaps = np.diff(np.sort(predicted.values, axis=None))
     positive = gaps[gaps > 0]
     told_apart = positive.size > 0 and float(np.median(positive)) > predicted.envelope.max
@@ -126,7 +126,9 @@ def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[st
             yield "permuted-axes", {"read_in_order": list(order)}, found.reshape(shape)
 
 
-def exchanged(lab: Lab, observed: Observed, prediction: Prediction, left: Left, off: list[str]) -> Iterator[Causes]:
+def exchanged(
+    evaluator: Evaluator, observed: Observed, prediction: Prediction, left: Left, off: list[str]
+) -> Iterator[Causes]:
     """Another gradient, or a multiple of it, in the place of one that is off."""
     sources: dict[str, str] = {}
     factors: dict[str, float] = {}
@@ -143,7 +145,7 @@ def exchanged(lab: Lab, observed: Observed, prediction: Prediction, left: Left, 
             sources[name], factors[name] = next(iter(multiples.items()))
     if sources:
         cause = Cause("swapped-gradients", {"holds": sources}, change=exchange(sources))
-        yield from with_factor(lab, cause, factors) if factors else ((cause,),)
+        yield from with_factor(evaluator, cause, factors) if factors else ((cause,),)
 
 
 def exchange(sources: Mapping[str, str]) -> Change:

@@ -14,9 +14,9 @@ from functools import reduce
 
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.diagnose.causes import Cause, fitted, standing_causes
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio, ratios, worst
 from parity.judge.diagnose.factors import scaled
 from parity.judge.diagnose.generic import proposals
-from parity.judge.diagnose.lab import Lab, Observed, Predicted, Prediction, Question, ratio, ratios, worst
 from parity.judge.diagnose.locality import localized
 from parity.judge.diagnose.moments import implies, statistics_causes
 
@@ -89,10 +89,10 @@ class State:
         return frozenset(cause.id for cause in self.causes)
 
     @property
-    def question(self) -> Question:
+    def alteration(self) -> Alteration:
         """What its causes change about the oracle's question, together."""
-        asked = [cause.question for cause in self.causes if cause.question is not None]
-        return reduce(lambda one, other: one.with_(other) or one, asked, Question())
+        asked = [cause.alteration for cause in self.causes if cause.alteration is not None]
+        return reduce(lambda one, other: one.with_(other) or one, asked, Alteration())
 
 
 @dataclass(frozen=True)
@@ -108,31 +108,31 @@ class Found:
     taken_from: str = ""
 
 
-def search(lab: Lab, observed: Observed, *, exact: Collection[str] = ()) -> Found:
+def search(evaluator: Evaluator, observed: Observed, *, exact: Collection[str] = ()) -> Found:
     """The causes that explain `observed`; of the tensors in `exact`, no loss of digits can be one."""
-    start = replace(begin(lab, observed), exact=frozenset(exact))
-    standing = standing_causes(lab)
+    start = replace(begin(evaluator, observed), exact=frozenset(exact))
+    standing = standing_causes(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
     tried: list[State] = []
     level = [start]
     for depth in range(DEPTH):
-        wider = [state for origin in level for state in steps(lab, observed, origin, plain)]
+        wider = [state for origin in level for state in steps(evaluator, observed, origin, plain)]
         if not any(state.explains and state.plain for state in wider):
             for origin in level:
-                causes = believable(lab, observed, origin, weighty)
-                wider += steps(lab, observed, origin, causes, propose=False)
+                causes = believable(evaluator, observed, origin, weighty)
+                wider += steps(evaluator, observed, origin, causes, propose=False)
             if depth < DEPTH - 1:
-                wider += fits(lab, observed, level[0])
+                wider += fits(evaluator, observed, level[0])
         tried += wider
         if settled(tried, depth):
             break
         open_ends = [state for state in improved(level[0], wider) if not state.explains]
-        level = best_of(open_ends, breadth(lab, standing), VARIANTS)
+        level = best_of(open_ends, breadth(evaluator, standing), VARIANTS)
         if not level:
             break
     if not any(state.explains for state in tried):
-        tried += pairs(lab, observed, start, plain)
-    return conclude(lab, observed, start, tried)
+        tried += pairs(evaluator, observed, start, plain)
+    return conclude(evaluator, observed, start, tried)
 
 
 def settled(tried: Sequence[State], depth: int) -> bool:
@@ -140,104 +140,106 @@ def settled(tried: Sequence[State], depth: int) -> bool:
     return any(state.explains and state.weight < COST * (depth + 2) for state in tried)
 
 
-def pairs(lab: Lab, observed: Observed, start: State, plain: Sequence[Cause]) -> Iterator[State]:
+def pairs(evaluator: Evaluator, observed: Observed, start: State, plain: Sequence[Cause]) -> Iterator[State]:
     """Two causes that work against each other, so that neither helps alone; tried where questions are cheap."""
-    if lab.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
+    if evaluator.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
         return
-    singles = [state for cause in plain if (state := extended(lab, observed, start, cause)) is not None]
+    singles = [state for cause in plain if (state := extended(evaluator, observed, start, cause)) is not None]
     for i, state in enumerate(singles):
         for cause in (other.causes[0] for other in singles[i + 1 :] if other.ids != state.ids):
-            both = extended(lab, observed, state, cause)
+            both = extended(evaluator, observed, state, cause)
             if both is not None and both.explains:
                 yield both
 
 
-def believable(lab: Lab, observed: Observed, origin: State, weighty: Sequence[Cause]) -> list[Cause]:
+def believable(evaluator: Evaluator, observed: Observed, origin: State, weighty: Sequence[Cause]) -> list[Cause]:
     """What takes more to believe: the standing causes of that kind, and the statistics that the output implies.
 
     A lossy variance is believable only where the output implies one.
     """
-    statistics = lab.op.statistics
-    if statistics is None or not implies(lab, observed):
+    statistics = evaluator.op.statistics
+    if statistics is None or not implies(evaluator, observed):
         return list(weighty)
-    told = list(statistics_causes(lab, observed, origin.question, origin.left[statistics.output]))
+    told = list(statistics_causes(evaluator, observed, origin.alteration, origin.left[statistics.output]))
     if not any(cause.lossy for cause in told):
-        lossy = [c for c in weighty if c.lossy and c.question and statistics.algorithm in c.question.unstable]
+        lossy = [c for c in weighty if c.lossy and c.alteration and statistics.algorithm in c.alteration.unstable]
         weighty = [c for c in weighty if c not in lossy]
     return [*weighty, *told]
 
 
-def begin(lab: Lab, observed: Observed) -> State:
+def begin(evaluator: Evaluator, observed: Observed) -> State:
     """What is left without any cause."""
-    return State((), lab.base, ratios(observed, lab.base))
+    return State((), evaluator.base, ratios(observed, evaluator.base))
 
 
-def confirm(lab: Lab, observed: Observed, found: Found, dtype: str) -> Found | None:
+def confirm(evaluator: Evaluator, observed: Observed, found: Found, dtype: str) -> Found | None:
     """What was found in another dtype, where it explains this one too; rivals there are rivals here if they do."""
-    start = begin(lab, observed)
-    best = follow(lab, observed, start, found.best.causes)
+    start = begin(evaluator, observed)
+    best = follow(evaluator, observed, start, found.best.causes)
     if not found.best.causes or best is None or not best.explains or not all(c.portable for c in best.causes):
         return None
-    rivals = [follow(lab, observed, start, rival.causes) for rival in found.rivals]
+    rivals = [follow(evaluator, observed, start, rival.causes) for rival in found.rivals]
     return Found(best, tuple(r for r in rivals if r is not None and r.explains), taken_from=dtype)
 
 
-def recalled(lab: Lab, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]]) -> Found | None:
+def recalled(evaluator: Evaluator, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]]) -> Found | None:
     """What was found in another case, where it explains this one too."""
-    start = begin(lab, observed)
+    start = begin(evaluator, observed)
     for case, causes in recipes:
-        state = follow(lab, observed, start, causes)
+        state = follow(evaluator, observed, start, causes)
         if state is not None and state.explains:
             return Found(state, taken_from=case)
     return None
 
 
-def breadth(lab: Lab, standing: Sequence[Cause]) -> int:
+def breadth(evaluator: Evaluator, standing: Sequence[Cause]) -> int:
     """How many states are followed: fewer where questions are dear."""
-    return max(1, min(BEAM, int(MAX_WORK / (lab.n_elements * len(standing) * DEPTH))))
+    return max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * len(standing) * DEPTH))))
 
 
-def follow(lab: Lab, observed: Observed, start: State, causes: Sequence[Cause]) -> State | None:
+def follow(evaluator: Evaluator, observed: Observed, start: State, causes: Sequence[Cause]) -> State | None:
     """The state after all `causes`; None where they contradict each other."""
     state: State | None = start
     for cause in causes:
-        state = state and extended(lab, observed, state, cause)
+        state = state and extended(evaluator, observed, state, cause)
     return state
 
 
 def steps(
-    lab: Lab, observed: Observed, origin: State, standing: Sequence[Cause], *, propose: bool = True
+    evaluator: Evaluator, observed: Observed, origin: State, standing: Sequence[Cause], *, propose: bool = True
 ) -> Iterator[State]:
     """All states one step further that leave less; `propose` adds the transforms that what was observed suggests."""
     for cause in standing:
-        state = extended(lab, observed, origin, cause)
+        state = extended(evaluator, observed, origin, cause)
         if state is None:
             continue
         if state.score < origin.score - 1:
             yield state
         elif not origin.causes and not cause.weight and not state.exceptions:
-            yield from multiples(lab, observed, state)
-    for causes in proposals(lab, observed, origin.prediction, origin.left) if propose else ():
-        state = follow(lab, observed, origin, causes)
+            yield from multiples(evaluator, observed, state)
+    for causes in proposals(evaluator, observed, origin.prediction, origin.left) if propose else ():
+        state = follow(evaluator, observed, origin, causes)
         if state is not None and state.score < origin.score - 1:
             yield state
 
 
-def multiples(lab: Lab, observed: Observed, state: State) -> Iterator[State]:
+def multiples(evaluator: Evaluator, observed: Observed, state: State) -> Iterator[State]:
     """A cause that helps nothing by itself, but whose prediction is off by factors only."""
-    for factor in scaled(lab, observed, state.prediction, state.left, [n for n, r in state.left.items() if r >= OFF]):
-        found = extended(lab, observed, state, factor)
+    for factor in scaled(
+        evaluator, observed, state.prediction, state.left, [n for n, r in state.left.items() if r >= OFF]
+    ):
+        found = extended(evaluator, observed, state, factor)
         if found is not None and found.explains:
             yield found
 
 
-def fits(lab: Lab, observed: Observed, origin: State) -> Iterator[State]:
+def fits(evaluator: Evaluator, observed: Observed, origin: State) -> Iterator[State]:
     """States with one fitted number more."""
     off = [name for name, value in origin.left.items() if value >= OFF and observed.get(name) is not None]
     if any(cause.change is not None for cause in origin.causes) or not off:
         return
-    for cause in fitted(lab, observed, off, origin.question):
-        state = extended(lab, observed, origin, cause)
+    for cause in fitted(evaluator, observed, off, origin.alteration):
+        state = extended(evaluator, observed, origin, cause)
         if state is not None and state.score < origin.score - 1:
             yield state
 
@@ -259,13 +261,13 @@ def best_of(states: Sequence[State], count: int, variants: int = 1) -> list[Stat
     return kept[:count]
 
 
-def extended(lab: Lab, observed: Observed, origin: State, cause: Cause) -> State | None:
+def extended(evaluator: Evaluator, observed: Observed, origin: State, cause: Cause) -> State | None:
     """`origin` with one cause more, tensor by tensor where it comes nearer; None where it contradicts the others."""
     if cause.change is not None:
         prediction: Prediction | None = cause.change(origin.prediction)
     else:
-        question = origin.question.with_(cause.question or Question())
-        prediction = None if question is None else lab.ask(question)
+        alteration = origin.alteration.with_(cause.alteration or Alteration())
+        prediction = None if alteration is None else evaluator.ask(alteration)
         if prediction is not None:
             changes = [c.change for c in origin.causes if c.change is not None]
             prediction = reduce(lambda p, change: change(p), changes, prediction)
@@ -301,25 +303,25 @@ def credible(observed: Observed, name: str, predicted: Predicted, before: float)
     return not math.isfinite(before) or error.rms * BAND >= predicted.envelope.rms
 
 
-def conclude(lab: Lab, observed: Observed, start: State, tried: Sequence[State]) -> Found:
+def conclude(evaluator: Evaluator, observed: Observed, start: State, tried: Sequence[State]) -> Found:
     """The best of what was tried, refined, with its rivals; or what can at least be said about where it is wrong."""
-    ranked = best_of([refined(lab, observed, state) for state in best_of(tried, 2 * BEAM)], 2 * BEAM)
+    ranked = best_of([refined(evaluator, observed, state) for state in best_of(tried, 2 * BEAM)], 2 * BEAM)
     if ranked and ranked[0].explains:
-        best = pruned(lab, observed, start, ranked[0])
+        best = pruned(evaluator, observed, start, ranked[0])
         alike = [s for s in ranked[1:] if s.explains and s.ids != best.ids and is_rival(best, s)]
         others = [s for s in ranked[1:] if s.ids != best.ids and s not in alike]
         return Found(best, tuple(alike), others[0] if others else None)
     partial = next((s for s in ranked if helps(start, s)), start)
-    rest = best_of([extended_by(lab, observed, partial)], 1)
+    rest = best_of([extended_by(evaluator, observed, partial)], 1)
     best = rest[0] if rest[0].causes else start
     others = [s for s in ranked if s is not partial]
-    return Found(pruned(lab, observed, start, best), (), others[0] if others else None)
+    return Found(pruned(evaluator, observed, start, best), (), others[0] if others else None)
 
 
-def extended_by(lab: Lab, observed: Observed, state: State) -> State:
+def extended_by(evaluator: Evaluator, observed: Observed, state: State) -> State:
     """`state` with the last resorts: an inner step in float32, or an error in one part of the tensor."""
-    for cause in localized(lab, observed, state.prediction, state.left, state.exact):
-        state = extended(lab, observed, state, cause) or state
+    for cause in localized(evaluator, observed, state.prediction, state.left, state.exact):
+        state = extended(evaluator, observed, state, cause) or state
     return state
 
 
@@ -329,13 +331,13 @@ def helps(start: State, state: State) -> bool:
     return fixed and all(state.left[n] < OFF for n in start.left if start.left[n] < OFF)
 
 
-def refined(lab: Lab, observed: Observed, state: State) -> State:
+def refined(evaluator: Evaluator, observed: Observed, state: State) -> State:
     """The state with the envelope of careful code that has its causes, where the oracle's own is too narrow."""
-    if state.explains or not state.question.key or not any(c.question for c in state.causes):
+    if state.explains or not state.alteration.key or not any(c.alteration for c in state.causes):
         return state
     if any(c.change for c in state.causes) or worst(state.left.values()) > 1e6:
         return state
-    own = lab.own_envelopes(state.question)
+    own = evaluator.own_envelopes(state.alteration)
     wider = {
         n: replace(p, envelope=p.envelope.joined(own[n]) if n in own else p.envelope)
         for n, p in state.prediction.items()
@@ -351,10 +353,10 @@ def is_rival(best: State, other: State) -> bool:
     return theirs < CLEAR or theirs < CLEARER * ours
 
 
-def pruned(lab: Lab, observed: Observed, start: State, state: State) -> State:
+def pruned(evaluator: Evaluator, observed: Observed, start: State, state: State) -> State:
     """`state` without the causes that change nothing."""
     for cause in state.causes if len(state.causes) > 1 else ():
-        fewer = follow(lab, observed, start, [c for c in state.causes if c is not cause])
+        fewer = follow(evaluator, observed, start, [c for c in state.causes if c is not cause])
         if fewer is not None and fewer.score <= state.score:
-            return pruned(lab, observed, start, fewer)
+            return pruned(evaluator, observed, start, fewer)
     return state

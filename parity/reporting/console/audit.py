@@ -36,7 +36,7 @@ class CauseRow:
     n_seen: int
     n_seen_in: tuple[int, ...]
     n_failing: int
-    told_by: tuple[str, ...]
+    shown_by: tuple[str, ...]
     unseen: tuple[str, ...]
     unstable: bool
 
@@ -100,7 +100,7 @@ def cause_row(name: str, cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> C
         n_seen=count(any(m.seen_in for m in group) for group in groups),
         n_seen_in=tuple(count(any(dtype in m.seen_in for m in group) for group in groups) for dtype in dtypes),
         n_failing=count(any(m.fails_in for m in group) for group in groups),
-        told_by=tuple(dict.fromkeys(m.told_by for m in blind or every if m.told_by)),
+        shown_by=tuple(dict.fromkeys(m.shown_by for m in blind or every if m.shown_by)),
         unseen=tuple(dict.fromkeys(variant(m) for m in blind)),
         unstable=all(m.unstable for m in every),
     )
@@ -145,7 +145,7 @@ def table(audit: OpAudit) -> Table:
     for row in audit.rows:
         counts = [str(n) for n in row.n_seen_in] if per_dtype else []
         seen = Text(f"{row.n_seen} of {row.n_cases}", style=style(row))
-        found.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.told_by), style="dim"))
+        found.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.shown_by), style="dim"))
     return found
 
 

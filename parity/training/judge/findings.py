@@ -143,7 +143,7 @@ def evidence_of(backend: StepJudge, fault: StageFault, cause: Hypothesis | None)
     slow = "computed in float64: longdouble would take too long"
     evidence: dict[str, Any] = {
         "parameters": None if cause is None else plain(cause.parameters),
-        "told_by": cause and cause.told_by,
+        "told_by": cause and cause.shown_by,
         "not_at_work_in": fault.best and list(fault.best.missed),
         "not_told_from": list(map(summary, fault.rivals)),
         "second": fault.second and summary(fault.second),

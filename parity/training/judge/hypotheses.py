@@ -9,14 +9,14 @@ from typing import Any
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
-from parity.cases.op import Knob
+from parity.cases.op import Variant
 from parity.judge.diagnose.causes import DEGRADED, NARROW, SEMANTIC
 from parity.training.judge.oracle import NOTHING, Array, Changes, Rework, group
 from parity.training.records import StepRecord
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training, walk
 from parity.training.steps import Clipping, Update, rates
-from parity.training.variants import model_knobs, narrow_options, on
+from parity.training.variants import model_variants, narrow_options, on
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
 ALONE, NAMED, LOSSY, FITTED = 0.125, 0.5, 1.5, 2.5
@@ -46,14 +46,14 @@ class Hypothesis:
     """A cause: its diagnosis, and what it `changes` of a step.
 
     `weight` is what it costs to believe it beside a plain one (0). `lossy`: right but for lost digits, known by the
-    size of its error. `told_by` says which steps or data would show it. `parts`: of several together.
+    size of its error. `shown_by` says which steps or data would show it. `parts`: of several together.
     """
 
     id: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     changes: Changes = NOTHING
     weight: float = 0.0
-    told_by: str = ""
+    shown_by: str = ""
     lossy: bool = False
     parts: tuple[Hypothesis, ...] = ()
 
@@ -69,7 +69,7 @@ class Hypothesis:
             {**self.parameters, **other.parameters},
             self.changes.with_(other.changes),
             self.weight + other.weight + 1.0,
-            other.told_by or self.told_by,
+            other.shown_by or self.shown_by,
             self.lossy or other.lossy,
             (self, other),
         )
@@ -78,9 +78,9 @@ class Hypothesis:
 Hypotheses = Iterator[Hypothesis]
 
 
-def variant(knob: Knob, changes: Changes, weight: float = 0.0, **shown: Any) -> Hypothesis:
-    """A knob of an op or schedule, and what it changes of the step."""
-    return Hypothesis(knob.id, {**knob.arguments, **shown}, changes, weight, knob.told_by)
+def hypothesis_of(variant: Variant, changes: Changes, weight: float = 0.0, **shown: Any) -> Hypothesis:
+    """A variant of an op or schedule, and what it changes of the step."""
+    return Hypothesis(variant.id, {**variant.arguments, **shown}, changes, weight, variant.shown_by)
 
 
 def reworked(diagnosis: str, shown: Mapping[str, Any], rework: Rework, weight: float = 0.0, **more: Any) -> Hypothesis:
@@ -88,36 +88,36 @@ def reworked(diagnosis: str, shown: Mapping[str, Any], rework: Rework, weight: f
     return Hypothesis(diagnosis, shown, Changes(rework=(rework,)), weight, **more)
 
 
-def model_variant(key: str, knob: Knob) -> Hypothesis:
-    """A knob of the model's reference."""
-    lossy = knob.unstable or knob.id == "reduced-precision"
+def model_variant(key: str, variant: Variant) -> Hypothesis:
+    """A variant of the model's reference."""
+    lossy = variant.unstable or variant.id == "reduced-precision"
     weight = LOSSY if lossy else ALONE if "@" in key else 0.0
-    arguments = {**knob.arguments, **knob.params, **({"absent": knob.absent} if knob.absent else {})}
+    arguments = {**variant.arguments, **variant.params, **({"absent": variant.absent} if variant.absent else {})}
     shown = {"in": key, **{name: v for name, v in arguments.items() if v != ()}}
-    return Hypothesis(knob.id, shown, Changes(model={key: arguments}), weight, knob.told_by, lossy=lossy)
+    return Hypothesis(variant.id, shown, Changes(model={key: arguments}), weight, variant.shown_by, lossy=lossy)
 
 
 def layer_variants(training: Training, _ranks: int) -> Hypotheses:
-    """The knobs of all layers of a kind, and of each by itself."""
+    """The variants of all layers of a kind, and of each by itself."""
     layers = list(walk(training.layers))
-    for key, knob in model_knobs(training):
+    for key, variant in model_variants(training):
         if key != LOSS:
-            yield model_variant(key, knob)
+            yield model_variant(key, variant)
             alike = [layer for layer in layers if layer.op == key]
-            yield from (model_variant(on(key, layer), knob) for layer in alike if len(alike) > 1)
+            yield from (model_variant(on(key, layer), variant) for layer in alike if len(alike) > 1)
 
 
 def loss_variants(training: Training, _ranks: int) -> Hypotheses:
-    """The knobs of the loss: sums for means."""
-    yield from (model_variant(LOSS, knob) for key, knob in model_knobs(training) if key == LOSS)
+    """The variants of the loss: sums for means."""
+    yield from (model_variant(LOSS, variant) for key, variant in model_variants(training) if key == LOSS)
 
 
 def rank_statistics(_training: Training, ranks: int) -> Hypotheses:
     """Statistics over the batch that each rank takes of its own rows."""
     if ranks > 1:
         shown, changes = {"over": "the rows of each rank"}, Changes(model={"ranks": {"count": ranks}})
-        told_by = "layers that take statistics over the batch"
-        yield Hypothesis("batch-norm-statistics", shown, changes, told_by=told_by)
+        shown_by = "layers that take statistics over the batch"
+        yield Hypothesis("batch-norm-statistics", shown, changes, shown_by=shown_by)
 
 
 def first_rank(_training: Training, ranks: int) -> Hypotheses:
@@ -169,7 +169,7 @@ def earlier_gradients(_training: Training, _ranks: int) -> Hypotheses:
     """Gradients on top of those of the step before, or in their place."""
     for kind, left in (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping")):
         added, stale = partial(with_earlier, kind, True), partial(with_earlier, kind, False)
-        yield reworked("gradient-not-zeroed", {"left": left}, added, told_by="step 2")
+        yield reworked("gradient-not-zeroed", {"left": left}, added, shown_by="step 2")
         yield reworked("stale", {"of": "the step before"}, stale, 1.0)
 
 
@@ -187,57 +187,63 @@ def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: StepRec
 
 
 def clip_variants(training: Training, _ranks: int) -> Hypotheses:
-    """Clipping over other tensors, or none at all, and the knobs of the op that clips."""
+    """Clipping over other tensors, or none at all, and the variants of the op that clips."""
     recipe = training.clip
     if recipe is None:
         return
     if recipe.name == "value":
-        knobs = OPS["clip_grad_value"].knobs(ClipGradValueParams(recipe.clip_value), {})
+        variants = OPS["clip_grad_value"].variants(ClipGradValueParams(recipe.clip_value), {})
     else:
         shapes = {p.name: p.shape for p in training.parameters}
-        knobs = OPS["clip_grad_norm"].knobs(ClipGradNormParams(recipe.max_norm, recipe.norm_type), shapes)
+        variants = OPS["clip_grad_norm"].variants(ClipGradNormParams(recipe.max_norm, recipe.norm_type), shapes)
         # The only group is all parameters.
         for scope in ("tensor", "group", "global") if len(training.groups) > 1 else ("tensor", "global"):
             if scope != recipe.scope:
                 changes = Changes(clipping=Clipping(replace(recipe, scope=scope)))
-                yield Hypothesis("clip-per-tensor", {"scope": scope}, changes, told_by=CLIPS)
-    yield Hypothesis("clip-ignored", {}, Changes(clipping=Clipping(None)), told_by=CLIPS)
-    for knob in knobs:
-        if "scope" not in knob.arguments:
-            yield variant(knob, Changes(clipping=Clipping(recipe, knob.arguments)))
+                yield Hypothesis("clip-per-tensor", {"scope": scope}, changes, shown_by=CLIPS)
+    yield Hypothesis("clip-ignored", {}, Changes(clipping=Clipping(None)), shown_by=CLIPS)
+    for variant in variants:
+        if "scope" not in variant.arguments:
+            yield hypothesis_of(variant, Changes(clipping=Clipping(recipe, variant.arguments)))
 
 
-def optimizer_knobs(training: Training) -> list[Knob]:
-    """The knobs of the optimizer for all groups, at the first step and at later ones."""
+def optimizer_variants(training: Training) -> list[Variant]:
+    """The variants of the optimizer for all groups, at the first step and at later ones."""
     op = OPS[training.optimizer]
-    knobs: dict[str, Knob] = {}
+    variants: dict[str, Variant] = {}
     for own in training.groups:
         for step in (1, 2):
             params = op.params(**own.options)
             params = replace(params, step=step) if hasattr(params, "step") else params
-            for knob in op.knobs(params, {}):
-                knobs.setdefault(repr((knob.id, sorted(knob.arguments.items()), "step" in knob.params)), knob)
-    return list(knobs.values())
+            for variant in op.variants(params, {}):
+                variants.setdefault(
+                    repr((variant.id, sorted(variant.arguments.items()), "step" in variant.params)), variant
+                )
+    return list(variants.values())
 
 
 def update_variants(training: Training, _ranks: int) -> Hypotheses:
-    """The knobs of the optimizer; where they have the step's number, one before and one behind it."""
-    knobs = optimizer_knobs(training)
-    yield from (variant(knob, Changes(update=Update(knob.arguments))) for knob in knobs if "step" not in knob.params)
-    for offset in (-1, 1) if any("step" in knob.params for knob in knobs) else ():
+    """The variants of the optimizer; where they have the step's number, one before and one behind it."""
+    variants = optimizer_variants(training)
+    yield from (
+        hypothesis_of(variant, Changes(update=Update(variant.arguments)))
+        for variant in variants
+        if "step" not in variant.params
+    )
+    for offset in (-1, 1) if any("step" in variant.params for variant in variants) else ():
         changes = Changes(update=Update(offset=offset))
-        yield Hypothesis("step-offset", {"offset": offset}, changes, told_by="an early step")
+        yield Hypothesis("step-offset", {"offset": offset}, changes, shown_by="an early step")
 
 
 def precisions(training: Training, _ranks: int) -> Hypotheses:
     """Options of the optimizer that are kept in float32, and what is computed from them."""
-    computed = [k.arguments for k in optimizer_knobs(training) if k.id == "attribute-precision"]
+    computed = [k.arguments for k in optimizer_variants(training) if k.id == "attribute-precision"]
     for names in narrow_options(training):
         for arguments in ({}, *computed):
             changes = Changes(update=Update(arguments, narrow="float32", narrowed=names))
             weight = 0.01 * (len(names) + len(arguments))
             shown = {"float32": sorted(names), **arguments}
-            yield Hypothesis("attribute-precision", shown, changes, weight, told_by=FLOAT64)
+            yield Hypothesis("attribute-precision", shown, changes, weight, shown_by=FLOAT64)
 
 
 def group_options(training: Training, _ranks: int) -> Hypotheses:
@@ -248,8 +254,8 @@ def group_options(training: Training, _ranks: int) -> Hypotheses:
         changed = {i: {WEIGHT_DECAY: value} for i, g in enumerate(groups) if g.options.get(WEIGHT_DECAY) != value}
         changes = Changes(update=Update(options=changed))
         shown = {WEIGHT_DECAY: value, "of": "every parameter"}
-        told_by = "parameters that are excluded and not 0"
-        yield Hypothesis("weight-decay-excludes", shown, changes, told_by=told_by)
+        shown_by = "parameters that are excluded and not 0"
+        yield Hypothesis("weight-decay-excludes", shown, changes, shown_by=shown_by)
     for i, own in enumerate(groups):
         for j, other in enumerate(groups):
             if i != j and dict(own.options) != dict(other.options):
@@ -270,11 +276,11 @@ def rate_of_group(training: Training, groups: Sequence[int], other: int, _step: 
 
 
 def other_rates(training: Training, _ranks: int) -> Hypotheses:
-    """An update that takes another rate than the one that is reported: the schedule's knobs."""
+    """An update that takes another rate than the one that is reported: the schedule's variants."""
     schedule = SCHEDULES[training.schedule.name]
-    for knob in schedule.knobs(schedule.options(**training.schedule.options)):
-        update = Update(rate=partial(scheduled_rate, training, knob.arguments))
-        yield variant(knob, Changes(update=update), NAMED, **{"in": "the update, not in the reported rate"})
+    for variant in schedule.variants(schedule.options(**training.schedule.options)):
+        update = Update(rate=partial(scheduled_rate, training, variant.arguments))
+        yield hypothesis_of(variant, Changes(update=update), NAMED, **{"in": "the update, not in the reported rate"})
 
 
 def scheduled_rate(training: Training, arguments: Mapping[str, Any], step: int, group: int, _lr: float) -> float:

@@ -151,8 +151,8 @@ def ratios(observed: Arrays, exact: Arrays, envelopes: Mapping[str, Envelope]) -
 def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Changes]:
     """The updates whose attributes are kept in float32."""
     params = params_of(oracle.training, 0, probe.step, 1.0, Update())
-    knobs = OPS[oracle.training.optimizer].knobs(params, {})
-    return [Changes(update=Update(knob.arguments)) for knob in knobs if knob.id == "attribute-precision"]
+    variants = OPS[oracle.training.optimizer].variants(params, {})
+    return [Changes(update=Update(variant.arguments)) for variant in variants if variant.id == "attribute-precision"]
 
 
 def shown(stage: str, probe: StepRecord) -> bool:

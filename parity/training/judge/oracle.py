@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parity.cases.oracle import IN_PAIRS, Functions
 from parity.judge.bound.envelope import nudged
-from parity.training.model import MODEL_IN_SEQUENCE, Knobs, StepGradients, gradients, loss_of_output
+from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output
 from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
@@ -45,7 +45,7 @@ class Changes:
     """What a hypothesis changes of a step: arguments of the model's reference, the loss, the gradient, the clipping and
     the update. Nothing of it: the recipe."""
 
-    model: Knobs = field(default_factory=dict)
+    model: Variants = field(default_factory=dict)
     loss: Callable[[Array], Array] | None = None
     rework: tuple[Rework, ...] = ()
     clipping: Clipping | None = None
@@ -112,7 +112,7 @@ class StepOracle:
         else:
             target = self.setting.target[probe.rows]
             output, functions = self.cast(output, "output", run), sums_of(run)
-            loss = loss_of_output(self.training, output, target, knobs=changes.model, functions=functions)
+            loss = loss_of_output(self.training, output, target, variants=changes.model, functions=functions)
         return {"loss": changes.loss(loss) if changes.loss else loss}
 
     def gradient(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
@@ -161,7 +161,7 @@ class StepOracle:
         if key not in self._passes or (backward and not self._passes[key].grads):
             dtype = self.wide if run is None else self.dtype
             tensors, batches = self.cast_all(own, "", run), self._batches(probe, run, next_class)
-            how: dict[str, Any] = {"knobs": changes.model, "backward": backward, "functions": sums_of(run)}
+            how: dict[str, Any] = {"variants": changes.model, "backward": backward, "functions": sums_of(run)}
             step = gradients(self.training, tensors, batches, dtype=dtype, **how)
             self._cached += step.output.size + sum(v.size for v in step.grads.values())
             if self._cached > MAX_CACHED_ELEMENTS:
@@ -195,9 +195,9 @@ def sums_of(run: int | None) -> Functions:
     return MODEL_IN_SEQUENCE if run is not None and run % 3 == 1 else IN_PAIRS
 
 
-def digest(tensors: Arrays, rows: Array, knobs: str, run: int | None) -> str:
+def digest(tensors: Arrays, rows: Array, variants: str, run: int | None) -> str:
     """The same for the same bits and the same question."""
-    hashed = hashlib.blake2b(f"{knobs}\0{run}".encode(), digest_size=16)
+    hashed = hashlib.blake2b(f"{variants}\0{run}".encode(), digest_size=16)
     for name in sorted(tensors):
         hashed.update(name.encode())
         hashed.update(np.ascontiguousarray(tensors[name]).tobytes())

@@ -118,14 +118,14 @@ class Rates:
         """What the rates may be instead, and what they would then be, [steps, groups]."""
         expected = self._expected()
         kind = SCHEDULES[self.training.schedule.name]
-        for knob in kind.knobs(kind.options(**self.training.schedule.options)):
-            shown = {"arguments": dict(knob.arguments)}
-            yield Hypothesis(knob.id, shown, told_by=knob.told_by), self._expected(**knob.arguments)
+        for variant in kind.variants(kind.options(**self.training.schedule.options)):
+            shown = {"arguments": dict(variant.arguments)}
+            yield Hypothesis(variant.id, shown, shown_by=variant.shown_by), self._expected(**variant.arguments)
         ignored = Hypothesis(
-            "schedule-ignored", {"constant": expected[0].tolist()}, told_by="steps in which the rate changes"
+            "schedule-ignored", {"constant": expected[0].tolist()}, shown_by="steps in which the rate changes"
         )
         yield ignored, np.broadcast_to(expected[0], expected.shape)
-        narrow = Hypothesis("attribute-precision", {"rounded": "float32"}, told_by="a rate that float32 cannot hold")
+        narrow = Hypothesis("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot hold")
         yield narrow, expected.astype(np.float32).astype(np.float64)
         factors = np.unique(np.round(np.stack(self.seen)[expected != 0] / expected[expected != 0], 6))
         if len(factors) == 1 and factors[0]:

@@ -32,7 +32,7 @@ MAX_CACHED_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Question:
+class Alteration:
     """What is changed. `operands` names the format that the inputs in `rounded` are rounded to.
 
     `unstable` arguments are right in exact arithmetic: they change what careful code would lose, not the values.
@@ -45,13 +45,13 @@ class Question:
     operands: str = ""
     rounded: tuple[str, ...] = ()
 
-    def with_(self, other: Question) -> Question | None:
+    def with_(self, other: Alteration) -> Alteration | None:
         """Both changes together; None where they contradict each other."""
         parts = [(self.arguments, other.arguments), (self.unstable, other.unstable), (self.params, other.params)]
         if any(mine.keys() & theirs.keys() for mine, theirs in parts) or (self.operands and other.operands):
             return None
         arguments, unstable, params = ({**mine, **theirs} for mine, theirs in parts)
-        return Question(
+        return Alteration(
             arguments,
             unstable,
             params,
@@ -93,7 +93,7 @@ Prediction = Mapping[str, Predicted]
 Observed = Mapping[str, Array | None]
 
 
-class Lab:
+class Evaluator:
     """Answers questions about one case in one dtype, and remembers the answers."""
 
     def __init__(
@@ -135,71 +135,75 @@ class Lab:
         """Whether `name` is an upstream gradient among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
 
-    def ask(self, question: Question) -> Prediction | None:
+    def ask(self, alteration: Alteration) -> Prediction | None:
         """The prediction; None where the op's lines refuse."""
-        if question.key not in self._answers:
+        if alteration.key not in self._answers:
             try:
-                answer = self._answer(question)
+                answer = self._answer(alteration)
             except IncompatibleError:
                 answer = None
             if self.n_elements * (len(self._answers) + 1) > MAX_CACHED_ELEMENTS:
                 self._answers.clear()
-            self._answers[question.key] = answer
-        return self._answers[question.key]
+            self._answers[alteration.key] = answer
+        return self._answers[alteration.key]
 
-    def _answer(self, question: Question) -> Prediction | None:
-        values = self.values_of(question)
+    def _answer(self, alteration: Alteration) -> Prediction | None:
+        values = self.values_of(alteration)
         if values is None:
             return None
         found = {name: Predicted(values[name], self._envelope(name, values[name])) for name in values}
-        if not question.unstable:
+        if not alteration.unstable:
             return found
-        case = self._changed_case(question)
+        case = self._changed_case(alteration)
         runs = EnvelopeRuns(
-            case, self.dtype, self._tensors(question), values, **question.arguments, **question.unstable
+            case, self.dtype, self._tensors(alteration), values, **alteration.arguments, **alteration.unstable
         )
         bands = runs.envelopes(BAND_RUNS)
         return {n: with_band(predicted, bands[n]) for n, predicted in found.items()}
 
-    def own_envelopes(self, question: Question) -> Mapping[str, Envelope]:
+    def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
         """How far careful code that does what the question says may be from the prediction."""
-        if question.key not in self._own:
-            values = self.values_of(question)
+        if alteration.key not in self._own:
+            values = self.values_of(alteration)
             runs = EnvelopeRuns(
-                self._changed_case(question), self.dtype, self._tensors(question), values or {}, **question.arguments
+                self._changed_case(alteration),
+                self.dtype,
+                self._tensors(alteration),
+                values or {},
+                **alteration.arguments,
             )
-            self._own[question.key] = runs.envelopes(OWN_RUNS)
-        return self._own[question.key]
+            self._own[alteration.key] = runs.envelopes(OWN_RUNS)
+        return self._own[alteration.key]
 
-    def values_of(self, question: Question, *, gradients: bool = True) -> dict[str, Array] | None:
+    def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array] | None:
         """The oracle's answer to the changed question; gradients of inputs that are left out are zero."""
-        case = self._changed_case(question)
+        case = self._changed_case(alteration)
         try:
             found = evaluate(
                 self.op,
                 case.params,
-                self._tensors(question),
+                self._tensors(alteration),
                 dtype=WORK[self.dtype],
                 gradients=gradients and case.gradients,
-                **question.arguments,
+                **alteration.arguments,
             )
         except IncompatibleError:
             return None
         if any(name in found and found[name].shape != self._exact[name].shape for name in self._exact):
             return None
-        zeros = {f"grad.{n}": np.zeros(self.inputs[n].shape, WORK[self.dtype]) for n in question.absent}
+        zeros = {f"grad.{n}": np.zeros(self.inputs[n].shape, WORK[self.dtype]) for n in alteration.absent}
         every = {**zeros, **found}
         return {n: every[n] for n in self._exact if n in every}
 
-    def _changed_case(self, question: Question) -> CasePlan:
-        return replace(self.case, params=replace(self.case.params, **question.params))
+    def _changed_case(self, alteration: Alteration) -> CasePlan:
+        return replace(self.case, params=replace(self.case.params, **alteration.params))
 
-    def _tensors(self, question: Question) -> dict[str, Array]:
-        kept = {name: values for name, values in self.inputs.items() if name not in question.absent}
-        if not question.operands:
+    def _tensors(self, alteration: Alteration) -> dict[str, Array]:
+        kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
+        if not alteration.operands:
             return kept
-        bits = FORMATS[question.operands]
-        touched = [name for name in kept if name in question.rounded and kept[name].dtype.kind == "f"]
+        bits = FORMATS[alteration.operands]
+        touched = [name for name in kept if name in alteration.rounded and kept[name].dtype.kind == "f"]
         return {**kept, **{name: rounded(kept[name].astype(np.float64), bits) for name in touched}}
 
     def _envelope(self, name: str, values: Array) -> Envelope:
