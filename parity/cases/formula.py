@@ -29,9 +29,13 @@ LONG = 60
 
 def formulas(program: Program) -> list[str]:
     """A line for each named result and each output of a program; what has no name is written out where it is read."""
+    return [f"{name} = {expression}" for name, expression in named_formulas(program)]
+
+
+def named_formulas(program: Program) -> list[tuple[str, str]]:
+    """The name and the expression of each line."""
     text = Formulas(program)
-    wanted = [step for step in program.steps if text.name_of(step)]
-    return [f"{text.name_of(step)} = {text.expression(step)}" for step in wanted]
+    return [(text.name_of(step), text.expression(step)) for step in program.steps if text.name_of(step)]
 
 
 def formula(program: Program, index: int) -> str:
@@ -110,3 +114,13 @@ def bracketed(text: tuple[str, int], strength: int) -> str:
 def shown(name: str, value: Any) -> bool:
     """Whether a keyword says more than how a result is laid out."""
     return name not in ("keepdims", "order") and value is not None
+
+
+def differences(reference: Program, variant: Program) -> list[str]:
+    """What a variant computes otherwise: `y = (xhat + bias) * weight, where the reference has xhat * weight + bias`.
+
+    A value that only one of the two names is not listed: what it changes shows where it is read.
+    """
+    ours, theirs = (dict(named_formulas(program)) for program in (reference, variant))
+    changed = [name for name in theirs if name in ours and theirs[name] != ours[name]]
+    return [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]

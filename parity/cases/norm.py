@@ -274,17 +274,18 @@ def batch_reference(
     groups = batch_grouping(params, x.shape)
     own = {name: options.pop(name) for name in STATISTICS_OPTIONS & options.keys()}
     running = tensors["running_mean"], tensors["running_var"]
-    moments = tuple(anp.reshape(values, groups.affine) for values in running)
-    if params.training:
+    moments = (anp.reshape(running[0], groups.affine), anp.reshape(running[1], groups.affine))
+    if params.training or batch_statistics:
         mean, var = statistics(x, groups.axes, **own)
+    if params.training:
         unbiased = var * unbiasing(count(x.shape, groups.axes), running_ddof, x)
         share = scalar(1 - params.momentum if momentum_complement else params.momentum, x)
         batch = anp.reshape(getval(mean), (-1,)), anp.reshape(getval(unbiased), (-1,))
         running = (1 - share) * running[0] + share * batch[0], (1 - share) * running[1] + share * batch[1]
     if params.training if batch_statistics is None else batch_statistics:
-        moments = detach(statistics(x, axes or groups.axes, **own), detached)
+        moments = detach(statistics(x, axes, **own) if axes else (mean, var), detached)
     weight, bias = (seen(tensors, groups, name) for name in ("weight", "bias"))
-    y = apply(x, (moments[0], moments[1]), params.eps, weight, bias, **options)
+    y = apply(x, moments, params.eps, weight, bias, **options)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
 
 
