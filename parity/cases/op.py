@@ -195,7 +195,8 @@ def call_params(params: Any) -> dict[str, Any]:
 
 def default_params(params: Any) -> frozenset[str]:
     """Names of the passed params that stand at their default."""
-    return frozenset(f.name for f in fields(params) if getattr(params, f.name) == f.default)
+    passed = call_params(params)
+    return frozenset(f.name for f in fields(params) if f.name in passed and getattr(params, f.name) == f.default)
 
 
 def group_lists(tensors: Mapping[str, Any], op: Op) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
 from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, StepOracle, UnknownError
 from parity.training.records import StepRecord
@@ -103,7 +102,9 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes 
         exact = oracle.answer(stage, probe, changes)
     except UnknownError:
         return None
-    except IncompatibleError:
+    except (ValueError, TypeError, IndexError):
+        if changes is not NOTHING:
+            raise
         return Measured(probe, ratios={stage: math.inf})
     observed = observed_of(probe, exact, oracle.dtype)
     exact = {name: values for name, values in exact.items() if name in observed}
