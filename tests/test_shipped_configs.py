@@ -133,7 +133,7 @@ def test_the_linear_report():
         assert error("linear", "report-768", "y", backend, "float64") < 1e-11
     found = row("linear", case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float32")
     assert (found["rtol"], found["atol"]) == (1e-6, 0)
-    assert 0.02 < found["n_mismatched"] / found["n_elements"] < 0.4
+    assert 0 < found["n_mismatched"] / found["n_elements"] < 0.4
     assert (
         row("linear", case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float64")["verdict"]
         == "close"

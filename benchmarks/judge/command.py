@@ -117,7 +117,7 @@ def one_run(run: Run, folder: Path, options: Sequence[str], ordinary: bool) -> t
     if ordinary:
         results = read_results(execute(run, folder, "ordinary", options))
     cells = score(run, results, measured)
-    return cells, float(results.run.seconds), float(results.run.get("judge_seconds") or 0.0)
+    return cells, float(results.run.seconds), float(results.run.judge_seconds or 0.0)
 
 
 def matches(keyword: str, case_id: str) -> bool:

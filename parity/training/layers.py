@@ -307,7 +307,7 @@ KINDS: Mapping[str, Kind] = {
             "position_embedding",
             "adds a vector for each position",
             PositionOptions,
-            lambda options, _: {"num_embeddings": options.num_embeddings},
+            lambda options, signal: {"num_embeddings": options.num_embeddings or signal.shape[0]},
             (2,),
             SEQUENCE,
         ),

@@ -193,7 +193,8 @@ def layer_message(layer: Layer) -> dict[str, Any]:
     A residual, which is no op, has `layers`.
     """
     if layer.op == RESIDUAL:
-        return {"op": RESIDUAL, "name": layer.name, "layers": [layer_message(item) for item in layer.layers]}
+        inner = [layer_message(item) for item in layer.layers]
+        return {"op": RESIDUAL, "name": layer.name, "params": {}, "droppable": [], "tensors": {}, "layers": inner}
     names = {p.name.removeprefix(f"{layer.name}."): p.name for p in layer.parameters}
     tensors = {item.name: names.get(item.name) for item in OPS[layer.op].inputs[1:]}
     return {**op_message(layer.op, layer.params), "name": layer.name, "tensors": tensors}

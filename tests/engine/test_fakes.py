@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from parity.engine.slots import PREFIX, SHARED_MEMORY
 
+from parity.engine.buffers import PREFIX, SHARED_MEMORY
 from tests.conftest import FAKES, Finished, parity_command, three_cases, user_config
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from parity.reporting.diff import html as diff_html
@@ -130,7 +131,7 @@ def pictured(tmp_path_factory) -> Path:
     """A finding with pictures."""
     run_dir = tmp_path_factory.mktemp("pictured")
     results = found(run_dir)
-    results = type(results)(**{**vars(results), "comparisons": with_envelope(list(results.comparisons), 2e-6)})
+    results = replace(results, comparisons=with_envelope(list(results.comparisons), 2e-6))
     keep(run_dir)
     return written(results, run_dir)
 
@@ -361,14 +362,14 @@ def crowded(tmp_path_factory) -> Path:
     """Cells of every status, with long words: failed by rounding and by more, unsupported, a suspect pass."""
     run_dir = tmp_path_factory.mktemp("crowded")
     results = read_results(run_of(run_dir, 6, lambda i: i < 4))
-    names = [case["id"] for case in results.cases]
+    names = [case.id for case in results.cases]
     rows = [
-        row | {"verdict": "rounding", "culprit": []} if row["case"] == names[0] else row for row in results.comparisons
+        replace(row, verdict="rounding", culprit=[]) if row.case == names[0] else row for row in results.comparisons
     ]
-    rows = [row | {"suspect": row["case"] == names[4]} if row["verdict"] == "close" else row for row in rows]
-    rows = [row for row in rows if row["case"] != names[5]]
+    rows = [replace(row, suspect=row.case == names[4]) if row.verdict == "close" else row for row in rows]
+    rows = [row for row in rows if row.case != names[5]]
     outcomes = [
-        row | {"outcome": "unsupported", "message": "there is no kernel"} if row["case"] == names[5] else row
+        replace(row, outcome="unsupported", message="there is no kernel") if row.case == names[5] else row
         for row in results.outcomes
     ]
     return written(changed(results, comparisons=rows, outcomes=outcomes), run_dir)
