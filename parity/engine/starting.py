@@ -43,12 +43,12 @@ class BackendInfo:
     dtypes: tuple[str, ...] | None = None
 
     def able(self, reply: Message) -> BackendInfo:
-        """With what the worker says that it can do."""
-        dtypes = reply["dtypes"]
+        """With what the worker says that it can do: everything, where it says nothing."""
+        dtypes = reply.get("dtypes")
         return replace(
             self,
             library=reply.get("library", {}),
-            differentiable=bool(reply["differentiable"]),
+            differentiable=bool(reply.get("differentiable", True)),
             dtypes=None if dtypes is None else tuple(map(str, dtypes)),
         )
 

@@ -60,7 +60,7 @@ def check_numbers(cell, printed: str) -> None:
         [row] = [row for row in cell.rows if row.tensor == item.tensor and item.side in sides(row, cell.backend)]
         live = "actual" if row.actual == cell.backend else "expected"
         assert item.index == row.worst_index
-        assert same(item.values[cell.backend], row[f"{live}_value"])
+        assert same(item.values[cell.backend], getattr(row, f"{live}_value"))
         assert same(item.values[item.side], (row.expected_value if live == "actual" else row.actual_value))
         assert same(item.values["exact"], row.oracle_value)
         assert same(float(item.head["largest"]), row.max_abs_diff)
