@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec import structs
 
-from parity import gate
+from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
 from parity.config.plan import ORACLE, BackendSpec, Plan
 from parity.engine import (
@@ -73,7 +73,7 @@ class RunState:
     run_dir: Path
     command: Sequence[str]
     options: EngineOptions
-    fail_on: str = gate.FAIL_ON[0]
+    fail_on: str = exit_codes.FAIL_ON[0]
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
@@ -123,10 +123,10 @@ class RunState:
             self.plan, self.comparisons, self.diagnoses, datetime.date.today(), record.unsupported(self.outcomes)
         )
         rows = list(map(self.row, held.comparisons))
-        code = gate.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
+        code = exit_codes.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
-        summary = summary_of(self.outcomes, rows, gate.INTERRUPTED if interrupted else code)
+        summary = summary_of(self.outcomes, rows, exit_codes.INTERRUPTED if interrupted else code)
         results = Results(
             run=structs.replace(run, fail_on=self.fail_on, **{name: round(s, 3) for name, s in seconds.items()}),
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
@@ -155,7 +155,7 @@ def run_and_show(
     command: Sequence[str],
     outputs: Outputs,
     verbosity: int = 0,
-    fail_on: str = gate.FAIL_ON[0],
+    fail_on: str = exit_codes.FAIL_ON[0],
     resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
@@ -216,7 +216,7 @@ def run(
     observer: Observer,
     command: Sequence[str] = (),
     *,
-    fail_on: str = gate.FAIL_ON[0],
+    fail_on: str = exit_codes.FAIL_ON[0],
     resume: bool = False,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from parity.cli.group import example, fail, main
-from parity.gate import FAIL_ON
+from parity.exit_codes import FAIL_ON
 
 if TYPE_CHECKING:
     from parity.reporting.diff.compare import Diff

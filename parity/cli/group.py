@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity import __version__
-from parity.gate import INCOMPLETE, INTERRUPTED, USAGE
+from parity.exit_codes import INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
     from parity.reporting.results.outputs import Outputs

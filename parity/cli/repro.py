@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from parity.cli.group import example, fail, main
-from parity.gate import INCOMPLETE, USAGE
+from parity.exit_codes import INCOMPLETE, USAGE
 
 
 @main.command(

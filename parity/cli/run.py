@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.gate import FAIL_ON, INCOMPLETE
+from parity.exit_codes import FAIL_ON, INCOMPLETE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan

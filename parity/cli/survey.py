@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main
+from parity.exit_codes import INCOMPLETE
 from parity.fingerprint import DTYPES, FINGERPRINTED
-from parity.gate import INCOMPLETE
 
 
 @main.command(

@@ -22,12 +22,12 @@ from msgspec import to_builtins
 from parity import __version__
 from parity.config.plan import BackendSpec
 from parity.engine import EngineOptions
+from parity.exit_codes import INCOMPLETE, INTERRUPTED, PASSED
 from parity.fingerprint import DEFAULT_BACKENDS, DTYPES
 from parity.fingerprint.claims import Experiment, KernelClaim, NotMeasuredError, ProbeAnswers
 from parity.fingerprint.experiments import EXPERIMENTS
 from parity.fingerprint.gathering import Gathered, gather
 from parity.fingerprint.precision import PRECISIONS
-from parity.gate import INCOMPLETE, INTERRUPTED, PASSED
 from parity.outcome import Outcome
 from parity.reporting.plots.drift import Line, svg
 from parity.reporting.results.record import backend_row, cpu_model

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parity import gate
+from parity import exit_codes
 from parity.fingerprint.claims import KernelClaim
 from parity.fingerprint.study import KernelFingerprint, Study
 
@@ -32,8 +32,8 @@ def headline(study: Study) -> Text:
     """How much was found."""
     counts = study.document["summary"]
     label, style = {
-        gate.PASSED: ("FINGERPRINT", "bold green"),
-        gate.INTERRUPTED: ("INTERRUPTED", "bold yellow"),
+        exit_codes.PASSED: ("FINGERPRINT", "bold green"),
+        exit_codes.INTERRUPTED: ("INTERRUPTED", "bold yellow"),
     }.get(study.exit_code, ("INCOMPLETE", "bold yellow"))
     missing = f", {counts['not measured']} not measured" if counts["not measured"] else ""
     text = f"  {study.request.op}: {counts['decided']} answers, {counts['cannot tell']} cannot tell{missing}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from parity import gate
+from parity import exit_codes
 from parity.config.nodes import printable
 from parity.reporting.markdown import LEAST, markdown
 from parity.reporting.results.cells import CellResult, Status, cells
@@ -62,7 +62,7 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
     The last one says how many more there are. Paths are relative to `workspace` where they are inside.
     """
     found = [*ledger_annotations(results), *case_annotations(results)]
-    if not found and results.summary.exit_code != gate.PASSED:
+    if not found and results.summary.exit_code != exit_codes.PASSED:
         found = [Annotation("error", "", 1, "parity", answer(results).plain)]
     if len(found) > limit:
         shown = max(limit - 1, 0)

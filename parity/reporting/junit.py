@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
-from parity import gate
+from parity import exit_codes
 from parity.config.nodes import printable
 from parity.reporting.results.cells import LABELS, CellResult, Status, cells
 from parity.reporting.results.rows import Results
@@ -101,7 +101,7 @@ def cases_of(results: Results) -> Iterator[TestCase]:
     for test in (*cell_cases(results), *ledger_cases(results)):
         red = red or test.kind in RED
         yield test
-    if not red and results.summary.exit_code != gate.PASSED:
+    if not red and results.summary.exit_code != exit_codes.PASSED:
         said = printable(answer(results).plain)
         kind = f"exit code {results.summary.exit_code}"
         yield TestCase("run", "parity.run", "everything asked for was compared", 0.0, "error", kind, said, said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parity import gate
+from parity import exit_codes
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.results import results_of, summary_of
 from parity.reporting.results.rows import Results
@@ -73,14 +73,14 @@ def run_of(
 
 
 def code_of(results: Results) -> int:
-    """The exit code, as `parity.gate` defines it."""
-    level = gate.FAILING[results.run.fail_on]
+    """The exit code, as `parity.exit_codes` defines it."""
+    level = exit_codes.FAILING[results.run.fail_on]
     failing = any(row.verdict in level and row.known is None for row in results.comparisons)
     if failing or any(row.state in ("stale", "expired", "worse") for row in results.known):
-        return gate.MISMATCH
+        return exit_codes.MISMATCH
     wanted = {(row.verdict == "not-compared", row.known is not None) for row in results.comparisons}
     made = any(not missing for missing, _ in wanted)
-    return gate.PASSED if made and (True, False) not in wanted else gate.INCOMPLETE
+    return exit_codes.PASSED if made and (True, False) not in wanted else exit_codes.INCOMPLETE
 
 
 def case(name: str, line: int = 3, file: str = "configs/a.yaml", **other: Any) -> Row:
@@ -170,7 +170,7 @@ def below() -> Results:
 def interrupted() -> Results:
     """A run that was stopped after its last cell: nothing in it is red."""
     results = healthy()
-    return changed(results, summary={**plain(results.summary), "exit_code": gate.INTERRUPTED})
+    return changed(results, summary={**plain(results.summary), "exit_code": exit_codes.INTERRUPTED})
 
 
 def replace_known(results: Results, known: Sequence[Row]) -> Results:

@@ -13,7 +13,7 @@ import pytest
 from junitparser import JUnitXml
 from rich.console import Console
 
-from parity import gate
+from parity import exit_codes
 from parity.reporting.console.run import render
 from parity.reporting.html.page import html_report
 from parity.reporting.junit import junit_xml
@@ -29,7 +29,7 @@ GROUPS = {"failed": "red", "error": "missing", "not-run": "missing", "unsupporte
 """What JUnit can tell apart; all else passes."""
 
 BY_LABEL = {label: status.value for status, label in LABELS.items()}
-VERDICTS = gate.FAILING["mismatch"]
+VERDICTS = exit_codes.FAILING["mismatch"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def counted(line):
 
 
 def from_json(results):
-    level = gate.FAILING[results.run.fail_on]
+    level = exit_codes.FAILING[results.run.fail_on]
     rows = [row for row in results.comparisons if row.verdict in level and row.known is None]
     failing = {(row.case, row.dtype, name) for row in rows for name in row.culprit or [row.actual]}
     return View(frozenset(failing), grouped(results.summary.cells))
@@ -134,7 +134,7 @@ def test_a_stored_run_is_the_same_in_every_format(name, tmp_path):
 
 def test_what_is_accepted_as_unsupported_is_known_in_every_format(tmp_path):
     results = ci_runs.accepted_unsupported()
-    assert results.summary.exit_code == gate.PASSED
+    assert results.summary.exit_code == exit_codes.PASSED
     status = {(cell.id, cell.backend): cell.status for cell in cells(results)}
     known = {("cannot", "paddle"), ("no-baseline", "torch")}
     assert {cell for cell, found in status.items() if found is Status.KNOWN} == known

@@ -420,7 +420,7 @@ def test_what_is_not_data_gets_no_literal():
 
 
 def test_a_script_that_imports_parity_fails(tmp_path):
-    (tmp_path / "script.py").write_text("import parity.gate\n")
+    (tmp_path / "script.py").write_text("import parity.exit_codes\n")
     done = run_alone(sys.executable, tmp_path / "script.py")
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from parity import gate
+from parity import exit_codes
 from parity.judge.bound.envelope import OFF
 from parity.reporting.diff.notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
 from parity.reporting.diff.sides import ComparedRun, Pair, TensorState, sides
@@ -128,10 +128,10 @@ class Diff:
         """1 where anything is new or worse, 3 where something vanished or nothing could be compared, else 0."""
         kinds = {change.kind for change in self.changes}
         if kinds & set(GATING):
-            return gate.MISMATCH
+            return exit_codes.MISMATCH
         if ChangeKind.VANISHED in kinds or not self.met:
-            return gate.INCOMPLETE
-        return gate.PASSED
+            return exit_codes.INCOMPLETE
+        return exit_codes.PASSED
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Rule:
 
     def gates(self, point: TensorState) -> bool:
         """Whether being worse counts: where it fails, and where only a tolerance hides it, at the strictest level."""
-        hidden = point.status is Status.SUSPECT and point.off and self.level == gate.FAIL_ON[0]
+        hidden = point.status is Status.SUSPECT and point.off and self.level == exit_codes.FAIL_ON[0]
         return hidden or point.status is Status.FAILED
 
     def worse(self, a: TensorState, b: TensorState) -> bool:
@@ -227,7 +227,7 @@ def compare(
     """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError."""
     results = read_results(run_a), read_results(run_b)
     stored = results[1].run.fail_on
-    level = level or (stored if stored in gate.FAILING else gate.FAIL_ON[0])
+    level = level or (stored if stored in exit_codes.FAILING else exit_codes.FAIL_ON[0])
     a, b = sides((run_a, run_b), results, maps, level)
     return compared(a, b, Rule(level, factor))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from parity import gate
+from parity import exit_codes
 from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.reporting.results.cells import CellResult, Status, cells, ratio_of, status_of
@@ -82,7 +82,7 @@ class ComparedRun:
     @property
     def interrupted(self) -> bool:
         """Whether the run did not come to its end."""
-        return bool(self.results.summary.exit_code == gate.INTERRUPTED)
+        return bool(self.results.summary.exit_code == exit_codes.INTERRUPTED)
 
     @property
     def cases(self) -> dict[str, CaseRow]:
@@ -106,7 +106,7 @@ class ComparedRun:
 
     def point(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""
-        status = status_of(rows, cell.ended, gate.FAILING[self.level])
+        status = status_of(rows, cell.ended, exit_codes.FAILING[self.level])
         made = [row for row in rows if row.compared]
         if status in MISSING or not made:
             # To accept that something is unsupported brings no result.
@@ -152,7 +152,7 @@ def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) 
     pairs: dict[Pair, int] = {}
     for row in results.comparisons:
         if row.compared:
-            fails = row.known is None and row.verdict in gate.FAILING[level]
+            fails = row.known is None and row.verdict in exit_codes.FAILING[level]
             pairs[*row.place, bare.pair(row)] = SEVERITY[row.verdict] if fails else 0
     return replace(bare, pairs=pairs)
 

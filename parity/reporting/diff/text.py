@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from parity import gate
+from parity import exit_codes
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
 from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
@@ -84,11 +84,11 @@ class ReasonGroup:
 
 def headline(diff: Diff) -> tuple[str, str]:
     """The answer in a word, and behind it the numbers."""
-    if diff.exit_code == gate.MISMATCH:
+    if diff.exit_code == exit_codes.MISMATCH:
         return "WORSE", changed_text(diff)
     if not diff.met:
         return "INCOMPLETE", f"nothing was compared in both runs: {changed_text(diff)}"
-    if diff.exit_code == gate.INCOMPLETE:
+    if diff.exit_code == exit_codes.INCOMPLETE:
         return "INCOMPLETE", f"nothing is worse, but {changed_text(diff)}"
     if not diff.changes:
         return "SAME", f"no difference: {changed_text(diff)}"

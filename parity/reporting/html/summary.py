@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.gate import FAIL_ON
+from parity.exit_codes import FAIL_ON
 from parity.reporting.results.cells import LABELS, CellResult, Status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
 from parity.reporting.text.answer import answer, causes_found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from parity import gate
+from parity import exit_codes
 from parity.engine.inputs import slug
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
@@ -200,7 +200,7 @@ def cells(results: Results) -> list[CellResult]:
 def failing_level(results: Results) -> frozenset[str]:
     """The verdicts that fail the run; those of the strictest level where it does not say."""
     level = results.run.fail_on
-    return gate.FAILING[level if level in gate.FAIL_ON else gate.FAIL_ON[0]]
+    return exit_codes.FAILING[level if level in exit_codes.FAIL_ON else exit_codes.FAIL_ON[0]]
 
 
 def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str]) -> Status:

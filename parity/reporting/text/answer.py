@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from parity import gate
+from parity import exit_codes
 from parity.config.nodes import printable
 from parity.judge.known import State
 from parity.reporting.kinds import report_of
@@ -27,7 +27,7 @@ def answer(results: Results) -> Text:
     level = failing_level(results)
     failing = [row for row in results.comparisons if row.verdict in level and row.known is None]
     n_cells = count_tensors(results.comparisons)
-    if code == gate.INTERRUPTED:
+    if code == exit_codes.INTERRUPTED:
         found = f"; {differ(failing, n_cells)} in them" if failing else ""
         return Text.assemble(("INTERRUPTED", "bold yellow"), f"  {len(results.outcomes)} outcomes were kept{found}")
     n_bad = sum(row.fails for row in results.known)
@@ -38,9 +38,9 @@ def answer(results: Results) -> Text:
         return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
         return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(results))
-    if code == gate.INCOMPLETE:
+    if code == exit_codes.INCOMPLETE:
         return Text.assemble(("INCOMPLETE", "bold yellow"), "  nothing differs, but", left_out(results)[1:])
-    if code != gate.PASSED:
+    if code != exit_codes.PASSED:
         raise ResultsError(f"its exit code is {code}, but nothing in it differs")
     return Text.assemble(("PASS", "bold green"), f"  {passed(results)}")
 
