@@ -21,6 +21,11 @@ PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled
 """Composed ops, and the ops that they call; a user's function of such a name takes part."""
 
 
+def parts_of(op: str) -> Sequence[str]:
+    """The ops that an op is made of: itself, where it is not composed."""
+    return PARTS.get(op, (op,))
+
+
 @dataclass(frozen=True)
 class Job:
     """One op to compute.

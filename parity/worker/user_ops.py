@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from parity.adapters.base import PARTS, Adapter, Job, Unsupported
+from parity.adapters.base import Adapter, Job, Unsupported, parts_of
 
 
 class UserOpsError(Exception):
@@ -67,8 +67,7 @@ class UserOps:
 
     def brings(self, op: str) -> bool:
         """Whether the file defines an op, or everything that a composed op calls."""
-        parts = PARTS.get(op, (op,))
-        return self.function(op) is not None or all(self.function(part) is not None for part in parts)
+        return self.function(op) is not None or all(self.function(part) is not None for part in parts_of(op))
 
     def capabilities(self, adapter: Adapter) -> Dict[str, Any]:
         """What the adapter can do, less what the file says that it cannot: DIFFERENTIABLE = False, DTYPES = [...]."""

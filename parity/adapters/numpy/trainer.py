@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import PARTS, Unsupported
+from parity.adapters.base import Unsupported, parts_of
 from parity.training.worker.job import OwnError, ParameterGroup
 from parity.training.worker.op_model import flat
 from parity.training.worker.trainer import Trainer
@@ -28,7 +28,10 @@ class NumpyTrainer(Trainer):
     """
 
     def build(self) -> None:
-        taken = [name for name in functions_of(self.recipe) if self.job.own(name) is not None]
+        layers = [layer["op"] for layer in flat(self.recipe["layers"])]
+        parts = [part for op in layers for part in parts_of(op)]
+        names = dict.fromkeys([*layers, *parts, self.recipe["loss"]["op"]])
+        taken = [name for name in names if self.job.own(name) is not None]
         if taken:
             raise OwnError(f"on NumPy, trainings differentiate their own lines and cannot call your {', '.join(taken)}")
         self.parameters = {name: np.array(self.job.tensors[name]) for name in self.recipe["parameters"]}
@@ -117,14 +120,3 @@ class NumpyTrainer(Trainer):
 
     def assign(self, tensor: Any, value: Any) -> None:
         tensor[...] = value
-
-
-def functions_of(recipe: Mapping[str, Any]) -> list[str]:
-    """The names of functions that make up the model and its loss."""
-    found = dict.fromkeys(name for layer in flat(recipe["layers"]) for name in names_of(layer))
-    return [*found, recipe["loss"]["op"]]
-
-
-def names_of(layer: Mapping[str, Any]) -> Sequence[str]:
-    """The functions that a layer calls."""
-    return (layer["op"], *PARTS.get(layer["op"], ()))

@@ -16,7 +16,7 @@ class OneflowGraph(OneflowAdapter):
     no_kernel = (*OneflowAdapter.no_kernel, r"InferDataType Failed\. Expected kDouble, but got kFloat")
 
     def run(self, job: Job) -> dict[str, Any]:
-        check_traceable(job.op, "oneflow.nn.Graph")
+        check_traceable(job, "oneflow.nn.Graph")
         try:
             return super().run(job)
         except BaseException:

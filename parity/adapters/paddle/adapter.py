@@ -47,7 +47,7 @@ class PaddleAdapter(FunctionalAdapter):
     )
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.adapters.paddle.trainer:PaddleTrainer",
-        "static": "parity.adapters.paddle.static_trainer:StaticTrainer",
+        "static": "parity.adapters.paddle.trainer:StaticTrainer",
     }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

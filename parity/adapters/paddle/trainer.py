@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Unsupported
+from parity.adapters.base import Unsupported, parts_of
 from parity.adapters.paddle.adapter import ALWAYS, STATES, optimizer_class, translated
 from parity.training.worker.job import ParameterGroup
 from parity.training.worker.op_model import flat
 from parity.training.worker.torch_style import TorchStyleTrainer
 
 Options = Mapping[str, Any]
-
-LINEAR = ("linear", "multi_head_attention")
-"""Ops whose weights are [in, out] in Paddle's layers, which a sum over a weight depends on."""
 
 RATES = ("end_lr", "eta_min")
 """Options of schedules that are rates themselves."""
@@ -30,7 +27,8 @@ class PaddleTrainer(TorchStyleTrainer):
     """
 
     def build(self) -> None:
-        matrices = [layer for layer in flat(self.recipe["layers"]) if layer["op"] in LINEAR]
+        # Linear's weights are [in, out] in Paddle's layers, which a sum over a weight depends on.
+        matrices = [layer for layer in flat(self.recipe["layers"]) if "linear" in parts_of(layer["op"])]
         weights = {name for layer in matrices for name in layer["tensors"].values() if name}
         self.transposed = {name for name in weights if name.endswith(".weight")}
         super().build()
@@ -131,6 +129,14 @@ class PaddleTrainer(TorchStyleTrainer):
 
     def imported(self, name: str, array: Any) -> Any:
         return self.tensor(np.array(array.T if name in self.transposed else array, order="C"))
+
+
+class StaticTrainer(PaddleTrainer):
+    """The model through `paddle.jit.to_static` in one program, forward and backward; the rest is dynamic."""
+
+    def build(self) -> None:
+        super().build()
+        self.model = self.framework.jit.to_static(self.module, full_graph=True)
 
 
 def polynomial(lr: Any, rate: float, total_iters: int, power: float, end_lr: float) -> Any:

@@ -49,6 +49,9 @@ class ParameterGroup:
     absent: Sequence[str] = ()
 
 
+HOOKS = ("batch", "learning_rate", "scale_loss", "shard", "zero_grad")
+"""The functions of a user's file that take part in a step and are no ops."""
+
 PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
 
 
