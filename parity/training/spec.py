@@ -184,7 +184,8 @@ def message(training: Training) -> dict[str, Any]:
 
 def op_message(op: str, params: Any) -> dict[str, Any]:
     """An op as a worker is told of it, as in the request `run`: `droppable` are the params at their default."""
-    return {"op": op, "params": plain(call_params(params)), "droppable": sorted(default_params(params))}
+    passed = call_params(params)
+    return {"op": op, "params": plain(passed), "droppable": sorted(passed.keys() & default_params(params))}
 
 
 def layer_message(layer: Layer) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from parity.training import data
 from parity.training.judge.judge import JudgedTraining, TrainingJudge
 from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training
-from parity.training.steps import StepChanges, Update, stepped
+from parity.training.steps import Update
+from tests.training.whole_steps import StepChanges, stepped
 
 MEMBERS = ("~1", "~2", "~3", "~4")
 KINDS = ("param", "state", "buffer")

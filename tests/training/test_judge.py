@@ -20,7 +20,7 @@ from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.records import Curves, Ensemble
 from parity.training.spec import Training
-from parity.training.steps import StepChanges, Update, rates
+from parity.training.steps import Update, rates
 from tests.training.runs import (
     HONEST,
     MEMBERS,
@@ -34,6 +34,7 @@ from tests.training.runs import (
     reference_runs,
     setting_of,
 )
+from tests.training.whole_steps import StepChanges
 
 TEXT = """
   - id: small

@@ -13,10 +13,11 @@ import pytest
 
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training
-from parity.training.steps import rates, stepped
+from parity.training.steps import rates
 from parity.training.worker.records import Ring, Sketcher, nudged
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk
+from tests.training.whole_steps import stepped
 
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}

@@ -16,10 +16,10 @@ from parity.engine.starting import resolve
 from parity.environments import worker_environment
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training, message
-from parity.training.steps import NO_CHANGES, StepChanges, stepped
 from tests.conftest import ROOT
 from tests.training.examples import preset
 from tests.training.requests import Desk, drawn
+from tests.training.whole_steps import NO_CHANGES, StepChanges, stepped
 
 Arrays = dict[str, np.ndarray]
 

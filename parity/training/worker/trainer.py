@@ -26,8 +26,9 @@ from parity.training.worker.job import (
     ParameterGroup,
     TrainJob,
     group_of,
+    with_tuples,
 )
-from parity.training.worker.op_model import function_of, params_of
+from parity.training.worker.op_model import function_of
 
 
 class Trainer:
@@ -82,7 +83,7 @@ class Trainer:
         if loss["op"] == "cross_entropy":
             output, target = output.reshape((-1, output.shape[-1])), target.reshape((-1,))
         function = function_of(loss, self.adapter, self.job.own)
-        return named_outputs(function(x=output, target=target, **params_of(loss)))["y"]
+        return named_outputs(function(x=output, target=target, **with_tuples(loss["params"])))["y"]
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of `loss` to those of the parameters."""
