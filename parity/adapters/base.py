@@ -102,12 +102,12 @@ class Adapter:
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
         if wanted:
-            found = self.gradients(
+            grads = self.gradients(
                 [outputs[name] for name in wanted],
                 [self.leaf(job.upstream[name], False) for name in wanted],
                 [leaves[name] for name in job.differentiable],
             )
-            outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, found)})
+            outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, grads)})
         return outputs
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:

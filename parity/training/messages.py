@@ -1,4 +1,4 @@
-"""What a worker is told of a training, back to a Training: for the oracle's lines inside a worker."""
+"""The message of a training, back to a Training: for the references inside a worker."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def updated(
     op = OPS[training.optimizer]
     states = by_parameter(before["state"])
     groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
-    found: dict[str, Array] = {}
+    updates: dict[str, Array] = {}
     for name, grad in grads.items():
         i = groups[name]
         params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
@@ -152,9 +152,9 @@ def updated(
         after.pop("grad", None)
         if change.factor != 1.0:
             after["param"] = param + change.factor * (after["param"] - param)
-        found[f"param.{name}"] = after.pop("param")
-        found.update({f"state.{state}.{name}": values for state, values in after.items()})
-    return found
+        updates[f"param.{name}"] = after.pop("param")
+        updates.update({f"state.{state}.{name}": values for state, values in after.items()})
+    return updates
 
 
 def params_of(training: Training, group: int, step: int, lr: float, change: Update) -> Any:
@@ -183,11 +183,11 @@ def narrowed_options(params: Any, dtype: str) -> Iterator[tuple[str, Any]]:
 
 def by_parameter(states: Arrays) -> dict[str, dict[str, Array]]:
     """`<state>.<parameter>` to the states of each parameter."""
-    found: dict[str, dict[str, Array]] = {}
+    grouped: dict[str, dict[str, Array]] = {}
     for name, values in states.items():
         state, _, parameter = name.partition(".")
-        found.setdefault(parameter, {})[state] = values
-    return found
+        grouped.setdefault(parameter, {})[state] = values
+    return grouped
 
 
 def zero_states(op: Any, params: Any, param: Array) -> dict[str, Array]:

@@ -105,7 +105,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     try:
         return np.asarray(adapter.to_numpy(value))
     except TypeError:
-        # NumPy has no bfloat16 and no float8: the judge is told what it was.
+        # NumPy has no bfloat16 and no float8: the reply says what it was.
         return described
 
 

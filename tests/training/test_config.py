@@ -172,7 +172,7 @@ def test_the_data_of_a_model_are_taken_over_as_far_as_they_are_written(case: Cas
     assert trained(case(f"{bert}, data: {{masked: 0.5}}")).data.options == {"vocab": 50, "sequence": 8, "masked": 0.5}
     assert trained(case(f"{bert}, data: {{name: masked_lm, vocab: 20}}")).data.options["vocab"] == 20
     other = trained(case("model: mlp, optimizer: sgd, data: {name: regression, features: [3, 2], targets: 4}"))
-    assert (other.loss.name, other.layers[0].kind, shapes(other)["head.weight"][0]) == ("mse_loss", "flatten", 4)
+    assert (other.loss.name, other.layers[0].op, shapes(other)["head.weight"][0]) == ("mse_loss", "flatten", 4)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -100,7 +100,7 @@ def test_where_the_baseline_has_no_curve_the_oracle_s_takes_its_place(case: Case
     assert {c.actual for c in curves if c.verdict.fails} == {"liar"}
     rows = {row.backend: row for row in found.rows}
     assert rows["honest"].expected == ORACLE
-    assert set(rows["honest"].curves["ratio"]) == {"loss", "grad_norm", "param", "state"}
+    assert set(rows["honest"].curves.ratio) == {"loss", "grad_norm", "param", "state"}
     assert not rows[ORACLE].curves["ratio"]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from parity.cases import OPS
 from parity.cases.draw import Normal
 from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, WrittenAt
 from parity.engine import EngineOptions, process
@@ -27,7 +28,7 @@ from tests.conftest import FAKES
 
 def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
     weight = Parameter("a.weight", (3, 2), Normal())
-    linear = Layer("linear", "a", {"in_features": 2, "out_features": 3, "bias": False}, parameters=(weight,))
+    linear = Layer("linear", "a", OPS["linear"].params(2, 3), (2,), parameters=(weight,))
     training = Training(
         layers=(linear,),
         data=Data("classification", 8, (2,), (), {"features": 2, "classes": 3}),

@@ -256,7 +256,7 @@ def test_a_message_comes_back_as_the_training():
 
 OTHER_CLIP = Clip(max_norm=0.05)
 CHANGES = {
-    "model": StepChanges(model={"activation": {"tanh": "sigmoid"}}),
+    "model": StepChanges(model={"matmul": {"operands": "bfloat16"}}),
     "schedule-ignored": StepChanges(schedule={"ignored": True}),
     "clip-ignored": StepChanges(clipping=Clipping(None)),
     "clip-per-tensor": StepChanges(clipping=Clipping(replace(OTHER_CLIP, scope="tensor"))),

@@ -120,7 +120,7 @@ def rates_of(desk: Desk, case: Training) -> tuple[np.ndarray, np.ndarray]:
 
 def answer_to(desk: Desk, case: Training, dtype: str = "float32") -> dict[str, Any]:
     """What a worker says to a training that it may refuse."""
-    request = {"spec": message(case), "dtype": dtype, "moved": 0, "memory": 1 << 20}
+    request = {"spec": message(case), "dtype": dtype, "perturbed": 0, "memory": 1 << 20}
     return desk.ask("train", **request, **drawn(case, desk.folder).message)[0]
 
 

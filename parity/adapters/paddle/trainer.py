@@ -97,8 +97,8 @@ class PaddleTrainer(TorchStyleTrainer):
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
         stored, own = self.optimizer.state_dict(), self.parameters[name].name
-        found = {state: stored.get(f"{own}_{kept}_0") for state, kept in STATES[self.kind].items()}
-        return {state: tensor for state, tensor in found.items() if tensor is not None}
+        tensors = {state: stored.get(f"{own}_{kept}_0") for state, kept in STATES[self.kind].items()}
+        return {state: tensor for state, tensor in tensors.items() if tensor is not None}
 
     def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
         stored = {}
@@ -113,12 +113,12 @@ class PaddleTrainer(TorchStyleTrainer):
     def powers(self, options: Options, done: int) -> dict[str, Any]:
         """The powers of the betas, which Paddle keeps as products; Lamb's factors are of float32."""
         kind = np.dtype(self.job.dtype).type
-        found = {}
+        powers = {}
         for i, beta in enumerate(options.get("betas", ()), 1):
             factors = np.full(done + 1, np.float32(beta) if self.kind == "Lamb" else beta, kind)
             factors[0] = beta
-            found[f"beta{i}_pow_acc"] = self.tensor(np.multiply.accumulate(factors)[-1:])
-        return found
+            powers[f"beta{i}_pow_acc"] = self.tensor(np.multiply.accumulate(factors)[-1:])
+        return powers
 
     def assign(self, tensor: Any, value: Any) -> None:
         tensor.set_value(value)

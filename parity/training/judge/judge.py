@@ -143,7 +143,7 @@ class TrainingJudge:
         """What is wrong with everybody.
 
         A curve that leaves only a baseline which is off itself is no divergence. Nor is one that leaves the ensemble in
-        a step that is right from its own state: an element went to the other side of a kink, or chaos went further
+        a step that is right from its own state: an element crossed a kink, or chaos went further
         than the few perturbed runs did.
         """
         own = self.ensemble.of == ORACLE
