@@ -101,7 +101,7 @@ def test_where_the_baseline_has_no_curve_the_oracle_s_takes_its_place(case: Case
     rows = {row.backend: row for row in found.rows}
     assert rows["honest"].expected == ORACLE
     assert set(rows["honest"].curves.ratio) == {"loss", "grad_norm", "param", "state"}
-    assert not rows[ORACLE].curves["ratio"]
+    assert not rows[ORACLE].curves.ratio
 
 
 def test_comparisons_are_curves_against_the_baseline_and_stages_against_the_oracle(case: CasePlan) -> None:

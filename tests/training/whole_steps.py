@@ -39,12 +39,13 @@ def stepped(
     dtype: DTypeLike = np.float64,
     changes: StepChanges = NO_CHANGES,
     functions: Functions = IN_PAIRS,
+    factor: float = 1.0,
 ) -> dict[str, Array]:
     """All tensors of step `step` (from 1) by their names in a record, in `dtype`.
 
     `before` has `param.<name>`, `buffer.<name>` and `state.<state>.<name>` before the step (a missing state is 0), and
     with `kept` gradients `clipped.<name>` of the step before. `batches` are the micro-batches' (x, target). The result
-    goes back in as `before` of the next step.
+    goes back in as `before` of the next step. Gradients are multiplied by `factor`.
     """
     cast = {name: np.asarray(values, dtype) for name, values in before.items()}
     own = {kind: unprefixed(kind, cast) for kind in ("param", "buffer", "state")}
@@ -59,7 +60,7 @@ def stepped(
         functions=functions,
     )
     with np.errstate(all="ignore"):
-        kept = {name: grad + left.get(name, 0) for name, grad in step_gradients.grads.items()}
+        kept = {name: grad * grad.dtype.type(factor) + left.get(name, 0) for name, grad in step_gradients.grads.items()}
         grads, norm = clipped(training, kept, changes.clipping, functions)
         after = updated(training, step, own, grads, lr, changes.update, functions)
     named = {"grad": kept, "clipped": grads, "buffer": step_gradients.buffers}
