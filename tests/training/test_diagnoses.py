@@ -159,7 +159,7 @@ FAULTS = [
     ("images", model(batch_norm={"running_ddof": 0}), "running-var-ddof", 1, "forward"),
     ("images", model(batch_norm={"momentum_complement": True}), "momentum-complement", 1, "forward"),
     ("images", lies(StepChanges(model={"ranks": {"count": 2}}), ranks=2), "batch-norm-statistics", 1, "forward"),
-    ("dense", model(activation={"gelu": "gelu-tanh"}), "activation-form", 1, "forward"),
+    ("dense", model(gelu={"form": "tanh"}), "activation-form", 1, "forward"),
     ("dense", model(layer_norm={"ddof": 1}), "variance-ddof", 1, "forward"),
     ("dense", model(layer_norm={"eps": 1e-3}), "eps-value", 1, "forward"),
     ("dense", model(matmul={"operands": "bfloat16"}), "reduced-precision", 1, "forward"),
@@ -205,7 +205,7 @@ def test_who_sums_in_another_order_raises_no_alarm(
 
 
 def test_two_faults_are_both_named_and_their_consequences_are_not(cases: dict[str, CasePlan]) -> None:
-    changes = StepChanges(model={"activation": {"gelu": "gelu-tanh"}}, update=Update({"nesterov": True}))
+    changes = StepChanges(model={"gelu": {"form": "tanh"}}, update=Update({"nesterov": True}))
     found = judged(cases["dense"], {"honest": HONEST, "liar": lies(changes)})
     assert [d.id for d in found.diagnoses] == ["activation-form", "nesterov-form"]
     assert [d.evidence["stage"] for d in found.diagnoses] == ["forward", "update"]
