@@ -21,6 +21,11 @@ PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled
 """Composed ops, and the ops that they call; a user's function of such a name takes part."""
 
 
+def parts_of(op: str) -> Sequence[str]:
+    """The ops that an op is made of: itself, where it is not composed."""
+    return PARTS.get(op, (op,))
+
+
 @dataclass(frozen=True)
 class Job:
     """One op to compute.
@@ -97,12 +102,12 @@ class Adapter:
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
         if wanted:
-            found = self.gradients(
+            grads = self.gradients(
                 [outputs[name] for name in wanted],
                 [self.leaf(job.upstream[name], False) for name in wanted],
                 [leaves[name] for name in job.differentiable],
             )
-            outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, found)})
+            outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, grads)})
         return outputs
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:

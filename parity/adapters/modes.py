@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parity.adapters.base import Unsupported, named_outputs
+from parity.adapters.base import Job, Unsupported, named_outputs
 from parity.adapters.torch_style import FunctionalAdapter
 
-STEPS = ("adagrad", "adam", "adamw", "clip_grad_norm", "clip_grad_value", "lamb", "rmsprop", "sgd")
-"""Ops that change parameters and gradients in place instead of computing tensors from tensors."""
 
-
-def check_traceable(op: str, tracer: str) -> None:
-    """Raise Unsupported for an op that `tracer` cannot make a graph of by itself."""
-    if op in STEPS:
-        raise Unsupported(f"{tracer} traces a function of tensors, and {op} is a step that changes parameters in place")
+def check_traceable(job: Job, tracer: str) -> None:
+    """Raise Unsupported for an op that `tracer` cannot make a graph of by itself: one that takes gradients."""
+    if "grad" in job.inputs or "grads" in job.inputs:
+        message = f"{tracer} traces a function of tensors, and {job.op} is a step that changes parameters in place"
+        raise Unsupported(message)
 
 
 class AutocastMode(FunctionalAdapter):

@@ -105,11 +105,11 @@ def chains(n: int, rows: int, length: int, rng: np.random.Generator) -> NDArray[
     frequent /= frequent.sum()
     followers = rng.choice(n, (n, len(FOLLOWERS)), p=frequent)
     which = rng.choice(len(FOLLOWERS), (rows, length), p=FOLLOWERS)
-    found = np.empty((rows, length), np.int64)
-    found[:, 0] = rng.choice(n, rows, p=frequent)
+    tokens = np.empty((rows, length), np.int64)
+    tokens[:, 0] = rng.choice(n, rows, p=frequent)
     for i in range(1, length):
-        found[:, i] = followers[found[:, i - 1], which[:, i]]
-    return found
+        tokens[:, i] = followers[tokens[:, i - 1], which[:, i]]
+    return tokens
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def grouped(
     claimed = [members(group, names) for group in groups]
     excluded = {name for pattern in excludes for name in matching(pattern, names)}
     rest = frozenset(names).difference(*claimed)
-    found = []
+    split = []
     for own, values in [(rest, options), *((c, g.options) for c, g in zip(claimed, groups, strict=True))]:
         kept = tuple(name for name in names if name in own and name not in excluded)
         bare = tuple(name for name in names if name in own and name in excluded)
-        found += [Group(kept, dict(values)), Group(bare, {**values, DECAY: 0.0})]
-    return tuple(group for group in found if group.parameters)
+        split += [Group(kept, dict(values)), Group(bare, {**values, DECAY: 0.0})]
+    return tuple(group for group in split if group.parameters)

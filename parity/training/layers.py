@@ -177,7 +177,7 @@ class ResidualOptions(Options):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layer: an op, named as the kind is unless `op` says otherwise by the options.
+    """A kind of layer: the op of its name, or that of `ops` which its option `short` names.
 
     `params(options, signal)` are the op's params by name, and raise CaseError, whose key is the option, for what does
     not fit. `ranks` are the numbers of axes that an example may have (empty: any), `takes` says so in words. `scratch`
@@ -192,7 +192,7 @@ class Kind:
     ranks: tuple[int, ...] = ()
     takes: str = ""
     tokens: bool = False
-    op: Callable[[Any], str] | None = None
+    ops: tuple[str, ...] = ()
     scratch: Callable[[Any, Signal, Shape], int] = lambda _options, _signal, _shape: 0
     short: str = ""
     adds: bool = False
@@ -202,7 +202,7 @@ class Kind:
         self.check(signal)
         if self.adds:
             return Resolved(RESIDUAL, None, signal.shape, signal.shape)
-        op = OPS[self.op(options) if self.op else self.name]
+        op = OPS[getattr(options, self.short) if self.ops else self.name]
         data = op.inputs[0].name
         try:
             params = op.params(**self.params(options, signal))
@@ -324,7 +324,7 @@ KINDS: Mapping[str, Kind] = {
             "activation",
             "relu, gelu, tanh, silu or sigmoid",
             ActivationOptions,
-            op=lambda options: str(options.function),
+            ops=get_args(Function),
             short="function",
         ),
         Kind(
@@ -342,6 +342,9 @@ KINDS: Mapping[str, Kind] = {
     )
 }
 """Every kind of layer, by the name that a config calls it by."""
+
+LAYER_OPS = frozenset(op for kind in KINDS.values() for op in kind.ops or (kind.name,) if op in OPS)
+"""The ops that a layer may be."""
 
 INSTEAD: Mapping[str, str] = {
     "dropout": "there is no dropout: frameworks cannot share its random masks; leave it out",

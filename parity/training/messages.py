@@ -1,4 +1,4 @@
-"""What a worker is told of a training, back to a Training: for the oracle's lines inside a worker."""
+"""The message of a training, back to a Training: for the references inside a worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from parity.cases import OPS
 from parity.cases.draw import Shape
 from parity.training.spec import RESIDUAL, Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
+from parity.training.worker.job import with_tuples
 
 
 def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Training:
@@ -22,11 +23,11 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
         layers=tuple(layer_of(message, {p.name: p for p in tensors}) for message in recipe["layers"]),
         data=Data("", 0, (), ()),
         optimizer=recipe["optimizer"],
-        groups=tuple(Group(tuple(g["parameters"]), read(g["options"])) for g in recipe["groups"]),
+        groups=tuple(Group(tuple(g["parameters"]), with_tuples(g["options"])) for g in recipe["groups"]),
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
         loss=Loss(recipe["loss"]["op"]),
-        schedule=Schedule(schedule.pop("name"), read(schedule)),
+        schedule=Schedule(schedule.pop("name"), with_tuples(schedule)),
         clip=None if recipe["clip"] is None else Clip(**recipe["clip"]),
         accumulation=recipe["accumulation"],
     )
@@ -37,9 +38,6 @@ def layer_of(message: Mapping[str, Any], tensors: Mapping[str, Parameter]) -> La
     if message["op"] == RESIDUAL:
         return Layer(RESIDUAL, message["name"], layers=tuple(layer_of(item, tensors) for item in message["layers"]))
     own = tuple(tensors[name] for name in message["tensors"].values() if name is not None)
-    return Layer(message["op"], message["name"], OPS[message["op"]].params(**read(message["params"])), parameters=own)
-
-
-def read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with tuples for lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return Layer(
+        message["op"], message["name"], OPS[message["op"]].params(**with_tuples(message["params"])), parameters=own
+    )

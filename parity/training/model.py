@@ -117,16 +117,15 @@ def gradients(
     *,
     dtype: DTypeLike = np.float64,
     variants: Variants = NONE,
-    left: Arrays | None = None,
     backward: bool = True,
     functions: Functions = IN_PAIRS,
 ) -> StepGradients:
     """A step's forward and backward passes over its micro-batches `(x, target)`, in `dtype`.
 
-    `tensors` are all parameters and buffers; `left` are gradients that nobody cleared; `functions` are those of
-    `Program.run`. Options of `accumulation`: `reduction` `sum` adds the gradients of the micro-batches up. Of `ranks`:
-    `count` ranks share every micro-batch in passes of their own, and the gradient is the mean of theirs, with
-    `reduction` `sum` their sum, with `first` that of the first one.
+    `tensors` are all parameters and buffers; `functions` are those of `Program.run`. Options of `accumulation`:
+    `reduction` `sum` adds the gradients of the micro-batches up. Of `ranks`: `count` ranks share every micro-batch in
+    passes of their own, and the gradient is the mean of theirs, with `reduction` `sum` their sum, with `first` that of
+    the first one.
     """
     kind = np.dtype(dtype)
     cast = {p.name: np.asarray(tensors[p.name], kind) for p in training.tensors}
@@ -136,7 +135,7 @@ def gradients(
         passes.append(one_pass(training, cast, buffers, share, variants, kind, functions, backward))
         if share.leads:
             buffers = {**buffers, **passes[-1].buffers}
-    grads = {name: added([one.grads for one in passes], name, left or {}, value) for name, value in cast.items()}
+    grads = {name: added([one.grads.get(name) for one in passes], value) for name, value in cast.items()}
     loss = np.asarray(np.sum([one.loss for one in passes], dtype=kind)) / kind.type(len(passes))
     output = np.concatenate([one.output for one in passes])
     return StepGradients(output, np.asarray(loss), grads if backward else {}, buffers)
@@ -209,11 +208,11 @@ def counted(target: NDArray[Any]) -> NDArray[Any]:
     return np.where(target < 0, IGNORED, target) if target.dtype.kind in "iu" else target
 
 
-def added(grads: Sequence[Mapping[str, NDArray[Any]]], name: str, left: Arrays, like: NDArray[Any]) -> NDArray[Any]:
-    """The sum of a parameter's gradients, in the order of the passes, upon what is `left`."""
-    total = np.asarray(left[name], like.dtype) if name in left else np.zeros_like(like)
-    for one in grads:
-        total = total + one.get(name, 0)
+def added(grads: Sequence[NDArray[Any] | None], like: NDArray[Any]) -> NDArray[Any]:
+    """The sum of a parameter's gradients, those that there are, in the order of the passes."""
+    total = np.zeros_like(like)
+    for grad in grads:
+        total = total if grad is None else total + grad
     return total
 
 
@@ -222,12 +221,11 @@ def loss_of_output(
     output: NDArray[Any],
     target: NDArray[Any],
     *,
-    ranks: int = 1,
     variants: Variants = NONE,
     functions: Functions = IN_PAIRS,
 ) -> NDArray[Any]:
     """The step's loss from the output of all its rows, in the dtype of `output`."""
-    n, op, kind = training.accumulation * ranks, OPS[training.loss.name], output.dtype
+    n, op, kind = training.accumulation, OPS[training.loss.name], output.dtype
     parts = zip(np.array_split(output, n), np.array_split(counted(target), n), strict=True)
     options = variants.get("loss", {})
     losses = [

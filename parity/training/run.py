@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from msgspec import convert
+from msgspec import structs
 
+from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, TrainingAdvanced
@@ -23,9 +24,11 @@ from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.kept import side_folders
 from parity.reporting.results.rows import TrainingRow
+from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.findings import FirstDivergence
 from parity.training.judge.judge import Divergences, TrainingJudge
+from parity.training.layers import LAYER_OPS
 from parity.training.lockstep.session import (
     CHECKPOINT,
     WIDE,
@@ -38,6 +41,7 @@ from parity.training.lockstep.session import (
 )
 from parity.training.lockstep.workers import Workers
 from parity.training.spec import TRAIN, Training
+from parity.training.worker.job import HOOKS
 
 SAVE_S = 30.0
 SAVE_SHARE = 20.0
@@ -87,15 +91,14 @@ def trainings(
         log.close()
 
 
-CLIENT = Client(
-    trainings,
-    replaceable=(
-        *("linear", "embedding", "layer_norm", "batch_norm", "conv2d", "avg_pool2d", "scaled_dot_product_attention"),
-        *("relu", "gelu", "tanh", "silu", "sigmoid", "cross_entropy", "mse_loss"),
-        *("sgd", "adam", "adamw", "lamb", "rmsprop", "adagrad", "clip_grad_norm", "clip_grad_value", "learning_rate"),
-        *("batch", "zero_grad", "scale_loss", "shard"),
-    ),
-)
+def functions_of_a_step() -> list[str]:
+    """The functions of a user's file that a training calls: ops, those that composed ops call, and hooks."""
+    parts = (part for op in LAYER_OPS for part in parts_of(op))
+    clips = (f"clip_grad_{clip}" for clip in CLIPS)
+    return sorted({*LAYER_OPS, *parts, *LOSSES, *OPTIMIZERS, *clips, *HOOKS})
+
+
+CLIENT = Client(trainings, replaceable=functions_of_a_step())
 
 
 def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str:
@@ -186,8 +189,8 @@ class LockstepRun:
     def _tick(self) -> None:
         """Pass on what threads have posted, and the progress of the training."""
         step, loss = self.session.position, self.session.participants[self.plan.baseline].loss
-        steps, parted = self.case.params.steps, dict(self.judge.parted)
-        self._pass_on(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, parted))
+        steps, diverged = self.case.params.steps, dict(self.judge.diverged)
+        self._pass_on(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, diverged))
 
     def _announce_lost(self) -> None:
         """Announce who has dropped out, once, and the progress."""
@@ -204,7 +207,7 @@ class LockstepRun:
         with self._judging():
             judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=not interrupted)
         norms = self._keep_norms()
-        rows = [convert({**vars(row), "norms": norms.get(row.backend)}, TrainingRow) for row in judged.findings]
+        rows = [structs.replace(row, norms=norms.get(row.backend)) for row in judged.rows]
         for row in rows:
             if row.parting is not None:
                 self._keep_step(row.parting.step)

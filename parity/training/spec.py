@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a reader is told of the layer: its params, and whether it has a bias where it may have none."""
+        """The layer as a report shows it: its params, and whether it has a bias where it may have none."""
         if self.op == RESIDUAL:
             return {}
         params = {name: value for name, value in vars(self.params).items() if value is not None}
@@ -121,8 +121,8 @@ class Data:
 class Training:
     """A training case, which is the `params` of its CasePlan. `optimizer` is the name of an optimizer's op.
 
-    `members` is how many runs whose start is moved by an ulp give the envelope of the curves; they are runs of the
-    `oracle`'s lines or of the `baseline`, and `auto` takes the oracle where it is quick enough.
+    `members` is how many runs whose start is perturbed by an ulp give the envelope of the curves; they are runs of the
+    `oracle` or of the `baseline`, and `auto` takes the oracle where it is quick enough.
     """
 
     layers: tuple[Layer, ...]
@@ -166,7 +166,7 @@ def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
 
 
 def message(training: Training) -> dict[str, Any]:
-    """The training as a worker is told of it: plain JSON values."""
+    """The training as a message to a worker: plain JSON values."""
     return {
         "layers": [layer_message(layer) for layer in training.layers],
         "parameters": [p.name for p in training.parameters],
@@ -183,12 +183,13 @@ def message(training: Training) -> dict[str, Any]:
 
 
 def op_message(op: str, params: Any) -> dict[str, Any]:
-    """An op as a worker is told of it, as in the request `run`: `droppable` are the params at their default."""
-    return {"op": op, "params": plain(call_params(params)), "droppable": sorted(default_params(params))}
+    """An op as a message to a worker, as in the request `run`: `droppable` are the params at their default."""
+    passed = call_params(params)
+    return {"op": op, "params": plain(passed), "droppable": sorted(passed.keys() & default_params(params))}
 
 
 def layer_message(layer: Layer) -> dict[str, Any]:
-    """A layer as a worker is told of it: an op, and the names of its tensors (None for one that is switched off).
+    """A layer as a message to a worker: an op, and the names of its tensors (None for one that is switched off).
 
     A residual, which is no op, has `layers`.
     """
@@ -201,7 +202,7 @@ def layer_message(layer: Layer) -> dict[str, Any]:
 
 
 def group_message(optimizer: str, group: Group) -> dict[str, Any]:
-    """A group as a worker is told of it, with the `states` that the optimizer keeps, and those that are `absent`."""
+    """A group as a message to a worker, with the `states` that the optimizer keeps, and those that are `absent`."""
     op = OPS[optimizer]
     kept = op.infer_shapes(op.params(**group.options), {"param": (1,)}).inputs
     states = {item.name: item.name in kept for item in op.inputs if item.name not in ("param", "grad")}
@@ -226,7 +227,7 @@ def as_member(recipe: Mapping[str, Any], dtype: str, order: int = 1) -> dict[str
     A careful kernel may keep its attributes in the dtype that it computes in: 1 - 0.999 is then off by 1.3e-5 in
     float32. And it may add up as it comes: 0.7 million squares then lose up to 1e-3 of a norm, in every step about as
     much, and most where the large ones come first.
-    So the members of an ensemble do both, as their weights are moved.
+    So the members of an ensemble do both, as their weights are perturbed.
     """
 
     def narrowed(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A whole step of a training from the ops' own lines: rates, gradients, clipping and update, changed or not."""
+"""What a step does with its gradients, by the ops' references: rates, clipping and update, changed or not."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.oracle import IN_PAIRS, Functions, evaluate
-from parity.training.model import Batch, Variants, gradients
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Training
 
@@ -22,7 +21,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's lines."""
+    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's reference."""
 
     recipe: Clip | None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -30,7 +29,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Update:
-    """What is changed of the update: arguments of the op's lines; the number of the step; options by group.
+    """What is changed of the update: arguments of the op's reference; the number of the step; options by group.
 
     `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
     `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all.
@@ -59,18 +58,6 @@ class Update:
             other.narrow or self.narrow,
             self.narrowed | other.narrowed,
         )
-
-
-@dataclass(frozen=True)
-class StepChanges:
-    """What is changed of a whole step: variants of the model, arguments of `ScheduleKind.rate`, clipping and update;
-    `kept` gradients are never cleared."""
-
-    model: Variants = field(default_factory=dict)
-    schedule: Mapping[str, Any] = field(default_factory=dict)
-    clipping: Clipping | None = None
-    update: Update = field(default_factory=Update)
-    kept: bool = False
 
 
 def rates(training: Training, step: int, **variants: Any) -> list[float]:
@@ -150,7 +137,7 @@ def updated(
     op = OPS[training.optimizer]
     states = by_parameter(before["state"])
     groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
-    found: dict[str, Array] = {}
+    updates: dict[str, Array] = {}
     for name, grad in grads.items():
         i = groups[name]
         params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
@@ -165,9 +152,9 @@ def updated(
         after.pop("grad", None)
         if change.factor != 1.0:
             after["param"] = param + change.factor * (after["param"] - param)
-        found[f"param.{name}"] = after.pop("param")
-        found.update({f"state.{state}.{name}": values for state, values in after.items()})
-    return found
+        updates[f"param.{name}"] = after.pop("param")
+        updates.update({f"state.{state}.{name}": values for state, values in after.items()})
+    return updates
 
 
 def params_of(training: Training, group: int, step: int, lr: float, change: Update) -> Any:
@@ -196,58 +183,14 @@ def narrowed_options(params: Any, dtype: str) -> Iterator[tuple[str, Any]]:
 
 def by_parameter(states: Arrays) -> dict[str, dict[str, Array]]:
     """`<state>.<parameter>` to the states of each parameter."""
-    found: dict[str, dict[str, Array]] = {}
+    grouped: dict[str, dict[str, Array]] = {}
     for name, values in states.items():
         state, _, parameter = name.partition(".")
-        found.setdefault(parameter, {})[state] = values
-    return found
+        grouped.setdefault(parameter, {})[state] = values
+    return grouped
 
 
 def zero_states(op: Any, params: Any, param: Array) -> dict[str, Array]:
     """The states as they start."""
     names = op.infer_shapes(params, {"param": param.shape}).inputs
     return {name: np.zeros_like(param) for name in names if name not in ("param", "grad")}
-
-
-NO_CHANGES = StepChanges()
-
-
-def stepped(
-    training: Training,
-    step: int,
-    before: Arrays,
-    batches: Sequence[Batch],
-    *,
-    dtype: DTypeLike = np.float64,
-    changes: StepChanges = NO_CHANGES,
-    functions: Functions = IN_PAIRS,
-) -> dict[str, Array]:
-    """All tensors of step `step` (from 1) by their names in a record, in `dtype`.
-
-    `before` has `param.<name>`, `buffer.<name>` and `state.<state>.<name>` before the step (a missing state is 0), and
-    with `kept` gradients `clipped.<name>` of the step before. `batches` are the micro-batches' (x, target). The result
-    goes back in as `before` of the next step.
-    """
-    own = {kind: group(before, kind, dtype) for kind in ("param", "buffer", "state")}
-    left = group(before, "clipped", dtype) if changes.kept else None
-    lr = rates(training, step, **changes.schedule)
-    found = gradients(
-        training,
-        {**own["param"], **own["buffer"]},
-        batches,
-        dtype=dtype,
-        variants=changes.model,
-        left=left,
-        functions=functions,
-    )
-    with np.errstate(all="ignore"):
-        grads, norm = clipped(training, found.grads, changes.clipping, functions)
-        after = updated(training, step, own, grads, lr, changes.update, functions)
-    named = {"grad": found.grads, "clipped": grads, "buffer": found.buffers}
-    tensors = {f"{kind}.{name}": values for kind, some in named.items() for name, values in some.items()}
-    return {"output": found.output, "loss": found.loss, "lr": np.array(lr), "norm": norm, **tensors, **after}
-
-
-def group(tensors: Arrays, kind: str, dtype: DTypeLike) -> dict[str, Array]:
-    """The tensors called `<kind>.<name>`, by that name and in `dtype`."""
-    return {n.removeprefix(f"{kind}."): np.asarray(v, dtype) for n, v in tensors.items() if n.startswith(f"{kind}.")}

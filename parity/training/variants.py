@@ -17,9 +17,6 @@ from parity.training.steps import narrowed_options
 FORMATS = ("bfloat16", "tf32", "float16")
 RENAMED = {"statistics-source": "batch-norm-statistics"}
 """Diagnoses that have a name of their own in a training."""
-MATRICES = frozenset(("linear", "conv2d", "multi_head_attention"))
-LEFT_OUT = frozenset(("layer_norm", "batch_norm"))
-"""Ops whose other axes are no variants of a layer: an example's axes are few and mean different things."""
 
 
 def model_variants(training: Training) -> tuple[tuple[str, Variant], ...]:
@@ -34,8 +31,7 @@ def model_variants(training: Training) -> tuple[tuple[str, Variant], ...]:
     target = training.data.target
     shapes = {"x": (2, *target), "target": (2, *target)}
     variants += [("loss", variant) for variant in loss.variants(loss.params(), shapes)]
-    if any(layer.op in MATRICES for layer in layers):
-        variants += [("matmul", variant) for variant in precisions()]
+    variants += [("matmul", variant) for variant in precisions()]
     return tuple({(key, repr(variant)): (key, variant) for key, variant in variants}.values())
 
 
@@ -49,7 +45,8 @@ def layer_variants(training: Training, layer: Layer) -> Iterator[Variant]:
     op, names = OPS[layer.op], {p.name.removeprefix(f"{layer.name}."): p.shape for p in layer.parameters}
     shapes = {op.inputs[0].name: (training.batch_size // training.accumulation, *layer.x), **names}
     for variant in op.variants(layer.params, shapes):
-        if not (variant.id == "wrong-axis" and layer.op in LEFT_OUT):
+        # An example's axes are few and mean different things: statistics over others are no variants of a layer.
+        if not (variant.id == "wrong-axis" and op.statistics):
             yield replace(variant, id=RENAMED.get(variant.id, variant.id))
     yield from attributes(layer.params)
 

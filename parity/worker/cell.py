@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from parity.adapters.base import Adapter, Job, Unsupported
+from parity.training.worker.job import with_tuples
 from parity.worker.slot import write_arrays
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -55,7 +56,7 @@ def read_job(backend: Backend, request: Message) -> Job:
     arrays = {name: read_array(path, dtype) for name, path in request["tensors"].items()}
     upstream = {name: read_array(path, dtype) for name, path in request["upstream"].items()}
     inputs = gather_lists(arrays, request["lists"])
-    params = {name: tuple(v) if isinstance(v, list) else v for name, v in request["params"].items()}
+    params = with_tuples(request["params"])
     job = Job(request["op"], inputs, params, upstream, request["differentiable"] if upstream else ())
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
@@ -104,7 +105,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     try:
         return np.asarray(adapter.to_numpy(value))
     except TypeError:
-        # NumPy has no bfloat16 and no float8: the judge is told what it was.
+        # NumPy has no bfloat16 and no float8: the reply says what it was.
         return described
 
 

@@ -30,7 +30,7 @@ train   {"do": "train", "spec": {...},                `parity.training.spec.mess
          "dtype": "float32", "x": "x.npy", "target": "target.npy",    the data set [rows, ...]
          "order": "order.npy",                        [steps, batch]: the rows of every step
          "tensors": {"linear0.weight": "...npy"},     parameters and buffers as they start
-         "moved": 0,                                  else a seed: every weight is moved by one ulp, up or down
+         "perturbed": 0,                              else a seed: every weight is perturbed by one ulp, up or down
          "slot": "...", "memory": 134217728}          bytes for the records of the last steps
         -> {..., "tracked": ["param.linear0.weight", ...], "keeps": 5}    records of so many steps are there
 steps   {"do": "steps", "count": 5, "slot": "..."}
@@ -76,11 +76,11 @@ def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
     trainings: TrainingRequests | None = None
-    with os.fdopen(requests, "r", encoding="utf-8") as lines:
-        for line in lines:
+    with os.fdopen(requests, "r", encoding="utf-8") as pipe:
+        for line in pipe:
             request = json.loads(line)
             if request["do"] == "hello" and is_led(request):
-                lead(request, lines, partial(send, replies))
+                lead(request, pipe, partial(send, replies))
                 break
             with telling(request, replies, send):
                 if request["do"] == "hello":

@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from parity.adapters.base import PARTS, Adapter, Job, Unsupported
+from parity.adapters.base import Adapter, Job, Unsupported, parts_of
 
 
 class UserOpsError(Exception):
@@ -55,10 +55,10 @@ class UserOps:
     def check(self, wanted: List[str]) -> None:
         """Raise UserOpsError where the file replaces none of the wanted ops, or something under an op's name is off."""
         for op in wanted:
-            found = self.namespace.get(op)
-            if found is not None and not callable(found):
-                raise UserOpsError(f"{self.name}: {op} must be a function, not {type(found).__name__}")
-            if found is None and self.function(f"{op}_backward") is not None:
+            value = self.namespace.get(op)
+            if value is not None and not callable(value):
+                raise UserOpsError(f"{self.name}: {op} must be a function, not {type(value).__name__}")
+            if value is None and self.function(f"{op}_backward") is not None:
                 raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
         if not any(self.brings(op) for op in wanted):
             near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
@@ -67,8 +67,7 @@ class UserOps:
 
     def brings(self, op: str) -> bool:
         """Whether the file defines an op, or everything that a composed op calls."""
-        parts = PARTS.get(op, (op,))
-        return self.function(op) is not None or all(self.function(part) is not None for part in parts)
+        return self.function(op) is not None or all(self.function(part) is not None for part in parts_of(op))
 
     def capabilities(self, adapter: Adapter) -> Dict[str, Any]:
         """What the adapter can do, less what the file says that it cannot: DIFFERENTIABLE = False, DTYPES = [...]."""
@@ -100,8 +99,8 @@ class UserOps:
 
     def function(self, name: str) -> Optional[Callable[..., Any]]:
         """The user's function of that name."""
-        found = self.namespace.get(name)
-        return found if callable(found) else None
+        value = self.namespace.get(name)
+        return value if callable(value) else None
 
     def applied(self, job: Job, absent: List[str], droppable: List[str]) -> Job:
         """The job with the user's function in it, and with what that function takes; unchanged where there is none."""
@@ -146,10 +145,10 @@ class UserOps:
             names = accepted.get(tuple(offered))
             if names is None:
                 names = accepted[tuple(offered)] = accepted_names(function, offered, list(optional))
-            found = function(**{name: offered[name] for name in names})
-            if returns and not (isinstance(found, Mapping) and all(name in found for name in returns)):
+            outputs = function(**{name: offered[name] for name in names})
+            if returns and not (isinstance(outputs, Mapping) and all(name in outputs for name in returns)):
                 raise UserOpsError(f"{where(function)} must return a mapping with {', '.join(returns)}")
-            return found
+            return outputs
 
         return call
 

@@ -163,7 +163,7 @@ def test_autocast_is_felt_in_a_training(tmp_path: Path) -> None:
 def refused(d: Desk, case: Training, dtype: str = "float32") -> tuple[str, str]:
     """The outcome of the first step, and the message."""
     given = drawn(case, d.folder, (dtype,)).message
-    reply, _ = d.ask("train", spec=message(case), dtype=dtype, moved=0, memory=1 << 27, **given)
+    reply, _ = d.ask("train", spec=message(case), dtype=dtype, perturbed=0, memory=1 << 27, **given)
     if reply["outcome"] == "ok":
         reply, _ = d.ask("steps", count=1)
     return reply["outcome"], reply["message"]

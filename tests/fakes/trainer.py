@@ -36,7 +36,7 @@ class Trainer:
         self.order = np.load(request["order"])
         self.weights = {n: np.load(path).astype(self.dtype) for n, path in request["tensors"].items()}
         self.done = 0
-        if request["moved"]:
+        if request["perturbed"]:
             self.weights = {n: np.nextafter(w, w + 1) for n, w in self.weights.items()}
 
     def step(self):
@@ -96,7 +96,7 @@ def train(trainer, fault, request):
     if fault == "unsupported":
         reply(request["slot"], "unsupported", message="it has no such optimizer")
         return None
-    if fault == "unmoved" and request["moved"]:
+    if fault == "unmoved" and request["perturbed"]:
         reply(request["slot"], "error", message="it cannot be moved")
         return None
     trainer = Trainer(request)
@@ -131,7 +131,17 @@ def serve():
             break
         if do == "hello":
             fault = request["mode"]
-            send({"ok": True, "version": "1", "python": "3", "numpy": np.__version__, "flags": {}})
+            send(
+                {
+                    "ok": True,
+                    "version": "1",
+                    "python": "3",
+                    "numpy": np.__version__,
+                    "flags": {},
+                    "differentiable": True,
+                    "dtypes": None,
+                }
+            )
         else:
             trainer = ASKED[do](trainer, fault, request) or trainer
 

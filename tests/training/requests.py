@@ -42,10 +42,10 @@ class Desk:
     def ask(self, do: str, **request: Any) -> Reply:
         return self.worker.ask({"do": do, **request}, 120.0)
 
-    def train(self, training: Training, dtype: str = "float32", moved: int = 0, memory: int = 1 << 27) -> Reply:
+    def train(self, training: Training, dtype: str = "float32", perturbed: int = 0, memory: int = 1 << 27) -> Reply:
         """Draw the training, begin it, and expect that to succeed."""
         self.drawn = drawn(training, self.folder)
-        request = {"spec": message(training), "dtype": dtype, "moved": moved, "memory": memory}
+        request = {"spec": message(training), "dtype": dtype, "perturbed": perturbed, "memory": memory}
         reply, arrays = self.ask("train", **request, **self.drawn.message)
         assert reply["outcome"] == "ok", reply
         return reply, arrays

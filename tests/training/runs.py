@@ -17,7 +17,8 @@ from parity.training import data
 from parity.training.judge.judge import JudgedTraining, TrainingJudge
 from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training
-from parity.training.steps import StepChanges, Update, stepped
+from parity.training.steps import Update
+from tests.training.whole_steps import StepChanges, stepped
 
 MEMBERS = ("~1", "~2", "~3", "~4")
 KINDS = ("param", "state", "buffer")
@@ -106,26 +107,16 @@ class Run:
         return replace(self.records[self.step], tensors=tensors)
 
     def _stepped(self, batches: list, changes: StepChanges) -> dict[str, np.ndarray]:
-        from parity.training import steps
-
-        def scaled(*args: object, **more: object) -> object:
-            found = original(*args, **more)
-            return replace(found, grads={n: g * g.dtype.type(self.lie.factor) for n, g in found.grads.items()})
-
-        original, steps.gradients = steps.gradients, scaled
-        try:
-            functions = IN_SEQUENCE if self.lie.other else IN_PAIRS
-            return stepped(
-                self.training,
-                self.step,
-                self.state,
-                batches,
-                dtype=self.dtype,
-                changes=changes,
-                functions=functions,
-            )
-        finally:
-            steps.gradients = original
+        return stepped(
+            self.training,
+            self.step,
+            self.state,
+            batches,
+            dtype=self.dtype,
+            changes=changes,
+            functions=IN_SEQUENCE if self.lie.other else IN_PAIRS,
+            factor=self.lie.factor,
+        )
 
 
 def setting_of(case: CasePlan, seed: int = 0) -> Setting:

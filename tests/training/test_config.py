@@ -118,7 +118,7 @@ def test_sizes_follow_from_the_data(case: Case) -> None:
 def test_every_kind_of_layer_names_its_sizes_and_weights(case: Case) -> None:
     tokens = "[embedding: {embedding_dim: 6}, position_embedding, multi_head_attention: {num_heads: 2}, layer_norm, linear: {out_features: 9}]"
     training = trained(case(f"model: {tokens}, optimizer: sgd, data: {{name: masked_lm, vocab: 9, sequence: 5}}"))
-    options = {layer.op: dict(layer.options) for layer in training.layers}
+    options = {layer.op: layer.options for layer in training.layers}
     assert options["embedding"] == {"num_embeddings": 9, "embedding_dim": 6}
     assert options["position_embedding"] == {"num_embeddings": 5}
     assert options["multi_head_attention"] == {"num_heads": 2}

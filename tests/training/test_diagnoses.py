@@ -13,8 +13,9 @@ from parity.diagnoses import DIAGNOSES
 from parity.training.judge.hypotheses import HYPOTHESES, standing
 from parity.training.judge.judge import JudgedTraining
 from parity.training.spec import Clip
-from parity.training.steps import Clipping, StepChanges, Update
+from parity.training.steps import Clipping, Update
 from tests.training.runs import HONEST, Lie, judged, lies, planned
+from tests.training.whole_steps import StepChanges
 
 pytestmark = pytest.mark.slow
 

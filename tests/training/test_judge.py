@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec import convert
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.results.rows import TrainingRow
 from parity.training.judge.curves import CurveJudge, CurveRatios
 from parity.training.judge.findings import FirstDivergence, kind_of, listed
 from parity.training.judge.measured import measure
@@ -22,7 +20,7 @@ from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.records import Curves, Ensemble
 from parity.training.spec import Training
-from parity.training.steps import StepChanges, Update, rates
+from parity.training.steps import Update, rates
 from tests.training.runs import (
     HONEST,
     MEMBERS,
@@ -36,6 +34,7 @@ from tests.training.runs import (
     reference_runs,
     setting_of,
 )
+from tests.training.whole_steps import StepChanges
 
 TEXT = """
   - id: small
@@ -99,10 +98,10 @@ def test_where_the_baseline_has_no_curve_the_oracle_s_takes_its_place(case: Case
     curves = [c for c in found.comparisons if not c.tensor.startswith("stage.")]
     assert {(c.actual, c.expected) for c in curves} == {("honest", ORACLE), ("liar", ORACLE)}
     assert {c.actual for c in curves if c.verdict.fails} == {"liar"}
-    rows = {row.backend: row for row in found.findings}
+    rows = {row.backend: row for row in found.rows}
     assert rows["honest"].expected == ORACLE
-    assert set(rows["honest"].curves["ratio"]) == {"loss", "grad_norm", "param", "state"}
-    assert not rows[ORACLE].curves["ratio"]
+    assert set(rows["honest"].curves.ratio) == {"loss", "grad_norm", "param", "state"}
+    assert not rows[ORACLE].curves.ratio
 
 
 def test_comparisons_are_curves_against_the_baseline_and_stages_against_the_oracle(case: CasePlan) -> None:
@@ -159,12 +158,12 @@ def test_without_time_for_causes_the_stage_is_known_and_the_cause_is_not(case: C
     assert divergence is not None
     assert divergence.stage == "update"
     assert not found.diagnoses
-    assert {row.backend: row.parting and row.parting["diagnosis"] for row in found.findings}["liar"] is None
+    assert {row.backend: row.parting and row.parting.diagnosis for row in found.rows}["liar"] is None
 
 
 def test_rows_of_results_json_are_read_back(case: CasePlan) -> None:
     found = judged(case, {"honest": HONEST, "liar": WRONG})
-    rows = {f.backend: convert(vars(f), TrainingRow) for f in found.findings}
+    rows = {row.backend: row for row in found.rows}
     assert set(rows) == {"honest", "liar", ORACLE}
     liar = rows["liar"]
     assert liar.parting.diagnosis == "nesterov-form"
@@ -188,7 +187,7 @@ def test_probes_are_the_first_steps_the_turns_of_the_schedule_and_some_spread(ca
 
 def test_the_steps_around_a_parting_are_wanted_of_both_sides(case: CasePlan) -> None:
     judge = judge_of(case, {"honest": HONEST, "liar": late(7, SKIPPED)})
-    assert judge.parted == {"liar": 7}
+    assert judge.diverged == {"liar": 7}
     for side in judge.backends.values():
         assert {6, 7, 8} <= set(side.probes)
 

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from parity.cases import OPS
 from parity.cases.draw import Normal
-from parity.cases.matmul import LinearParams
 from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, WrittenAt
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
@@ -28,7 +28,7 @@ from tests.conftest import FAKES
 
 def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
     weight = Parameter("a.weight", (3, 2), Normal())
-    linear = Layer("linear", "a", LinearParams(2, 3), (2,), parameters=(weight,))
+    linear = Layer("linear", "a", OPS["linear"].params(2, 3), (2,), parameters=(weight,))
     training = Training(
         layers=(linear,),
         data=Data("classification", 8, (2,), (), {"features": 2, "classes": 3}),

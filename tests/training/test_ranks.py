@@ -114,7 +114,7 @@ def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
 def test_oneflow_has_float32_only(tmp_path: Path) -> None:
     with desk(tmp_path, "oneflow", ranks=2) as two:
         given = drawn(mlp(), tmp_path, ("float64",)).message
-        reply, _ = two.ask("train", spec=message(mlp()), dtype="float64", moved=0, memory=1 << 27, **given)
+        reply, _ = two.ask("train", spec=message(mlp()), dtype="float64", perturbed=0, memory=1 << 27, **given)
     assert reply["outcome"] == "unsupported"
     assert "float32 only" in reply["message"]
 

@@ -17,10 +17,11 @@ from parity.training.messages import training_of
 from parity.training.schedules import SCHEDULES
 from parity.training.schedules import check as check_schedule
 from parity.training.spec import Clip, Data, Group, Schedule, message
-from parity.training.steps import Clipping, StepChanges, Update, clipped, rates, stepped
+from parity.training.steps import Clipping, Update, clipped, rates
 from parity.training.variants import narrow_options
 from tests.training import torch_models
 from tests.training.examples import drawn, preset
+from tests.training.whole_steps import StepChanges, stepped
 
 # Schedules.
 

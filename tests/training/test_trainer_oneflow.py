@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.training.spec import Clip, Schedule
-from parity.training.steps import StepChanges, Update
+from parity.training.steps import Update
 from tests.training.examples import preset
 from tests.training.requests import Desk, desk
 from tests.training.trainer_checks import (
@@ -28,6 +28,7 @@ from tests.training.trainer_checks import (
     run_by_hand,
     worst_errors,
 )
+from tests.training.whole_steps import StepChanges
 
 pytestmark = pytest.mark.frameworks
 

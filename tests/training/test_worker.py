@@ -13,10 +13,11 @@ import pytest
 
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training
-from parity.training.steps import rates, stepped
-from parity.training.worker.records import Ring, Sketcher, nudged
+from parity.training.steps import rates
+from parity.training.worker.records import Ring, Sketcher, perturbed
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk
+from tests.training.whole_steps import stepped
 
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
@@ -147,23 +148,23 @@ def test_going_on_from_a_state_is_as_if_nothing_had_happened(clean: Desk) -> Non
         np.testing.assert_array_equal(values, last[name], err_msg=name)
 
 
-def test_a_moved_start_differs_by_one_ulp(clean: Desk) -> None:
+def test_a_perturbed_start_differs_by_one_ulp(clean: Desk) -> None:
     case = cnn()
     clean.train(case)
-    unmoved = clean.state()
-    clean.train(case, moved=7)
-    moved = clean.state()
-    clean.train(case, moved=7)
-    assert all(np.array_equal(moved[name], again) for name, again in clean.state().items())
-    clean.train(case, moved=8)
+    unperturbed = clean.state()
+    clean.train(case, perturbed=7)
+    perturbed = clean.state()
+    clean.train(case, perturbed=7)
+    assert all(np.array_equal(perturbed[name], again) for name, again in clean.state().items())
+    clean.train(case, perturbed=8)
     other = clean.state()
-    for name, values in unmoved.items():
+    for name, values in unperturbed.items():
         if not name.startswith("param."):
-            np.testing.assert_array_equal(moved[name], values)
+            np.testing.assert_array_equal(perturbed[name], values)
             continue
         up, down = np.nextafter(values, np.float32(np.inf)), np.nextafter(values, np.float32(-np.inf))
-        assert ((moved[name] == up) | (moved[name] == down)).all()
-        assert values.size < 8 or not np.array_equal(moved[name], other[name])
+        assert ((perturbed[name] == up) | (perturbed[name] == down)).all()
+        assert values.size < 8 or not np.array_equal(perturbed[name], other[name])
 
 
 def test_the_oracles_trainer_takes_the_steps_of_its_lines(oracle: Desk) -> None:
@@ -351,8 +352,8 @@ def test_a_lamb_of_the_user_takes_the_place_of_what_torch_lacks(with_ops: Loaded
     np.testing.assert_array_equal(record[f"state.exp_avg.{name}"], record[f"grad.{name}"])
     schedule = SCHEDULES[WARM.name]
     lr = schedule.rate(1e-2, 2, schedule.options(**WARM.options))
-    moved = record[f"before.param.{name}"] - lr * record[f"grad.{name}"]
-    np.testing.assert_allclose(record[f"param.{name}"], moved, rtol=1e-6)
+    perturbed = record[f"before.param.{name}"] - lr * record[f"grad.{name}"]
+    np.testing.assert_allclose(record[f"param.{name}"], perturbed, rtol=1e-6)
 
 
 def test_batch_norm_of_the_user_keeps_its_statistics(with_ops: Loaded) -> None:
@@ -440,7 +441,7 @@ def test_a_sketch_tells_tensors_of_the_same_norm_apart() -> None:
 def test_the_next_number_of_every_dtype() -> None:
     for dtype in ("float32", "float64", "longdouble"):
         values = np.linspace(-1, 1, 99).astype(dtype)
-        moved = nudged(values, "a", 1)
-        assert moved.dtype == values.dtype and (moved != values).all()
-        assert (np.abs(moved - values) <= np.spacing(np.abs(values)) * 1.0).all()
-        assert 20 < (moved > values).sum() < 79
+        changed = perturbed(values, "a", 1)
+        assert changed.dtype == values.dtype and (changed != values).all()
+        assert (np.abs(changed - values) <= np.spacing(np.abs(values)) * 1.0).all()
+        assert 20 < (changed > values).sum() < 79

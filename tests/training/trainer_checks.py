@@ -16,10 +16,10 @@ from parity.engine.starting import resolve
 from parity.environments import worker_environment
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training, message
-from parity.training.steps import NO_CHANGES, StepChanges, stepped
 from tests.conftest import ROOT
 from tests.training.examples import preset
 from tests.training.requests import Desk, drawn
+from tests.training.whole_steps import NO_CHANGES, StepChanges, stepped
 
 Arrays = dict[str, np.ndarray]
 
@@ -120,7 +120,7 @@ def rates_of(desk: Desk, case: Training) -> tuple[np.ndarray, np.ndarray]:
 
 def answer_to(desk: Desk, case: Training, dtype: str = "float32") -> dict[str, Any]:
     """What a worker says to a training that it may refuse."""
-    request = {"spec": message(case), "dtype": dtype, "moved": 0, "memory": 1 << 20}
+    request = {"spec": message(case), "dtype": dtype, "perturbed": 0, "memory": 1 << 20}
     return desk.ask("train", **request, **drawn(case, desk.folder).message)[0]
 
 

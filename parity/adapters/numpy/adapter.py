@@ -1,4 +1,4 @@
-"""NumPy: the oracle's own lines in the dtype under test, and the home of user ops that bring their own backward.
+"""NumPy: the references in the dtype under test, and the home of user ops that bring their own backward.
 
 The one adapter that looks into another room: its framework is `parity.cases`.
 """
@@ -38,7 +38,7 @@ class NumpyAdapter(Adapter):
 
     def run(self, job: Job) -> dict[str, Any]:
         if job.function is None:
-            return oracle_lines(job)
+            return reference_outputs(job)
         outputs = named_outputs(job.function(**job.inputs, **job.params))
         if job.upstream and job.backward is not None:
             gradients = job.backward(*job.upstream.values())
@@ -46,8 +46,8 @@ class NumpyAdapter(Adapter):
         return outputs
 
 
-def oracle_lines(job: Job) -> dict[str, Any]:
-    """The oracle of `parity.cases` in the dtype of the inputs."""
+def reference_outputs(job: Job) -> dict[str, Any]:
+    """The reference of `parity.cases` in the dtype of the inputs."""
     try:
         from parity.cases import OPS
         from parity.cases.oracle import evaluate

@@ -1,4 +1,4 @@
-"""NumPy: the oracle's own lines of a step, in the dtype under test."""
+"""NumPy: the references of a step, in the dtype under test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import PARTS, Unsupported
+from parity.adapters.base import Unsupported, parts_of
 from parity.training.worker.job import OwnError, ParameterGroup
 from parity.training.worker.op_model import flat
 from parity.training.worker.trainer import Trainer
@@ -28,9 +28,12 @@ class NumpyTrainer(Trainer):
     """
 
     def build(self) -> None:
-        taken = [name for name in functions_of(self.recipe) if self.job.own(name) is not None]
+        layers = [layer["op"] for layer in flat(self.recipe["layers"])]
+        parts = [part for op in layers for part in parts_of(op)]
+        names = dict.fromkeys([*layers, *parts, self.recipe["loss"]["op"]])
+        taken = [name for name in names if self.job.own(name) is not None]
         if taken:
-            raise OwnError(f"on NumPy, trainings differentiate their own lines and cannot call your {', '.join(taken)}")
+            raise OwnError(f"on NumPy, trainings differentiate the references and cannot call your {', '.join(taken)}")
         self.parameters = {name: np.array(self.job.tensors[name]) for name in self.recipe["parameters"]}
         self.buffers = {name: np.array(self.job.tensors[name]) for name in self.recipe["buffers"]}
         self.training = training_of(self.recipe, {name: array.shape for name, array in self.job.tensors.items()})
@@ -40,13 +43,13 @@ class NumpyTrainer(Trainer):
         rows = self.shard(rows)
         tensors = {**self.parameters, **self.buffers}
         batch = (self.job.x[rows], self.job.target[rows])
-        found = gradients(self.training, tensors, [batch], dtype=self.job.dtype)
+        step = gradients(self.training, tensors, [batch], dtype=self.job.dtype)
         scale = self.scaled(np.ones((), self.job.dtype))
-        for name, gradient in found.grads.items():
+        for name, gradient in step.grads.items():
             self.gradients[name] = self.gradients.get(name, 0) + scale * gradient
-        for name, buffer in found.buffers.items():
+        for name, buffer in step.buffers.items():
             self.assign(self.buffers[name], buffer)
-        return rows, found.output, found.loss
+        return rows, step.output, step.loss
 
     def gradient(self, name: str) -> Any:
         return self.gradients.get(name)
@@ -82,14 +85,14 @@ class NumpyTrainer(Trainer):
 
     def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
         self.taken = done
-        self.kept = {name: dict(found) for name, found in states.items()}
+        self.kept = {name: dict(kept) for name, kept in states.items()}
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
         return self.kept.get(name, {})
 
     def optimizer_step(self) -> None:
         self.taken += 1
-        kept = {f"{state}.{name}": value for name, found in self.kept.items() for state, value in found.items()}
+        kept = {f"{state}.{name}": value for name, states in self.kept.items() for state, value in states.items()}
         before = {"param": self.parameters, "state": kept}
         after = steps.updated(self.training, self.taken, before, self.gradients, self.lr)
         self.kept = steps.by_parameter(
@@ -117,14 +120,3 @@ class NumpyTrainer(Trainer):
 
     def assign(self, tensor: Any, value: Any) -> None:
         tensor[...] = value
-
-
-def functions_of(recipe: Mapping[str, Any]) -> list[str]:
-    """The names of functions that make up the model and its loss."""
-    found = dict.fromkeys(name for layer in flat(recipe["layers"]) for name in names_of(layer))
-    return [*found, recipe["loss"]["op"]]
-
-
-def names_of(layer: Mapping[str, Any]) -> Sequence[str]:
-    """The functions that a layer calls."""
-    return (layer["op"], *PARTS.get(layer["op"], ()))

@@ -50,19 +50,19 @@ class GraphTrainer(OneflowTrainer):
 
     def restore(self, done: int, arrays: Arrays) -> None:
         super().restore(done, arrays)
-        told = self.optimizer, self.scheduler
+        shown = self.optimizer, self.scheduler
         groups = self.split_groups() if self.clips_by("tensor") else self.groups
         self.make_optimizer(self.recipe["optimizer"], groups)
         self.graph = self.graph_of(self.optimizer, self.scheduler_of(**self.recipe["schedule"]))
-        self.optimizer, self.scheduler = told
+        self.optimizer, self.scheduler = shown
         self.graph_state = self.stored_state(done, arrays) if done else {}
         self.graph.load_state_dict(self.graph_state)
 
     def stored_state(self, done: int, arrays: Arrays) -> dict[str, Any]:
         """The state after step `done` under the graph's names."""
         tensors = {name: self.imported_states(name, arrays) for name in self.states}
-        found = {self.state_name(n, state): t for n, kept in tensors.items() for state, t in kept.items()}
-        return {**found, STEP: self.framework.tensor([done], dtype=self.framework.int64)}
+        stored = {self.state_name(n, state): t for n, kept in tensors.items() for state, t in kept.items()}
+        return {**stored, STEP: self.framework.tensor([done], dtype=self.framework.int64)}
 
     @staticmethod
     def state_name(name: str, state: str) -> str:
@@ -74,14 +74,14 @@ class GraphTrainer(OneflowTrainer):
         flow, n = self.framework, self.recipe["accumulation"]
 
         def build(graph: Any, x: Any, target: Any) -> Any:
-            found: dict[str, Any] = {}
+            gradients: dict[str, Any] = {}
             for name in self.parameters:
-                getattr(graph.module, attribute_of(name)).register_hook(partial(found.__setitem__, name))
+                getattr(graph.module, attribute_of(name)).register_hook(partial(gradients.__setitem__, name))
             output = graph.module(x)
             loss = self.loss(output, target)
             loss.backward()
-            self.differentiated = list(found)
-            return (loss, output, *found.values())
+            self.differentiated = list(gradients)
+            return (loss, output, *gradients.values())
 
         graph = type("Step", (flow.nn.Graph,), {"build": build})()
         graph.module = self.module
@@ -101,14 +101,14 @@ class GraphTrainer(OneflowTrainer):
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
         clip = self.recipe["clip"]
-        found = super().optimizer_group(group)
+        options = super().optimizer_group(group)
         if clip is None:
-            return found
+            return options
         if clip["name"] != "norm":
             raise Unsupported("an oneflow.nn.Graph clips by norm only")
         if clip["scope"] == "global" and len(self.groups) > 1:
             raise Unsupported("an oneflow.nn.Graph clips every group of parameters by its own norm, not all together")
-        return {**found, "clip_grad_max_norm": clip["max_norm"], "clip_grad_norm_type": float(clip["norm_type"])}
+        return {**options, "clip_grad_max_norm": clip["max_norm"], "clip_grad_norm_type": float(clip["norm_type"])}
 
     def step(self, number: int, rows: Any, keep: Keep) -> None:
         """Step `number` in the graph; micro-batches come out of it one behind the other."""
@@ -130,8 +130,8 @@ class GraphTrainer(OneflowTrainer):
     def computed(self, rows: Any) -> list[Any]:
         """What a call of the graph returns, as arrays."""
         try:
-            found = self.graph(self.tensor(self.job.x[rows]), self.tensor(self.job.target[rows]))
-            return [self.adapter.to_numpy(tensor) for tensor in found]
+            results = self.graph(self.tensor(self.job.x[rows]), self.tensor(self.job.target[rows]))
+            return [self.adapter.to_numpy(tensor) for tensor in results]
         except BaseException as error:
             # OneFlow 0.9.0 aborts in the first graph that is built after one that failed.
             self.adapter.worn_out = True
@@ -141,5 +141,5 @@ class GraphTrainer(OneflowTrainer):
             raise
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
-        found = {state: self.graph_state.get(self.state_name(name, state)) for state in self.states[name]}
-        return {state: tensor for state, tensor in found.items() if tensor is not None}
+        tensors = {state: self.graph_state.get(self.state_name(name, state)) for state in self.states[name]}
+        return {state: tensor for state, tensor in tensors.items() if tensor is not None}

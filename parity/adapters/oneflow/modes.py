@@ -16,7 +16,7 @@ class OneflowGraph(OneflowAdapter):
     no_kernel = (*OneflowAdapter.no_kernel, r"InferDataType Failed\. Expected kDouble, but got kFloat")
 
     def run(self, job: Job) -> dict[str, Any]:
-        check_traceable(job.op, "oneflow.nn.Graph")
+        check_traceable(job, "oneflow.nn.Graph")
         try:
             return super().run(job)
         except BaseException:
@@ -37,27 +37,27 @@ class OneflowGraph(OneflowAdapter):
 
             def outputs(graph: Any, values: Any) -> Any:
                 held = {name: getattr(graph.module, f"kept_{name}") for name in kept}
-                found = named_outputs(function(**dict(zip(leaves, values)), **held, **params))
-                names[:] = found
+                results = named_outputs(function(**dict(zip(leaves, values)), **held, **params))
+                names[:] = results
                 # A tensor that the op has changed in place is in the buffer after the graph has run.
-                written.update({out: name for out, y in found.items() for name, was in held.items() if y is was})
-                return tuple(found.values())
+                written.update({out: name for out, y in results.items() for name, was in held.items() if y is was})
+                return tuple(results.values())
 
             def backward(graph: Any, *values: Any) -> Any:
                 inputs = [value.requires_grad_() for value in values[: len(leaves)]]
-                found = zip(outputs(graph, inputs), values[len(leaves) :])
-                sum((y * dy).sum() for y, dy in found if y.requires_grad).backward()
+                pairs = zip(outputs(graph, inputs), values[len(leaves) :])
+                sum((y * dy).sum() for y, dy in pairs if y.requires_grad).backward()
                 return tuple(value.grad for value in inputs)
 
             def computed(*values: Any) -> Any:
                 graph = graph_of(flow, lambda graph, *values: outputs(graph, values), kept)
-                found = graph(*values)
+                results = graph(*values)
                 # A graph that ends while it computes takes the process with it, and reading a result waits for it.
-                for y in found:
+                for y in results:
                     y.numpy()
                 held = graph.module.to(flow.nn.Module)
                 return tuple(
-                    getattr(held, f"kept_{written[name]}") if name in written else y for name, y in zip(names, found)
+                    getattr(held, f"kept_{written[name]}") if name in written else y for name, y in zip(names, results)
                 )
 
             def run_forward(context: Any, *values: Any) -> Any:
@@ -73,8 +73,8 @@ class OneflowGraph(OneflowAdapter):
 
             steps = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
             function_of: Any = type("InGraph", (flow.autograd.Function,), steps)
-            found = function_of.apply(*map(tensors.get, leaves)) if leaves else computed()
-            return dict(zip(names, [found] if flow.is_tensor(found) else found))
+            results = function_of.apply(*map(tensors.get, leaves)) if leaves else computed()
+            return dict(zip(names, [results] if flow.is_tensor(results) else results))
 
         return call
 

@@ -51,8 +51,8 @@ class OneflowTrainer(TorchStyleTrainer):
         return super().optimizer_group(group)
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
-        found = self.optimizer._state[self.parameters[name]]
-        return {state: found[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in found}
+        kept = self.optimizer._state[self.parameters[name]]
+        return {state: kept[own] for state in self.states[name] if (own := RENAMED.get(state, state)) in kept}
 
     def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
         stored: dict[Any, Any] = {"step": done}

@@ -47,7 +47,7 @@ class PaddleAdapter(FunctionalAdapter):
     )
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.adapters.paddle.trainer:PaddleTrainer",
-        "static": "parity.adapters.paddle.static_trainer:StaticTrainer",
+        "static": "parity.adapters.paddle.trainer:StaticTrainer",
     }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -187,12 +187,12 @@ def optimizer_class(op: str, has_momentum: bool) -> str:
 
 def translated(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
-    found = {RENAMED.get(name, name): value for name, value in options.items()}
+    renamed = {RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("dampening", "lr_decay"):
-        if found.pop(name, 0):
+        if renamed.pop(name, 0):
             raise Unsupported(f"paddle.optimizer.{kind} has no {name}")
-    if "betas" in found:
-        found["beta1"], found["beta2"] = found.pop("betas")
+    if "betas" in renamed:
+        renamed["beta1"], renamed["beta2"] = renamed.pop("betas")
     if kind == "Lamb":
-        found["lamb_weight_decay"] = found.pop("weight_decay")
-    return found
+        renamed["lamb_weight_decay"] = renamed.pop("weight_decay")
+    return renamed

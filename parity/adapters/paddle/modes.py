@@ -14,7 +14,7 @@ class PaddleStatic(PaddleAdapter):
     """`paddle.jit.to_static` of each op as one program, which `full_graph` asks for."""
 
     def run(self, job: Job) -> dict[str, Any]:
-        check_traceable(job.op, "paddle.jit.to_static")
+        check_traceable(job, "paddle.jit.to_static")
         return super().run(job)
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Unsupported
+from parity.adapters.base import Unsupported, parts_of
 from parity.adapters.paddle.adapter import ALWAYS, STATES, optimizer_class, translated
 from parity.training.worker.job import ParameterGroup
 from parity.training.worker.op_model import flat
 from parity.training.worker.torch_style import TorchStyleTrainer
 
 Options = Mapping[str, Any]
-
-LINEAR = ("linear", "multi_head_attention")
-"""Ops whose weights are [in, out] in Paddle's layers, which a sum over a weight depends on."""
 
 RATES = ("end_lr", "eta_min")
 """Options of schedules that are rates themselves."""
@@ -30,7 +27,8 @@ class PaddleTrainer(TorchStyleTrainer):
     """
 
     def build(self) -> None:
-        matrices = [layer for layer in flat(self.recipe["layers"]) if layer["op"] in LINEAR]
+        # Linear's weights are [in, out] in Paddle's layers, which a sum over a weight depends on.
+        matrices = [layer for layer in flat(self.recipe["layers"]) if "linear" in parts_of(layer["op"])]
         weights = {name for layer in matrices for name in layer["tensors"].values() if name}
         self.transposed = {name for name in weights if name.endswith(".weight")}
         super().build()
@@ -99,8 +97,8 @@ class PaddleTrainer(TorchStyleTrainer):
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
         stored, own = self.optimizer.state_dict(), self.parameters[name].name
-        found = {state: stored.get(f"{own}_{kept}_0") for state, kept in STATES[self.kind].items()}
-        return {state: tensor for state, tensor in found.items() if tensor is not None}
+        tensors = {state: stored.get(f"{own}_{kept}_0") for state, kept in STATES[self.kind].items()}
+        return {state: tensor for state, tensor in tensors.items() if tensor is not None}
 
     def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
         stored = {}
@@ -115,12 +113,12 @@ class PaddleTrainer(TorchStyleTrainer):
     def powers(self, options: Options, done: int) -> dict[str, Any]:
         """The powers of the betas, which Paddle keeps as products; Lamb's factors are of float32."""
         kind = np.dtype(self.job.dtype).type
-        found = {}
+        powers = {}
         for i, beta in enumerate(options.get("betas", ()), 1):
             factors = np.full(done + 1, np.float32(beta) if self.kind == "Lamb" else beta, kind)
             factors[0] = beta
-            found[f"beta{i}_pow_acc"] = self.tensor(np.multiply.accumulate(factors)[-1:])
-        return found
+            powers[f"beta{i}_pow_acc"] = self.tensor(np.multiply.accumulate(factors)[-1:])
+        return powers
 
     def assign(self, tensor: Any, value: Any) -> None:
         tensor.set_value(value)
@@ -131,6 +129,14 @@ class PaddleTrainer(TorchStyleTrainer):
 
     def imported(self, name: str, array: Any) -> Any:
         return self.tensor(np.array(array.T if name in self.transposed else array, order="C"))
+
+
+class StaticTrainer(PaddleTrainer):
+    """The model through `paddle.jit.to_static` in one program, forward and backward; the rest is dynamic."""
+
+    def build(self) -> None:
+        super().build()
+        self.model = self.framework.jit.to_static(self.module, full_graph=True)
 
 
 def polynomial(lr: Any, rate: float, total_iters: int, power: float, end_lr: float) -> Any:

@@ -15,9 +15,9 @@ class TorchAdapter(TorchStyleAdapter):
     no_kernel = (r'"\w+" not implemented for',)
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.adapters.torch.trainer:TorchTrainer",
-        "compile": "parity.adapters.torch.trainer_modes:CompileTrainer",
-        "channels_last": "parity.adapters.torch.trainer_modes:ChannelsLastTrainer",
-        "amp-bf16": "parity.adapters.torch.trainer_modes:AmpTrainer",
+        "compile": "parity.adapters.torch.trainer:CompileTrainer",
+        "channels_last": "parity.adapters.torch.trainer:ChannelsLastTrainer",
+        "amp-bf16": "parity.adapters.torch.trainer:AmpTrainer",
         "tf32": "parity.adapters.torch.trainer:TorchTrainer",
     }
 

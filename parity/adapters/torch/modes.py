@@ -71,10 +71,10 @@ def in_bfloat16(torch: Any, device: str, function: Callable[..., Any], *args: An
 
     watching = type("Watch", (torch.overrides.TorchFunctionMode,), {"__torch_function__": watch})
     with watching(), torch.autocast(device, torch.bfloat16):
-        found = function(*args, **given)
+        result = function(*args, **given)
     if torch.bfloat16 not in seen:
         raise Unsupported("torch.autocast computes nothing of this in bfloat16")
-    return found
+    return result
 
 
 class TorchTf32(TorchAdapter):

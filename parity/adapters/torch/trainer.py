@@ -1,4 +1,4 @@
-"""PyTorch: torch.nn, torch.optim and torch.optim.lr_scheduler in eager mode."""
+"""PyTorch: torch.nn, torch.optim and torch.optim.lr_scheduler, eager and in its modes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.torch.modes import in_bfloat16
 from parity.training.worker.torch_style import TorchStyleTrainer
 
 
@@ -87,3 +88,30 @@ class TorchTrainer(TorchStyleTrainer):
         state = {i: {"step": step.clone(), **states[name]} for i, name in enumerate(names) if states[name]}
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class CompileTrainer(TorchTrainer):
+    """The model through `torch.compile` in one graph, forward and backward; loss and optimizer are eager."""
+
+    def build(self) -> None:
+        super().build()
+        self.framework.compiler.reset()
+        self.model = self.framework.compile(self.module, fullgraph=True, dynamic=False)
+
+
+class ChannelsLastTrainer(TorchTrainer):
+    """Images and the weights of convolutions in memory as NHWC."""
+
+    def build(self) -> None:
+        super().build()
+        if not any(parameter.dim() == 4 for parameter in self.parameters.values()):
+            raise Unsupported("channels_last is an order of four axes, and no parameter has as many")
+        self.module.to(memory_format=self.framework.channels_last)
+
+
+class AmpTrainer(TorchTrainer):
+    """Forward passes under `torch.autocast` to bfloat16; the output and the loss are in the weights' dtype."""
+
+    def forward(self, x: Any) -> Any:
+        output = in_bfloat16(self.framework, self.adapter.device, self.model, x)
+        return output.to(getattr(self.framework, self.job.dtype))

@@ -15,7 +15,7 @@ from parity.training.spec import Data
 
 MAX_AXES = 4
 MAX_ELEMENTS = 2**28
-"""Numbers in a data set; every side holds all of it."""
+"""Numbers in a data set; every backend holds all of it."""
 
 
 @dataclass(frozen=True)

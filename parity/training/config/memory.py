@@ -14,7 +14,7 @@ COPIES = 8
 """A worker's parameters, gradients and states, before a step and after it, and what it is about to send."""
 
 HOST_COPIES = 40
-"""Every side's step as it is judged, with the oracle's answers and its envelope: a perceptron of 4e6 parameters took
+"""Every backend's step as it is judged, with the oracle's answers and its envelope: a perceptron of 4e6 parameters took
 2.8 GiB in the host, two frameworks and six runs of NumPy beside it 3.8 GiB."""
 
 FRAMEWORK = 2**28

@@ -16,7 +16,7 @@ from parity.training.spec import Layer
 
 MAX_LAYERS = 2_000
 MAX_PARAMETERS = 2**27
-"""As many as BERT-base has: every side's parameters, gradients and states are held by the host as well."""
+"""As many as BERT-base has: every backend's parameters, gradients and states are held by the host as well."""
 
 MAX_NAME = 150
 """A parameter's name is a part of file names."""

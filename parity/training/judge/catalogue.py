@@ -9,7 +9,7 @@ TRAININGS = (
         id="schedule-off-by-one",
         title="the schedule is a step ahead, or a step behind",
         what=(
-            "The rate of step s is the one that the recipe has for another step. A schedule that is moved on before "
+            "The rate of step s is the one that the recipe has for another step. A schedule that is advanced before "
             "the optimizer instead of after it does this, and so does one that counts from 1."
         ),
         shows=(

@@ -24,7 +24,7 @@ SCALARS = ("loss", "grad_norm")
 POOLED = ("param", "state", "buffer")
 JUMP = 3.0
 JUMP_STEPS = 2
-"""Where an element goes to the other side of a kink, the distance grows by much more than this within so many steps; a
+"""Where an element crosses a kink, the distance grows by much more than this within so many steps; a
 small fault of every step makes it grow by little."""
 FLOOR = 4.0
 """Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""

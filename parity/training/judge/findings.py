@@ -119,7 +119,7 @@ def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]
     """The diagnoses with the comparisons that they account for as their tensors, by which the ledger accepts them.
 
     These are the stage of a cause, the later ones that are off without a cause of their own, and every curve of a
-    backend that is off. The tensors of the step in which it was found are evidence.
+    backend that is off. The tensors of the step in which the cause was identified are evidence.
     """
     own = {(d.backend, d.evidence["stage"]) for d in diagnoses}
     for diagnosis in diagnoses:

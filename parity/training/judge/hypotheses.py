@@ -11,7 +11,8 @@ from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import Variant
 from parity.judge.diagnose.causes import DEGRADED, NARROW, SEMANTIC
-from parity.training.judge.oracle import NOTHING, Array, Changes, Rework, group
+from parity.training.judge.oracle import NOTHING, Array, Changes, Rework
+from parity.training.model import unprefixed
 from parity.training.records import StepRecord
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training, walk
@@ -180,7 +181,7 @@ def with_earlier(kind: str, added: bool, grads: dict[str, Array], probe: StepRec
         return grads
     if probe.previous is None or probe.previous.step != probe.step - 1:
         return None
-    earlier = group(probe.previous.tensors, kind) or group(probe.previous.tensors, "grad")
+    earlier = unprefixed(kind, probe.previous.tensors) or unprefixed("grad", probe.previous.tensors)
     if not earlier:
         return None
     return {n: earlier[n].astype(g.dtype) + (g if added else 0) if n in earlier else g for n, g in grads.items()}

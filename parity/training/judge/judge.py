@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from msgspec import convert
 
 from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, BackendSpec, CasePlan
 from parity.judge.bound.envelope import OFF, WORK
@@ -16,6 +16,7 @@ from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome
+from parity.reporting.results.rows import TrainingRow
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.curves import SCALARS, CurveJudge, RunCurves
 from parity.training.judge.findings import (
@@ -45,28 +46,12 @@ Divergences = Mapping[str, FirstDivergence | None]
 
 
 @dataclass(frozen=True)
-class TrainingFinding:
-    """A row of `trainings` in results.json, as JSON values; `parting` is the first divergence."""
-
-    case: str
-    dtype: str
-    backend: str
-    expected: str
-    steps: int
-    planned: int
-    ensemble: Mapping[str, Any]
-    parting: Mapping[str, Any] | None
-    probes: Sequence[Mapping[str, Any]]
-    curves: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class JudgedTraining:
-    """What is known about a training in one dtype."""
+    """What is known about a training in one dtype; `rows` are those of results.json, without `norms`."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
-    findings: tuple[TrainingFinding, ...]
+    rows: tuple[TrainingRow, ...]
     divergences: Divergences = field(default_factory=dict)
 
 
@@ -82,7 +67,7 @@ class BackendFaults:
 
 
 class TrainingJudge:
-    """Judges a training in one dtype as it goes on; `parted` has the steps at which curves have diverged so far."""
+    """Judges a training in one dtype as it goes on; `diverged` has the steps at which curves have diverged so far."""
 
     def __init__(
         self,
@@ -99,7 +84,7 @@ class TrainingJudge:
         oracle = StepOracle(case.id, self.training, dtype, setting, np.float64 if slow else WORK[dtype])
         self.backends = {spec.name: StepJudge(spec.name, oracle, spec.ranks) for spec in backends}
         self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.backends}
-        self.parted: dict[str, int] = {}
+        self.diverged: dict[str, int] = {}
         self.curves = CurveJudge(self.training, dtype, baseline, ensemble)
 
     def observe(self, curves: Mapping[str, Curves]) -> dict[str, tuple[int, ...]]:
@@ -109,7 +94,7 @@ class TrainingJudge:
         for name in taken:
             self.backends[name].observe(curves[name])
             for step in self._crossings(name):
-                self.parted[name] = min(step, self.parted.get(name, step))
+                self.diverged[name] = min(step, self.diverged.get(name, step))
                 for one in {name, self.baseline} & self._wanted.keys():
                     self._wanted[one].update(around(step, self.training.steps))
         wanted = {name: tuple(sorted(self._wanted[name].intersection(steps))) for name, steps in taken.items()}
@@ -137,12 +122,11 @@ class TrainingJudge:
             if first is not None and first.stage is None:
                 diagnoses.append(curve_diagnosis(self.case.id, self.dtype, backend, first))
         divergences = {name: faults.divergence for name, faults in wrong.items()}
-        findings = [self._row(n, divergences.get(n)) for n in (*self.backends, ORACLE) if n in self.curves.runs]
-        if not diagnose:
-            diagnoses = [diagnosis for diagnosis in diagnoses if diagnosis.id != UNEXPLAINED]
-            findings = [replace(finding, parting=unsearched(finding.parting)) for finding in findings]
+        names = [name for name in (*self.backends, ORACLE) if name in self.curves.runs]
+        rows = [self._row(name, divergences.get(name), searched=diagnose) for name in names]
+        diagnoses = [diagnosis for diagnosis in diagnoses if diagnose or diagnosis.id != UNEXPLAINED]
         diagnoses = list(attributed(diagnoses, comparisons))
-        return JudgedTraining(tuple(comparisons), tuple(diagnoses), tuple(findings), divergences)
+        return JudgedTraining(tuple(comparisons), tuple(diagnoses), tuple(rows), divergences)
 
     @property
     def _expected(self) -> str:
@@ -159,7 +143,7 @@ class TrainingJudge:
         """What is wrong with everybody.
 
         A curve that leaves only a baseline which is off itself is no divergence. Nor is one that leaves the ensemble in
-        a step that is right from its own state: an element went to the other side of a kink, or chaos went further
+        a step that is right from its own state: an element crossed a kink, or chaos went further
         than the few perturbed runs did.
         """
         own = self.ensemble.of == ORACLE
@@ -271,34 +255,33 @@ class TrainingJudge:
                 message=APPROXIMATE if tolerated else "",
             )
 
-    def _row(self, name: str, divergence: FirstDivergence | None) -> TrainingFinding:
-        """A row of `trainings`."""
+    def _row(self, name: str, divergence: FirstDivergence | None, *, searched: bool) -> TrainingRow:
+        """A row of `trainings`; where no cause was `searched` for, none is missing."""
         curve = self.curves.runs[name]
         probes = self.backends[name].ratios() if name in self.backends else {}
         shown = {} if name == self._expected else curve.ratio if self._expected == self.baseline else curve.own
-        return TrainingFinding(
-            case=self.case.id,
-            dtype=self.dtype,
-            backend=name,
-            expected=self._expected,
-            steps=len(curve.loss),
-            planned=self.training.steps,
-            ensemble={"of": self.ensemble.of, "members": self.curves.n_members},
-            parting=None if divergence is None else divergence.row(),
-            probes=[{"step": step, "ratios": ratios} for step, ratios in probes.items()],
-            curves={
+        first = None if divergence is None else divergence.row()
+        if first is not None and not searched and first["diagnosis"] == UNEXPLAINED:
+            first["diagnosis"] = None
+        row = {
+            "case": self.case.id,
+            "dtype": self.dtype,
+            "backend": name,
+            "expected": self._expected,
+            "steps": len(curve.loss),
+            "planned": self.training.steps,
+            "ensemble": {"of": self.ensemble.of, "members": self.curves.n_members},
+            "parting": first,
+            "probes": [{"step": step, "ratios": ratios} for step, ratios in probes.items()],
+            "curves": {
                 "loss": curve.loss,
                 "grad_norm": curve.grad_norm,
                 "lr": curve.lr,
                 "ratio": {q: shown[q] for q in CURVES if q in shown},
                 "envelope": dict(self.curves.envelope),
             },
-        )
-
-
-def unsearched(parting: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A divergence for whose cause there was no time to look."""
-    return {**parting, "diagnosis": None} if parting and parting["diagnosis"] == UNEXPLAINED else parting
+        }
+        return convert(row, TrainingRow)
 
 
 def curve_metrics(curve: RunCurves, expected: RunCurves, quantity: str, rtol: float, atol: float) -> Metrics:

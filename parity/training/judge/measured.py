@@ -12,7 +12,7 @@ from parity.cases import OPS
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
 from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, StepOracle, UnknownError
 from parity.training.records import StepRecord
-from parity.training.spec import walk
+from parity.training.spec import Training, walk
 from parity.training.steps import Update, params_of
 from parity.training.variants import terms as cancelling_terms
 
@@ -98,6 +98,8 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes 
     """
     if not shown(stage, probe):
         return None
+    if not fits(oracle.training, probe):
+        return Measured(probe, ratios={stage: math.inf})
     try:
         exact = oracle.answer(stage, probe, changes)
     except UnknownError:
@@ -156,13 +158,20 @@ def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Changes]:
     return [Changes(update=Update(variant.arguments)) for variant in variants if variant.id == "attribute-precision"]
 
 
+def fits(training: Training, probe: StepRecord) -> bool:
+    """Whether the tensors that a stage starts from have the shapes of the model's."""
+    shapes = {tensor.name: tensor.shape for tensor in training.tensors}
+    grads = {name: values for name, values in probe.tensors.items() if name.startswith(("grad.", "clipped."))}
+    return all(values.shape == shapes.get(owner(name)) for name, values in {**probe.before, **grads}.items())
+
+
 def shown(stage: str, probe: StepRecord) -> bool:
     """Whether the record has a tensor of the stage."""
     return any(name.startswith(KINDS[stage]) for name in probe.tensors)
 
 
 def kinked(oracle: StepOracle) -> bool:
-    """Whether an activation of the model has a kink, at which rounding decides on which side an element is."""
+    """Whether an activation of the model has a kink, which an element may cross by rounding."""
     return any(layer.op == "relu" for layer in walk(oracle.training.layers))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parity.cases.oracle import IN_PAIRS, Functions
 from parity.judge.bound.envelope import nudged
-from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output
+from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output, unprefixed
 from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
@@ -25,11 +25,6 @@ from parity.training.steps import Clipping, Update, clipped, updated
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 MAX_CACHED_ELEMENTS = 1 << 23
-
-
-def group(tensors: Arrays, kind: str) -> dict[str, Array]:
-    """The tensors called `<kind>.<name>`, by that name."""
-    return {n.removeprefix(f"{kind}."): v for n, v in tensors.items() if n.startswith(f"{kind}.")}
 
 
 class UnknownError(LookupError):
@@ -126,8 +121,8 @@ class StepOracle:
 
     def clip(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
-        own = group(probe.tensors, "grad")
-        grads = self.cast_all(own, "grad", run) if own else group(self.gradient(probe, changes, run), "grad")
+        own = unprefixed("grad", probe.tensors)
+        grads = self.cast_all(own, "grad", run) if own else unprefixed("grad", self.gradient(probe, changes, run))
         if run is not None and run % 6 == 4:
             # What a sum in sequence loses depends on whether the large numbers come first.
             grads = dict(reversed(grads.items()))
@@ -136,9 +131,13 @@ class StepOracle:
 
     def update(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
         """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's own clipped gradients."""
-        own = group(probe.tensors, "clipped") or (group(probe.tensors, "grad") if self.training.clip is None else {})
-        grads = self.cast_all(own, "clipped", run) if own else group(self.clip(probe, changes, run), "clipped")
-        before = {kind: self.cast_all(group(probe.before, kind), f"before.{kind}", run) for kind in ("param", "state")}
+        own = unprefixed("clipped", probe.tensors) or (
+            unprefixed("grad", probe.tensors) if self.training.clip is None else {}
+        )
+        grads = self.cast_all(own, "clipped", run) if own else unprefixed("clipped", self.clip(probe, changes, run))
+        before = {
+            kind: self.cast_all(unprefixed(kind, probe.before), f"before.{kind}", run) for kind in ("param", "state")
+        }
         lr = np.ravel(probe.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
         change = replace(changes.update, narrow=changes.update.narrow or narrow)
@@ -156,7 +155,7 @@ class StepOracle:
         self, probe: StepRecord, changes: Changes, run: int | None, *, backward: bool = True, next_class: bool = False
     ) -> StepGradients:
         """A pass through the model from the backend's own parameters, buffers and rows, remembered by their bits."""
-        own = {**group(probe.before, "param"), **group(probe.before, "buffer")}
+        own = {**unprefixed("param", probe.before), **unprefixed("buffer", probe.before)}
         key = digest(own, probe.rows, repr((sorted(changes.model.items()), next_class)), run)
         if key not in self._passes or (backward and not self._passes[key].grads):
             dtype = self.wide if run is None else self.dtype

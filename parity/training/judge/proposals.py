@@ -11,7 +11,8 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.factors import EXTREME, FEW, NEAR, UNNAMED
 from parity.training.judge.hypotheses import FITTED, Hypothesis, reworked, times
 from parity.training.judge.measured import Measured, owner, ratio
-from parity.training.judge.oracle import Array, Arrays, Changes, group
+from parity.training.judge.oracle import Array, Arrays, Changes
+from parity.training.model import unprefixed
 from parity.training.records import StepRecord
 from parity.training.steps import Update
 
@@ -28,7 +29,7 @@ def proposals(stage: str, measured: Measured) -> Iterator[Hypothesis]:
 
 def of_gradients(measured: Measured) -> Iterator[Hypothesis]:
     """What became of gradients, those of one kind together; a factor that many share is one hypothesis."""
-    exact = group(measured.exact, "grad")
+    exact = unprefixed("grad", measured.exact)
     outside = sorted(name.removeprefix("grad.") for name in measured.tensors_outside)
     changed: dict[str, dict[str, GradientOf]] = {}
     for name in outside:

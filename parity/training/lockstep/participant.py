@@ -88,7 +88,7 @@ class Participant:
         """Take a worker and let it build the model; `setting` has the paths of what all share."""
         with self._dropping_out():
             worker = self._worker = self._workers.take(self.role.spec)
-            recipe = {"spec": self.role.recipe, "dtype": self.role.dtype, "moved": self.role.seed, **setting}
+            recipe = {"spec": self.role.recipe, "dtype": self.role.dtype, "perturbed": self.role.seed, **setting}
             reply, _ = self._ask(worker, "train", **recipe, memory=RING if self.role.recorded else 0)
             if self._accepted(reply):
                 with worker.reading():

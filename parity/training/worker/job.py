@@ -49,16 +49,19 @@ class ParameterGroup:
     absent: Sequence[str] = ()
 
 
+HOOKS = ("batch", "learning_rate", "scale_loss", "shard", "zero_grad")
+"""The functions of a user's file that take part in a step and are no ops."""
+
 PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
 
 
-def plain(value: Any) -> Any:
-    """An option of a message, with a tuple for a list."""
-    return tuple(value) if isinstance(value, list) else value
+def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options or params of a message, with tuples for lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def group_of(message: Mapping[str, Any]) -> ParameterGroup:
     """A group from its message."""
-    options = {key: plain(value) for key, value in message["options"].items() if key != "lr"}
-    lr = float(message["options"]["lr"])
+    options = with_tuples(message["options"])
+    lr = float(options.pop("lr"))
     return ParameterGroup(tuple(message["parameters"]), lr, options, tuple(message["states"]), tuple(message["absent"]))

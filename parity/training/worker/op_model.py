@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.adapters.base import Adapter, named_outputs
-from parity.training.worker.job import Own, plain
+from parity.training.worker.job import Own, with_tuples
 
 Function = Callable[..., Any]
 
@@ -27,9 +27,10 @@ class OpLayer:
 
 def op_layer(message: Mapping[str, Any], adapter: Adapter, own: Own) -> OpLayer:
     """The layer of a message."""
-    inner = [op_layer(item, adapter, own) for item in message.get("layers", ())]
+    if "layers" in message:
+        return OpLayer(None, {}, {}, [op_layer(item, adapter, own) for item in message["layers"]])
     tensors = {op_name: name and attribute_of(name) for op_name, name in message["tensors"].items()}
-    return OpLayer(None if inner else function_of(message, adapter, own), tensors, params_of(message), inner)
+    return OpLayer(function_of(message, adapter, own), tensors, with_tuples(message["params"]))
 
 
 def function_of(message: Mapping[str, Any], adapter: Adapter, own: Own) -> Function:
@@ -40,11 +41,6 @@ def function_of(message: Mapping[str, Any], adapter: Adapter, own: Own) -> Funct
         return adapter.method(message["op"])
     users = function
     return lambda **given: named_outputs(users(**given))
-
-
-def params_of(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The params of a layer or a loss."""
-    return {name: plain(value) for name, value in message["params"].items()}
 
 
 def attribute_of(name: str) -> str:

@@ -5,7 +5,7 @@ group and its cookie, so that the host ends them with it. What a step shows is g
 framework's own collectives; here the ranks only move together, and are held against each other.
 
 A rank that waits in a collective cannot be asked anything, and one whose peer has died may be ended by its framework.
-So no rank leads: what happened first is what is told, that a rank ended, that it refused while others wait, or where
+So no rank leads: the reply says what happened first, that a rank ended, that it refused while others wait, or where
 each one is when time is up.
 """
 
@@ -86,7 +86,7 @@ class Ranks:
         asked = range(len(self.processes)) if request["do"] in LED else range(1)
         answers = RankReplies(request, asked)
         for rank in asked:
-            # A rank that has just ended is found so by its replies.
+            # Its replies show that a rank has just ended.
             with contextlib.suppress(OSError):
                 write(self.processes[rank], request_to(rank, request))
         for rank in self.ended.intersection(asked):
@@ -98,17 +98,17 @@ class Ranks:
 
     def listen(self, seconds: float) -> Iterator[Tuple[int, Optional[Message]]]:
         """The messages that come next, by rank; None where a rank has ended. Those that ended come first."""
-        found: List[Tuple[int, Optional[Message]]] = []
+        messages: List[Tuple[int, Optional[Message]]] = []
         for descriptor, _ in self.ready.poll(1000 * seconds):
             rank = self.rank_of[descriptor]
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
                 self.ready.unregister(descriptor)
                 self.ended.add(rank)
-                found.insert(0, (rank, None))
+                messages.insert(0, (rank, None))
             *whole, self.unread[rank] = (self.unread[rank] + chunk).split(b"\n")
-            found.extend((rank, json.loads(line)) for line in whole)
-        return iter(found)
+            messages.extend((rank, json.loads(line)) for line in whole)
+        return iter(messages)
 
 
 class RankReplies:
@@ -132,7 +132,7 @@ class RankReplies:
         return 0.0 if self.complete else self.end - time.monotonic()
 
     def take(self, rank: int, message: Optional[Message], process: subprocess.Popen[bytes]) -> None:
-        """Hear a message; what goes wrong first is what is told."""
+        """Take a message; the reply says what goes wrong first."""
         if message is None:
             if rank not in self.replies:
                 self.lose(f"rank {rank} {ending(process.wait())}")
@@ -164,8 +164,8 @@ class RankReplies:
     def out_of_time(self) -> Message:
         """Where each rank is that has not answered."""
         missing = [rank for rank in self.asked if rank not in self.replies]
-        told = "; ".join(f"rank {rank} is {self.places.get(rank, 'silent')}" for rank in missing)
-        return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {told}"}
+        places = "; ".join(f"rank {rank} is {self.places.get(rank, 'silent')}" for rank in missing)
+        return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {places}"}
 
 
 class RankAgreement:
@@ -220,21 +220,21 @@ def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
 
 def free_port() -> int:
     """A port at which nobody listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def request_to(rank: int, request: Message) -> Message:
     """The request as a rank gets it: beyond rank 0 with a slot of its own, and memory for no more than it needs."""
-    found = {**request, "rank": rank}
+    own = {**request, "rank": rank}
     if rank == 0:
-        return found
+        return own
     if "slot" in request:
-        found["slot"] = slot_of(rank, request)
-        with open(found["slot"], "ab"):
+        own["slot"] = slot_of(rank, request)
+        with open(own["slot"], "ab"):
             pass
-    return {**found, "memory": 0} if "memory" in request else found
+    return {**own, "memory": 0} if "memory" in request else own
 
 
 def slot_of(rank: int, request: Message) -> str:
@@ -250,7 +250,7 @@ def write(process: subprocess.Popen[bytes], message: Message) -> None:
 
 
 def accepted(reply: Message) -> bool:
-    """Whether a rank did as it was told."""
+    """Whether a rank did what the request asks."""
     return reply.get("ok", True) is True and reply.get("outcome", "ok") == "ok"
 
 
@@ -278,10 +278,10 @@ def disagreement(request: Message, replies: Dict[int, Message], tracked: List[st
 
 def measured(rank: int, request: Message, replies: Dict[int, Message]) -> Any:
     """The sketches [steps, tracked] of a rank, which tell apart what differs."""
-    [found] = [tensor for tensor in replies[rank]["tensors"] if tensor["name"] == "sketches"]
-    count = int(np.prod(found["shape"]))
-    values = np.fromfile(slot_of(rank, request), found["dtype"], count, offset=found["offset"])
-    return values.reshape(found["shape"])
+    [sketches] = [tensor for tensor in replies[rank]["tensors"] if tensor["name"] == "sketches"]
+    count = int(np.prod(sketches["shape"]))
+    values = np.fromfile(slot_of(rank, request), sketches["dtype"], count, offset=sketches["offset"])
+    return values.reshape(sketches["shape"])
 
 
 def ending(code: int) -> str:
@@ -294,14 +294,14 @@ def ending(code: int) -> str:
 def whereabouts() -> str:
     """Where the main thread is: in which function, with the line in the user's file if it is called from there."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    found = "in no function"
+    place = "in no function"
     own = sys.modules.get("parity_user_ops")
     path = getattr(own, "__file__", None)
     while frame is not None:
         code = frame.f_code
         if path is not None and code.co_filename == path:
             return f"in {code.co_name} ({os.path.basename(path)}:{frame.f_lineno})"
-        if found == "in no function" and any(room in code.co_filename for room in WORKING):
-            found = f"in {code.co_name}"
+        if place == "in no function" and any(room in code.co_filename for room in WORKING):
+            place = f"in {code.co_name}"
         frame = frame.f_back
-    return found
+    return place

@@ -110,7 +110,7 @@ class StepCurves:
         """Take the numbers of a step from its tensors, whose memory is used again for later steps."""
         measured = [self.sketcher.measure(name, entry[name]) for name in self.tracked]
         gradients = [array for name, array in entry.items() if name.startswith("grad.")]
-        found = {
+        numbers = {
             "loss": float(entry["loss"]) if "loss" in entry else float("nan"),
             "grad_norm": total_norm(self.sketcher, gradients),
             "lr": np.array(entry["lr"], np.float64),
@@ -118,7 +118,7 @@ class StepCurves:
             "norms": np.sqrt([squares for squares, _ in measured]),
             "sketches": np.array([projection for _, projection in measured]),
         }
-        for name, value in found.items():
+        for name, value in numbers.items():
             self.parts[name].append(value)
 
     def arrays(self) -> Arrays:
@@ -128,8 +128,8 @@ class StepCurves:
         return {name: np.stack([np.asarray(value) for value in values]) for name, values in self.parts.items()}
 
 
-def nudged(array: Any, name: str, seed: int) -> Any:
-    """Every element moved to the next number of its dtype, up or down as drawn for its place, `name` and `seed`."""
+def perturbed(array: Any, name: str, seed: int) -> Any:
+    """Every element replaced by the next number of its dtype, up or down as drawn for its place, `name` and `seed`."""
     drawn = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(-(-max(1, array.size) // 64))
     up = np.unpackbits(drawn.astype("<u8").view(np.uint8))[: array.size].reshape(array.shape)
     return np.nextafter(array, np.where(up, np.inf, -np.inf).astype(array.dtype))

@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
-from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, nudged
+from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, perturbed
 from parity.worker.cell import Backend, explain, read_array
 from parity.worker.slot import write_arrays
 
@@ -30,9 +30,9 @@ class TrainingRequests:
         """The reply to one of REQUESTS; nothing that goes wrong short of ending the process escapes."""
         reply: Message = {"outcome": "ok", "message": "", "tensors": []}
         try:
-            found = REQUESTS[request["do"]](self, request)
-            arrays = found.pop("arrays", {})
-            reply.update(found)
+            answer = REQUESTS[request["do"]](self, request)
+            arrays = answer.pop("arrays", {})
+            reply.update(answer)
             reply["tensors"] = write_arrays(request["slot"], arrays) if arrays else []
         except BaseException as error:
             reply.update(self.refusal(error))
@@ -64,16 +64,16 @@ class TrainingRequests:
         """Take steps, up to the first that fails."""
         training, started = self.current(), time.perf_counter()
         curve = StepCurves(training.sketcher, training.tracked)
-        found: Message = {"done": 0}
+        answer: Message = {"done": 0}
         try:
             for _ in range(request["count"]):
                 training.step(curve)
-                found["done"] += 1
+                answer["done"] += 1
         except BaseException as error:
             refusal = self.refusal(error)
-            found.update({**refusal, "message": f"step {training.done + 1}: {refusal['message']}"})
+            answer.update({**refusal, "message": f"step {training.done + 1}: {refusal['message']}"})
             training.failed = True
-        return {**found, "seconds": time.perf_counter() - started, "arrays": curve.arrays()}
+        return {**answer, "seconds": time.perf_counter() - started, "arrays": curve.arrays()}
 
     def record(self, request: Message) -> Message:
         """Every tensor of a step."""
@@ -115,7 +115,7 @@ class RunningTraining:
         tensors = {name: read_array(path, self.dtype) for name, path in request["tensors"].items()}
         job = TrainJob(self.recipe, self.dtype, x, target, tensors, backend.user_ops.own)
         self.trainer = backend.adapter.trainer(job)
-        start = self.start(tensors, request["moved"])
+        start = self.start(tensors, request["perturbed"])
         self.sketcher = Sketcher()
         size = step_bytes(self.recipe, start, target[: self.order.shape[1]])
         self.ring = Ring(1 + max(LEAST_KEPT, request["memory"] // size))
@@ -123,9 +123,9 @@ class RunningTraining:
         self.tracked = list(self.ring.entries[0])
 
     def start(self, arrays: Dict[str, Any], seed: int) -> Dict[str, Any]:
-        """The parameters, moved by an ulp where there is a `seed`, and the buffers."""
+        """The parameters, perturbed by an ulp where there is a `seed`, and the buffers."""
         weights = {
-            name: nudged(arrays[name], name, seed) if seed else arrays[name] for name in self.recipe["parameters"]
+            name: perturbed(arrays[name], name, seed) if seed else arrays[name] for name in self.recipe["parameters"]
         }
         return {
             **{f"param.{name}": array for name, array in weights.items()},
@@ -159,11 +159,11 @@ class RunningTraining:
         """Every tensor of a step; without a clip, gradients are their own clipped ones."""
         if step not in self.ring.entries or step - 1 not in self.ring.entries:
             raise ValueError(f"the tensors of step {step} are not there; the last step was {self.done}")
-        found = self.ring.record(step)
+        tensors = self.ring.record(step)
         if self.recipe["clip"] is None:
-            gradients = {name: array for name, array in found.items() if name.startswith("grad.")}
-            found.update({f"clipped{name[4:]}": array for name, array in gradients.items()})
-        return found
+            gradients = {name: array for name, array in tensors.items() if name.startswith("grad.")}
+            tensors.update({f"clipped{name[4:]}": array for name, array in gradients.items()})
+        return tensors
 
 
 def step_bytes(recipe: Message, start: Dict[str, Any], target: Any) -> int:

@@ -75,12 +75,12 @@ class TorchStyleTrainer(Trainer):
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
         optim = self.framework.optim
-        found = getattr(optim, OPTIMIZERS[kind], None)
-        if found is None:
+        make = getattr(optim, OPTIMIZERS[kind], None)
+        if make is None:
             raise Unsupported(
                 f"{optim.__name__} has no {kind}; a function {kind} in the file of `ops` can take its place"
             )
-        self.optimizer = found([self.optimizer_group(group) for group in groups])
+        self.optimizer = make([self.optimizer_group(group) for group in groups])
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
         """A group as the optimizer takes it."""

@@ -26,8 +26,9 @@ from parity.training.worker.job import (
     ParameterGroup,
     TrainJob,
     group_of,
+    with_tuples,
 )
-from parity.training.worker.op_model import function_of, params_of
+from parity.training.worker.op_model import function_of
 
 
 class Trainer:
@@ -82,7 +83,7 @@ class Trainer:
         if loss["op"] == "cross_entropy":
             output, target = output.reshape((-1, output.shape[-1])), target.reshape((-1,))
         function = function_of(loss, self.adapter, self.job.own)
-        return named_outputs(function(x=output, target=target, **params_of(loss)))["y"]
+        return named_outputs(function(x=output, target=target, **with_tuples(loss["params"])))["y"]
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of `loss` to those of the parameters."""
@@ -101,7 +102,7 @@ class Trainer:
         raise NotImplementedError
 
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
-        """Scale the gradients of these parameters to a norm, and return what it was; None where that is not told."""
+        """Scale the gradients of these parameters to a norm, and return what it was; None where it is unknown."""
         raise NotImplementedError
 
     def clip_value(self, names: Sequence[str], clip_value: float) -> None:
@@ -273,12 +274,12 @@ class Trainer:
             scope = "per_tensor" if clip["scope"] == "tensor" else "global"
             options = {"max_norm": clip["max_norm"], "norm_type": float(clip["norm_type"]), "scope": scope}
         before = [self.gradient(name) for name in names]
-        found = own(grads=before, **options)
-        if len(found["grads"]) != len(names):
-            raise OwnError(f"clip_grad_{clip['name']} returned {len(found['grads'])} of {len(names)} gradients")
-        for name, old, new in zip(names, before, found["grads"]):
+        returned = own(grads=before, **options)
+        if len(returned["grads"]) != len(names):
+            raise OwnError(f"clip_grad_{clip['name']} returned {len(returned['grads'])} of {len(names)} gradients")
+        for name, old, new in zip(names, before, returned["grads"]):
             self.set_gradient(name, fitting(f"clip_grad_{clip['name']}", "gradient", new, old))
-        return found.get("total_norm")
+        return returned.get("total_norm")
 
     def norm_kept(self, names: Sequence[str], norm_type: float) -> float:
         """By which factor the norm of these gradients is larger than it would be if it were summed in sequence; 1 where
@@ -316,10 +317,10 @@ class Trainer:
     def update_one(self, name: str, update: Callable[..., Any]) -> None:
         """Let the user's optimizer change one parameter and its states."""
         op, parameter, kept = self.recipe["optimizer"], self.parameters[name], self.own_states[name]
-        found = update(param=self.detached(parameter), grad=self.gradient(name), **kept)
+        returned = update(param=self.detached(parameter), grad=self.gradient(name), **kept)
         for state, old in kept.items():
-            kept[state] = self.detached(fitting(op, state, found[state], old))
-        self.assign(parameter, self.detached(fitting(op, "param", found["param"], parameter)))
+            kept[state] = self.detached(fitting(op, state, returned[state], old))
+        self.assign(parameter, self.detached(fitting(op, "param", returned["param"], parameter)))
 
     def advance(self) -> None:
         """Let the framework's schedule go on, unless the user brings one."""
@@ -333,9 +334,9 @@ class Trainer:
         for name, parameter in self.parameters.items():
             yield f"param.{name}", self.exported(name, parameter)
         for name, states in self.states.items():
-            found = self.own_states.get(name) or self.optimizer_state(name)
+            kept = self.own_states.get(name) or self.optimizer_state(name)
             for state in states:
-                tensor = found.get(state)
+                tensor = kept.get(state)
                 yield f"state.{state}.{name}", self.zeros(name) if tensor is None else self.exported(name, tensor)
         for name, buffer in self.buffers.items():
             yield f"buffer.{name}", self.adapter.to_numpy(buffer)
@@ -372,9 +373,9 @@ class Trainer:
 
 def mean(losses: Sequence[Any]) -> Any:
     """The mean of scalars, rounded once to their dtype."""
-    found = np.stack(losses).ravel()
-    wide = np.result_type(found.dtype, np.float64)
-    return np.asarray(found.astype(wide).mean()).astype(found.dtype)
+    stacked = np.stack(losses).ravel()
+    wide = np.result_type(stacked.dtype, np.float64)
+    return np.asarray(stacked.astype(wide).mean()).astype(stacked.dtype)
 
 
 def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
@@ -384,10 +385,10 @@ def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
 
 def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
     """What the user's `batch` or `shard` returned; raises OwnError where it is not `wanted` of the `count` rows."""
-    found = np.asarray(rows)
-    if found.dtype.kind not in "iu" or found.shape != (wanted,) or found.min() < 0 or found.max() >= count:
+    numbers = np.asarray(rows)
+    if numbers.dtype.kind not in "iu" or numbers.shape != (wanted,) or numbers.min() < 0 or numbers.max() >= count:
         raise OwnError(f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers")
-    return found.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
