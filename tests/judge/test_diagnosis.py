@@ -326,7 +326,7 @@ def test_changes_that_do_not_go_together_are_no_hypothesis():
     evaluator = Evaluator(NORM, "float32", inputs, oracle, envelopes(NORM, "float32", inputs, oracle))
     both = Alteration(arguments={"centered": False}).with_(Alteration(unstable={"folded": True}))
     assert both is not None
-    assert evaluator.ask(both) is None
+    assert evaluator.predict(both) is None
     assert Alteration(arguments={"ddof": 1}).with_(Alteration(arguments={"ddof": 0})) is None
 
 
