@@ -25,7 +25,7 @@ from parity.judge.diagnose.explanation import CLEAR
 from parity.judge.diagnose.proposals import EXACT, comparable, element_counts
 
 MAX_WORK = 5e6
-"""Input elements times hypotheses, over all dtypes: about three seconds. Larger cases are not audited, with a `problem`."""
+"""Input elements times hypotheses, over all dtypes: about three seconds; larger cases are not audited."""
 ONLY_FLOAT64 = "attribute-precision"
 
 
