@@ -31,7 +31,7 @@ ONLY_FLOAT64 = "attribute-precision"
 
 @dataclass(frozen=True)
 class Mistake:
-    """What one mistake does to one case: by dtype, the error ratio of each tensor, and the tensors whose gate fails.
+    """What one mistake does to one case: by dtype, the error ratios of tensors, and the tensors whose gate fails.
 
     `unstable`: it is right in exact arithmetic, and its error ratio is that of the digits it loses.
     """
@@ -191,7 +191,7 @@ def distance(truth: Predicted, guess: Predicted) -> float:
 
 
 def mistakes(evaluators: Mapping[str, Evaluator], effects: Mapping[str, Effects]) -> Iterator[Mistake]:
-    """Every mistake with what it does in each dtype in which it can be made."""
+    """Every mistake with its effect in every dtype in which it can be made."""
     for key in dict.fromkeys(key for by_key in effects.values() for key in by_key):
         mine = {dtype: by_key[key] for dtype, by_key in effects.items() if key in by_key}
         cause = next(iter(mine.values())).cause

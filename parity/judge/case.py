@@ -102,7 +102,7 @@ class Cell:
 
     @cached_property
     def terms(self) -> Mapping[str, Envelope]:
-        """A unit roundoff of the terms that cancel in each tensor."""
+        """A unit roundoff of the terms that cancel in a tensor."""
         op, unit = OPS[self.case.op], UNIT_ROUNDOFF[self.dtype]
         if op.gradient_scale is None:
             return dict.fromkeys(self.oracle, Envelope(0.0, 0.0))

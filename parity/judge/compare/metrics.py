@@ -40,10 +40,10 @@ class Metrics:
     Maxima, `rmse` and `cosine` are over the elements where both arrays are finite. `max_rel_diff` is |a-e|/|e|, inf
     where only e is zero. `max_ulp_diff` counts representable numbers (-0.0 and +0.0 are one) in the dtype of
     `actual`; None unless both arrays have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
-    `cosine` is nan where exactly one side is all zero. `required_rtol` is the smallest rtol that would pass with the
-    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the element where |a-e| is the
-    most tolerances; None for an empty tensor. `equal` is bit
-    for bit, NaN counting as equal to NaN; across dtypes it means same value and same sign.
+    `cosine` is nan where exactly one array is all zero. `required_rtol` is the smallest rtol that would pass with the
+    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the element where |a-e| is
+    the most tolerances; None for an empty tensor. `equal` is bit for bit, NaN counting as equal to NaN; across dtypes
+    it means same value and same sign.
     """
 
     n_elements: int
@@ -308,7 +308,7 @@ def _in_range(total: _Partial, actual: Array, expected: Array) -> bool:
 
 
 def _joined(parts: list[_Partial], length: int) -> _Partial:
-    """The metrics of all blocks, each of `length` elements, together."""
+    """The metrics of all blocks, of `length` elements, together."""
     index, worst = max(enumerate(parts), key=lambda pair: (pair[1].n_nonfinite > 0, pair[1].excess))
     return _Partial(
         sums=_Sums(*map(_exact_sum, zip(*(p.sums for p in parts), strict=True))),

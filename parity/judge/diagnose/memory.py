@@ -35,7 +35,7 @@ class Memory:
                 known.append(Recipe(evaluator.case.id, key))
 
     def recall(self, evaluator: Evaluator, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-        """The same causes with this case's numbers, each with the case that had them first."""
+        """The same causes with this case's numbers, after the case that had them first."""
         recipes = self._recipes.get((evaluator.op.name, backend, evaluator.dtype), [])
         standing = standing_causes(evaluator) if recipes else []
         for recipe in recipes:
