@@ -1,1 +1,1 @@
-"""Numbers to verdicts: metrics, tolerances, envelopes, and the side that is off."""
+"""Numbers to verdicts: metrics, tolerances, envelopes, and the backends that exceed them."""

@@ -1,8 +1,8 @@
-"""Can a case tell? Every common mistake, computed on the inputs of a case: who would see it, and name it?
+"""Which common mistakes would a case show? All of them are computed on its inputs; no backend runs.
 
-No backend runs. A mistake is a cause that the judge could find; its effect is the prediction that follows from it,
-against the oracle's envelope (the judge sees it from an error ratio of 8 on) and against the tolerance (the gate
-fails). Two mistakes that are seen, each within the other's envelope in every dtype, cannot be told apart.
+A mistake is a cause that the judge knows; its effect is the prediction that follows from it, against the oracle's
+envelope (the judge sees it from an error ratio of 8 on) and against the tolerance (the gate fails). Two visible
+mistakes that lie within each other's envelope in every dtype cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -13,30 +13,25 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, size
+from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.causes import UNSTABLE, Cause, replaced, standing_causes
-from parity.judge.diagnose.evaluator import WIDE, Evaluator, Predicted, Prediction, is_gradient, ratio
-from parity.judge.diagnose.factors import element_counts, multiplied
-from parity.judge.diagnose.generic import EXACT
-from parity.judge.diagnose.places import holds, moved_to
-from parity.judge.diagnose.search import CLEAR
+from parity.judge.diagnose.causes import UNSTABLE, Cause, multiplied, replaced, standing_causes
+from parity.judge.diagnose.evaluator import WIDE, Evaluator, Predicted, Prediction, ratio
+from parity.judge.diagnose.explanation import CLEAR
+from parity.judge.diagnose.proposals import EXACT, comparable, element_counts
 
 MAX_WORK = 5e6
-"""Input elements times hypotheses, over all dtypes: about three seconds. A larger case is left out, which is said."""
+"""Input elements times hypotheses, over all dtypes: about three seconds; larger cases are not audited."""
 ONLY_FLOAT64 = "attribute-precision"
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """What one mistake does to one case: by dtype, the error ratio of each tensor, and the tensors whose gate fails.
+    """What one mistake does to one case: by dtype, the error ratios of tensors, and the tensors whose gate fails.
 
     `unstable`: it is right in exact arithmetic, and its error ratio is that of the digits it loses.
     """
@@ -51,7 +46,7 @@ class Mistake:
     @property
     def seen_in(self) -> tuple[str, ...]:
         """The dtypes in which the judge sees it."""
-        return tuple(dtype for dtype, found in self.ratios.items() if any(r >= OFF for r in found.values()))
+        return tuple(dtype for dtype, ratios in self.ratios.items() if any(r >= OFF for r in ratios.values()))
 
     @property
     def fails_in(self) -> tuple[str, ...]:
@@ -61,9 +56,9 @@ class Mistake:
 
 @dataclass(frozen=True)
 class CaseAudit:
-    """What a case can tell. `alike` are pairs of mistakes of different ids, both seen, that it cannot tell apart.
+    """What a case shows. `alike` are pairs of visible mistakes of different ids that it cannot distinguish.
 
-    `remarks` are blind spots that the inputs have by their make; `problem` says why the case was not audited.
+    `remarks` are blind spots of the inputs, whatever the mistake; `problem` says why the case was not audited.
     """
 
     case: str
@@ -76,17 +71,17 @@ class CaseAudit:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a kernel with one mistake returns in one dtype, and the error ratios that it would have."""
+class Effect:
+    """What a kernel with one mistake returns in one dtype, and its error ratios."""
 
     cause: Cause
     prediction: Prediction
-    effects: Mapping[str, float]
+    ratios: Mapping[str, float]
 
     @property
     def seen(self) -> bool:
         """Whether the judge sees it."""
-        return any(value >= OFF for value in self.effects.values())
+        return any(value >= OFF for value in self.ratios.values())
 
     @property
     def lossy(self) -> bool:
@@ -94,11 +89,11 @@ class Answer:
         return any(predicted.unstable for predicted in self.prediction.values())
 
 
-Answers = Mapping[str, Answer]
+Effects = Mapping[str, Effect]
 
 
 def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
-    """What `case` can tell with these inputs."""
+    """What `case` shows with these inputs."""
     blank = CaseAudit(case.id, case.op, case.dtypes)
     n_elements = sum(values.size for values in inputs.values())
     shapes = {name: values.shape for name, values in inputs.items()}
@@ -109,53 +104,54 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
         oracle = consult_oracle(case, inputs)
         cells = {dtype: Cell(case, dtype, inputs, oracle) for dtype in case.dtypes}
         evaluators = {dtype: evaluator_of(cell) for dtype, cell in cells.items()}
-        answers = {dtype: dict(answered(evaluator)) for dtype, evaluator in evaluators.items()}
-        found = tuple(mistakes(evaluators, answers))
-        pairs = tuple(indistinguishable(evaluators, answers, found))
-        said = tuple(remarks(evaluators[case.dtypes[-1]], cells[case.dtypes[-1]].zero_gradients, found))
-    return replace(blank, mistakes=found, alike=pairs, remarks=said)
+        effects = {dtype: dict(effects_in(evaluator)) for dtype, evaluator in evaluators.items()}
+        seen = tuple(mistakes(evaluators, effects))
+        pairs = tuple(indistinguishable(evaluators, effects, seen))
+        last = case.dtypes[-1]
+        sentences = tuple(remarks(evaluators[last], cells[last].zero_gradients, seen))
+    return replace(blank, mistakes=seen, alike=pairs, remarks=sentences)
 
 
 def evaluator_of(cell: Cell) -> Evaluator:
-    """A lab with the envelopes that the judge would use in the end."""
-    found = EnvelopeRuns(cell.case, cell.dtype, cell.inputs, cell.oracle).envelopes(RUNS)
-    wide = {n: e.joined(cell.terms[n]) if n in cell.zero_gradients else e for n, e in found.items()}
-    return Evaluator(cell.case, cell.dtype, cell.inputs, cell.oracle, wide)
+    """An evaluator with the envelopes that the judge would use in the end."""
+    envelopes = cell.with_terms(EnvelopeRuns(cell.case, cell.dtype, cell.inputs, cell.oracle).envelopes(RUNS))
+    return Evaluator(cell.case, cell.dtype, cell.inputs, cell.oracle, envelopes)
 
 
-def answered(evaluator: Evaluator) -> Iterator[tuple[str, Answer]]:
+def effects_in(evaluator: Evaluator) -> Iterator[tuple[str, Effect]]:
     """Every mistake that can be computed here, by a key that is the same in all dtypes."""
     base = in_dtype(evaluator.base, evaluator.dtype)
     for cause in (*standing_causes(evaluator), *generic_causes(evaluator)):
         if cause.id == ONLY_FLOAT64 and evaluator.dtype != "float64":
             continue
-        prediction = evaluator.ask(cause.alteration) if cause.alteration is not None else None
+        prediction = evaluator.predict(cause.alteration) if cause.alteration is not None else None
         if cause.change is not None:
             prediction = cause.change(evaluator.base)
         if prediction is not None:
             narrow = in_dtype(prediction, evaluator.dtype)
-            effects = {name: distance(narrow[name], base[name]) for name in base if name in narrow}
-            yield f"{cause.id} {dict(cause.parameters)!r}", Answer(cause, narrow, effects)
+            ratios = {name: distance(narrow[name], base[name]) for name in base if name in narrow}
+            yield f"{cause.id} {dict(cause.parameters)!r}", Effect(cause, narrow, ratios)
 
 
 def generic_causes(evaluator: Evaluator) -> Iterator[Cause]:
     """What can be wrong with tensors whatever the op: exchanged, zero, of the other sign, transposed, a mean."""
     base = {name: predicted for name, predicted in evaluator.base.items() if predicted.values is not None}
-    names = [name for name in base if is_gradient(name)]
+    names = [name for name in base if evaluator.is_gradient(name)]
     for one, other in combinations(names, 2):
-        if holds(base[one], base[other].values):
+        values = base[other].values
+        if values is not None and comparable(base[one], values):
             change = replaced({one: base[other], other: base[one]})
             shown_by = "two gradients of one shape that are not alike"
             yield Cause("swapped-gradients", {"exchanged": [one, other]}, change=change, shown_by=shown_by)
     for name in names:
         nothing = replaced({name: Predicted(np.zeros_like(base[name].values), EXACT)})
         yield Cause("missing-gradient", {"zero": name}, change=nothing, shown_by=NOT_ZERO)
-        yield Cause("sign-flipped", {"tensor": name}, change=multiplied({name: -1.0}), shown_by=NOT_ZERO)
+        yield Cause("sign-flipped", {"tensor": name}, change=multiplied([name], -1.0), shown_by=NOT_ZERO)
         yield from averaged(evaluator, name)
     for name, predicted in base.items():
         values = predicted.values
         if values is not None and values.ndim == 2 and values.shape[0] == values.shape[1] > 1:
-            change = replaced({name: moved_to(predicted, values.T)})
+            change = replaced({name: predicted.rearranged(values.T)})
             yield Cause("transposed", {"tensor": name}, change=change, shown_by="a matrix that is not symmetric")
 
 
@@ -163,13 +159,13 @@ NOT_ZERO = "a gradient that is not zero"
 
 
 def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
-    """A mean where a gradient is a sum over elements of x."""
-    values, x = evaluator.base[name].values, evaluator.data
-    if values is None or x is None or values.size >= x.size:
+    """A mean where a gradient is a sum over elements of the data."""
+    values, data = evaluator.base[name].values, evaluator.data
+    if values is None or data is None or values.size >= data.size:
         return
     count = next((n for n in element_counts(evaluator, values.size).values() if n > 1), 1)
     if count > 1:
-        change = multiplied({name: 1.0 / count})
+        change = multiplied([name], 1.0 / count)
         yield Cause("mean-vs-sum", {"mean_in": name}, change=change, shown_by="more than one summed element")
 
 
@@ -194,21 +190,21 @@ def distance(truth: Predicted, guess: Predicted) -> float:
     return left + own.rms / guess.envelope.rms if guess.envelope.rms else float("inf")
 
 
-def mistakes(evaluators: Mapping[str, Evaluator], answers: Mapping[str, Answers]) -> Iterator[Mistake]:
-    """Every mistake with what it does in each dtype in which it can be made."""
-    for key in dict.fromkeys(key for found in answers.values() for key in found):
-        mine = {dtype: found[key] for dtype, found in answers.items() if key in found}
+def mistakes(evaluators: Mapping[str, Evaluator], effects: Mapping[str, Effects]) -> Iterator[Mistake]:
+    """Every mistake with its effect in every dtype in which it can be made."""
+    for key in dict.fromkeys(key for by_key in effects.values() for key in by_key):
+        mine = {dtype: by_key[key] for dtype, by_key in effects.items() if key in by_key}
         cause = next(iter(mine.values())).cause
-        beyond = {dtype: tuple(beyond_tolerance(evaluators[dtype], answer)) for dtype, answer in mine.items()}
-        ratios = {dtype: answer.effects for dtype, answer in mine.items()}
+        beyond = {dtype: tuple(beyond_tolerance(evaluators[dtype], effect)) for dtype, effect in mine.items()}
+        ratios = {dtype: effect.ratios for dtype, effect in mine.items()}
         yield Mistake(cause.id, cause.parameters, cause.shown_by, cause.kind == UNSTABLE, ratios, beyond)
 
 
-def beyond_tolerance(evaluator: Evaluator, answer: Answer) -> Iterator[str]:
+def beyond_tolerance(evaluator: Evaluator, effect: Effect) -> Iterator[str]:
     """The tensors that would fail against the oracle."""
-    for name, predicted in answer.prediction.items():
+    for name, predicted in effect.prediction.items():
         exact, tolerance = evaluator.base[name].values, evaluator.case.tolerance.lookup(evaluator.dtype, name)
-        if exact is None or answer.effects[name] < OFF:
+        if exact is None or effect.ratios[name] < OFF:
             continue
         own = stray(predicted)
         if predicted.values is None or own.excused is not None:
@@ -221,22 +217,22 @@ def beyond_tolerance(evaluator: Evaluator, answer: Answer) -> Iterator[str]:
 
 
 def indistinguishable(
-    evaluators: Mapping[str, Evaluator], answers: Mapping[str, Answers], found: Sequence[Mistake]
+    evaluators: Mapping[str, Evaluator], effects: Mapping[str, Effects], seen: Sequence[Mistake]
 ) -> Iterator[tuple[Mistake, Mistake]]:
-    """One pair of mistakes for each pair of ids that every dtype confuses."""
-    keys = list(dict.fromkeys(key for each in answers.values() for key in each))
+    """One pair of mistakes for every pair of ids that no dtype distinguishes."""
+    keys = list(dict.fromkeys(key for by_key in effects.values() for key in by_key))
     named = set()
-    for (one, a), (other, b) in combinations([pair for pair in zip(keys, found, strict=True) if pair[1].seen_in], 2):
+    for (one, a), (other, b) in combinations([pair for pair in zip(keys, seen, strict=True) if pair[1].seen_in], 2):
         ids = frozenset((a.id, b.id))
         if len(ids) == 1 or ids in named:
             continue
-        if all(confused(evaluators[dtype], each.get(one), each.get(other)) for dtype, each in answers.items()):
+        if all(confused(evaluators[dtype], by_key.get(one), by_key.get(other)) for dtype, by_key in effects.items()):
             named.add(ids)
             yield a, b
 
 
-def confused(evaluator: Evaluator, one: Answer | None, other: Answer | None) -> bool:
-    """Whether a dtype cannot tell two mistakes apart; one that it cannot make is no mistake in it."""
+def confused(evaluator: Evaluator, one: Effect | None, other: Effect | None) -> bool:
+    """Whether a dtype does not distinguish two mistakes; one that it cannot make is no mistake in it."""
     if one is None or other is None:
         there = one or other
         return there is None or not there.seen
@@ -247,23 +243,23 @@ def confused(evaluator: Evaluator, one: Answer | None, other: Answer | None) -> 
     return all(distance(a, b) < CLEAR and distance(b, a) < CLEAR for a, b in pairs)
 
 
-def apart_by_size(one: Answer, other: Answer, unit: float) -> bool:
-    """Whether the sizes of two effects tell already, without looking at values: |d(a, 0) - d(b, 0)| <= d(a, b).
+def apart_by_size(one: Effect, other: Effect, unit: float) -> bool:
+    """Whether the sizes of two effects alone distinguish them: |d(a, 0) - d(b, 0)| <= d(a, b).
 
     An envelope grows with what is predicted, by a unit roundoff of it.
     """
     if one.lossy and other.lossy:
         return False
-    pairs = [(one.effects[n], other.effects[n]) for n in one.effects if n in other.effects]
+    pairs = [(one.ratios[n], other.ratios[n]) for n in one.ratios if n in other.ratios]
     return any(abs(a - b) > 2 * CLEAR * (1 + unit * max(a, b)) for a, b in pairs if a != b)
 
 
-def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], found: Sequence[Mistake]) -> Iterator[str]:
-    """The blind spots of the inputs of a case, each a sentence."""
+def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], seen: Sequence[Mistake]) -> Iterator[str]:
+    """The blind spots of the inputs of a case, one sentence for one."""
     inputs = evaluator.inputs
-    untransposed = [m for m in found if m.id == "transposed" and "transposed" in m.parameters]
+    untransposed = [m for m in seen if m.id == "transposed" and "transposed" in m.parameters]
     if untransposed:
-        shown = what_shows(untransposed)
+        shown = what_shows(evaluator, untransposed)
         yield f"the weight is square: no shape check sees a missing transpose; {shown}"
     yield from evaluator.op.remarks(
         evaluator.op, evaluator.case.params, {n: v for n, v in inputs.items() if not evaluator.is_upstream(n)}
@@ -274,9 +270,9 @@ def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], found: Sequence
         yield f"{name} is exactly zero{why}: a kernel that gets it wrong differs by rounding only"
 
 
-def what_shows(untransposed: Sequence[Mistake]) -> str:
+def what_shows(evaluator: Evaluator, untransposed: Sequence[Mistake]) -> str:
     """What shows that a square weight was not transposed."""
     wrong = {name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
-    if any(not is_gradient(name) for name in wrong):
+    if any(not evaluator.is_gradient(name) for name in wrong):
         return "the values do"
     return "y does not either, only gradients do" if wrong else "and the values do not either"

@@ -1,7 +1,7 @@
-"""All dtypes of a case to verdicts: who is off, in what way, and why.
+"""All dtypes of a case to verdicts: which backends are wrong, in what way, and why.
 
-A side is off in a tensor where its error from the oracle is 8 times that of careful code, or more. What kind of error
-it is, follows from the same tensor in float64 and from the cause that explains it.
+A backend is wrong in a tensor where its error from the oracle is at least 8 times that of a careful implementation in
+the working precision. The kind of error follows from the same tensor in float64 and from the cause that explains it.
 """
 
 from __future__ import annotations
@@ -9,33 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.envelope import (
-    FIRST_RUNS,
-    OFF,
-    UNIT_ROUNDOFF,
-    Envelope,
-    EnvelopeRuns,
-    error_ratio,
-    size,
-)
+from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.compare.cell import CellJudge, Oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
-from parity.judge.diagnose.findings import Searched, diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
 from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import Found, confirm, recalled, search
+from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
-Array = NDArray[Any]
 WIDEST = "float64"
 CLEAR = 8.0
 """The envelope of all runs is hardly this much wider than that of the first."""
@@ -59,7 +48,7 @@ class Judged:
 
 
 class Cell:
-    """One dtype of a case: what came back, how it compares, and who is off."""
+    """One dtype of a case: what came back, how it compares, and which backends are wrong."""
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle) -> None:
         self.case, self.dtype, self.inputs, self.oracle = case, dtype, inputs, oracle
@@ -76,14 +65,14 @@ class Cell:
     def envelopes(self) -> Mapping[str, Envelope]:
         """The envelope of every tensor; that of cancelling terms where nothing else gives an error a scale.
 
-        The first runs are enough where nothing fails and what is off is so by far.
+        The first runs are enough where nothing fails and no error ratio is near the bound.
         """
         if self.failing or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios()):
-            return self._with_terms(self._runs.envelopes())
+            return self.with_terms(self._runs.envelopes())
         return self.first_envelopes
 
     def _first_ratios(self) -> Iterator[float]:
-        """The error ratios after the first runs, of all tensors that are not too near to the oracle to be off."""
+        """The error ratios after the first runs, of all tensors that are not too near to the oracle to be wrong."""
         for backend, outcome in self.outcomes.items():
             for tensor, exact in self.oracle.items():
                 values = usable(outcome.outputs.get(tensor), exact, self.dtype)
@@ -92,15 +81,16 @@ class Cell:
 
     def fails(self, backend: str) -> bool:
         """Whether a comparison of a backend fails."""
-        return any(side == backend for side, _ in self.failing)
+        return any(name == backend for name, _ in self.failing)
 
     @cached_property
     def first_envelopes(self) -> Mapping[str, Envelope]:
         """After the first runs; the full ones are wider."""
-        return self._with_terms(self._runs.envelopes(FIRST_RUNS))
+        return self.with_terms(self._runs.envelopes(FIRST_RUNS))
 
-    def _with_terms(self, found: Mapping[str, Envelope]) -> dict[str, Envelope]:
-        return {n: e.joined(self.terms[n]) if n in self.zero_gradients else e for n, e in found.items()}
+    def with_terms(self, envelopes: Mapping[str, Envelope]) -> dict[str, Envelope]:
+        """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero."""
+        return {n: e.joined(self.terms[n]) if n in self.zero_gradients else e for n, e in envelopes.items()}
 
     @cached_property
     def zero_gradients(self) -> frozenset[str]:
@@ -112,13 +102,12 @@ class Cell:
 
     @cached_property
     def terms(self) -> Mapping[str, Envelope]:
-        """A unit roundoff of the terms that cancel in each tensor."""
+        """A unit roundoff of the terms that cancel in a tensor."""
         op, unit = OPS[self.case.op], UNIT_ROUNDOFF[self.dtype]
         if op.gradient_scale is None:
             return dict.fromkeys(self.oracle, Envelope(0.0, 0.0))
         scales = op.gradient_scale(op, self.case.params, self.inputs, self.case.gradients)
-        sizes = {name: size(scales[name]) for name in self.oracle}
-        return {name: Envelope(unit * scale.rms, unit * scale.max) for name, scale in sizes.items()}
+        return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
         """What a backend returned for every tensor of the oracle that it can give, in this dtype."""
@@ -128,12 +117,12 @@ class Cell:
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
-        """For every backend that ran, the error ratio of each tensor in which it is off."""
+        """For every backend that ran, the error ratio of every tensor in which it is wrong."""
         ran = [name for name, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
         return {name: {t: r for t, r in self.ratios(name).items() if r >= OFF} for name in ran}
 
     def ratios(self, backend: str) -> dict[str, float]:
-        """The error ratio of each tensor of a backend, as far as it is worth knowing: where it fails or may be off."""
+        """The error ratios of a backend's tensors that fail or may be wrong."""
         if backend not in self._ratios:
             self._ratios[backend] = {
                 tensor: ratio for tensor in self.oracle if (ratio := self._ratio(backend, tensor)) is not None
@@ -146,9 +135,9 @@ class Cell:
 
     @cached_property
     def failing(self) -> frozenset[tuple[str, str]]:
-        """The sides and tensors that some failing comparison is about."""
+        """The backends (or the oracle) and tensors of all failing comparisons."""
         failing = (c for c in self.comparisons if c.verdict.fails)
-        return frozenset((side, c.tensor) for c in failing for side in (c.actual, c.expected))
+        return frozenset((name, c.tensor) for c in failing for name in (c.actual, c.expected))
 
     def _ratio(self, backend: str, tensor: str) -> float | None:
         exact = self.oracle[tensor]
@@ -162,7 +151,7 @@ class Cell:
         return error_ratio(values, exact, self.envelopes[tensor])
 
     def _passes(self, backend: str, tensor: str, values: Array) -> bool:
-        """Whether less than the whole envelope tells that a side is not off."""
+        """Whether the first runs alone show that a tensor is right."""
         near = self._near(backend, tensor)
         return near or error_ratio(values, self.oracle[tensor], self.first_envelopes[tensor]) < OFF
 
@@ -180,7 +169,11 @@ class Cell:
     @cached_property
     def scales(self) -> dict[str, tuple[float, float]]:
         """Root mean square and maximum of the exact values."""
-        return {name: (found.rms, found.max) for name, found in ((n, size(v)) for n, v in self.oracle.items())}
+        return {name: (total.rms, total.max) for name, total in ((n, size(v)) for n, v in self.oracle.items())}
+
+
+Results = dict[tuple[str, str], SearchResult]
+"""The result of a search by dtype and backend."""
 
 
 class CaseJudge:
@@ -202,52 +195,45 @@ class CaseJudge:
         self.cells[dtype].take(outcomes, self._baseline)
 
     def judged(self, *, diagnose: bool = True) -> Judged:
-        """Verdicts and diagnoses from all cells that there are; without diagnoses where there is no time for them."""
-        found = self._searched() if diagnose else {}
-        kinds = dict(self._kinds(found))
+        """Verdicts and diagnoses from all cells so far; `diagnose=False` saves the time of the searches."""
+        results = self._searched() if diagnose else {}
+        kinds = dict(self._kinds(results))
         comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
         diagnoses: list[Diagnosis] = []
         for dtype, cell in self.cells.items():
-            for (d, backend), each in found.items():
+            for (d, backend), result in results.items():
                 if d == dtype:
-                    diagnoses += diagnoses_of(self.case.id, dtype, backend, each)
+                    diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
         return Judged(tuple(comparisons), tuple(diagnoses))
 
-    def _searched(self) -> dict[tuple[str, str], Searched]:
-        """The causes for every backend that is off in a cell, float64 first, whose answer the others try first."""
-        found: dict[tuple[str, str], Searched] = {}
+    def _searched(self) -> Results:
+        """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
+        results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
-            backends = [name for name, off in cell.off.items() if off]
+            backends = [name for name, ratios in cell.off.items() if ratios]
             if not backends:
                 continue
             evaluator = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
             for backend in backends:
-                observed = cell.observed(backend)
-                result = self._search(evaluator, backend, observed, found, thorough=cell.fails(backend))
-                found[dtype, backend] = Searched(evaluator, observed, result)
+                result = self._search(evaluator, backend, cell, results)
+                results[dtype, backend] = result
                 if result.best.explains and not result.rivals:
                     self._memory.keep(evaluator, backend, result.best.causes)
-        return found
+        return results
 
-    def _search(
-        self,
-        evaluator: Evaluator,
-        backend: str,
-        observed: Observed,
-        found: Mapping[tuple[str, str], Searched],
-        *,
-        thorough: bool,
-    ) -> Found:
-        """What the wider dtype had, if it explains this one; for a pass, what earlier cases had; else a search."""
-        for (dtype, name), wider in found.items():
-            if name == backend and (same := confirm(evaluator, observed, wider.found, dtype)) is not None:
+    def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
+        """The causes of a wider dtype, if they explain this one; for a pass, those of earlier cases; else a search."""
+        observed = cell.observed(backend)
+        for (dtype, name), wider in results.items():
+            if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
-        known = None if thorough else recalled(evaluator, observed, self._memory.recall(evaluator, backend))
-        if known is not None:
-            return known
+        if not cell.fails(backend):
+            earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend))
+            if earlier is not None:
+                return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         return search(evaluator, observed, exact=exact)
 
@@ -257,15 +243,15 @@ class CaseJudge:
         others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
         return any(self._same(d, tensor, errors) for d in others)
 
-    def _kinds(self, found: Mapping[tuple[str, str], Searched]) -> Iterator[tuple[tuple[str, str, str], str]]:
+    def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
             for backend, off in cell.off.items():
                 for tensor in off:
-                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, found.get((dtype, backend)))
+                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
-    def _kind(self, cell: Cell, backend: str, tensor: str, searched: Searched | None) -> str:
+    def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
         """`semantic`, `unstable` or `degraded`."""
-        causes = () if searched is None else searched.causes_of(tensor)
+        causes = () if result is None else result.causes_of(tensor)
         known = max((cause.kind for cause in causes), key=ORDER.index, default=None)
         errors = {dtype: self._error(dtype, backend, tensor) for dtype in self.cells}
         wide = self.cells.get(WIDEST)
@@ -290,14 +276,14 @@ class CaseJudge:
         return SEMANTIC if large else UNSTABLE
 
     def _size_kind(self, cell: Cell, tensor: str, error: Array | None) -> str:
-        """What an unexplained error that shows in float64 only is, by its size: float32's, or a larger one."""
+        """The kind of an unexplained error that shows in float64 only, by its size: float32's, or a larger one."""
         if error is None:
             return SEMANTIC
         float32 = cell.envelopes[tensor].scaled(UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF[WIDEST])
         return DEGRADED if size(error).rms < OFF * float32.rms else SEMANTIC
 
     def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
-        """A backend's error from the oracle; None where there is none to speak of."""
+        """A backend's error from the oracle; None where it cannot be taken, or is not finite."""
         outcome = self.cells[dtype].outcomes.get(backend)
         output = outcome.outputs.get(tensor) if outcome is not None else None
         exact = self.oracle[tensor]
@@ -336,28 +322,27 @@ def in_dtype(output: Output | None, dtype: str) -> Array | None:
 
 
 def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:
-    """The comparison with both error ratios, the sides that are off, and the verdict that follows."""
-    sides = (comparison.actual, comparison.expected)
+    """The comparison with both error ratios, the backends that are wrong, and the verdict that follows."""
+    names = (comparison.actual, comparison.expected)
     tensor = comparison.tensor
     if comparison.verdict is Verdict.NOT_COMPARED:
         return comparison
     if tensor not in cell.oracle:
-        off = tuple(side for side in sides if side != ORACLE and tensor in cell.outcomes[side].outputs)
-        return replace(comparison, culprit=off)
-    ratios = tuple(None if side == ORACLE else cell.ratios(side).get(tensor) for side in sides)
-    culprit = tuple(side for side in sides if tensor in cell.off.get(side, ()))
-    scale = cell.envelopes[tensor] if any(ratio is not None for ratio in ratios) else None
+        extra = tuple(name for name in names if name != ORACLE and tensor in cell.outcomes[name].outputs)
+        return replace(comparison, culprit=extra)
+    culprit = tuple(name for name in names if tensor in cell.off.get(name, ()))
+    if comparison.verdict.passes and not culprit:
+        return comparison
+    actual, expected = (None if name == ORACLE else cell.ratios(name).get(tensor) for name in names)
+    scale = cell.envelopes[tensor] if actual is not None or expected is not None else None
     measured = replace(
         comparison,
-        error_ratio=(ratios[0], ratios[1]),
+        error_ratio=(actual, expected),
         envelope=None if scale is None else (scale.rms, scale.max),
+        culprit=culprit,
+        suspect=comparison.suspect or comparison.verdict.passes,
     )
-    if comparison.verdict.passes:
-        if not culprit:
-            return comparison
-        return replace(measured, culprit=culprit, suspect=True)
-    attributed = replace(measured, culprit=culprit)
     if comparison.verdict is not Verdict.ROUNDING or not culprit:
-        return attributed
-    worst = max((kinds[cell.dtype, side, tensor] for side in culprit), key=ORDER.index)
-    return replace(attributed, verdict=KINDS[worst])
+        return measured
+    worst = max((kinds[cell.dtype, name, tensor] for name in culprit), key=ORDER.index)
+    return replace(measured, verdict=KINDS[worst])

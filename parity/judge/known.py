@@ -1,12 +1,12 @@
-"""The ledger of accepted deviations, held against what a run found: what is accepted, and which entries fail.
+"""The `known` entries of a config against a run: which deviations are accepted, and which entries fail.
 
-An entry speaks of a failing comparison, or of a pass that hides a culprit, where its case, dtype and tensor fit. It
-covers the sides that are off and that it names by backend or diagnosis (any side, where nobody is off). A comparison is
-accepted once every side that is off is covered, for each of its causes. An entry that was checked in full and matches
-nothing is stale; one that speaks of what was not compared in this run is not checked, and fails nothing.
+An entry applies to a failing comparison, or to a pass that hides a culprit, where its case, dtype and tensor match. It
+covers the culprits that it names by backend or diagnosis (any backend, where there is no culprit). A comparison is
+accepted once every culprit is covered, for all of its causes. An entry that was checked in full and matches nothing is
+stale; one for something that this run did not compare is not checked, and fails nothing.
 
-An entry for `unsupported` speaks of the comparisons that could not be made, and covers the sides that cannot compute
-the cell at all. One is accepted once every side that gave no result is covered.
+An entry for `unsupported` applies to comparisons that could not be made, and covers the backends that cannot compute
+the cell at all. Such a comparison is accepted once every backend without a result is covered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parity.outcome import Judgement
 Answer = tuple[str, str, str]
 """A case, a dtype and a backend."""
 Part = tuple[str, str | None]
-"""A side of a comparison, with the cause for which it is accepted; None: for whatever cause."""
+"""A backend in a comparison, with the cause for which it is accepted; None: for whatever cause."""
 
 
 class State(Judgement):
@@ -39,13 +39,13 @@ class State(Judgement):
 
     @property
     def fails(self) -> bool:
-        """Whether the ledger has to be mended."""
+        """Whether the entry is out of date."""
         return self in (State.STALE, State.EXPIRED, State.WORSE)
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """An entry after a run: `n_matched` comparisons that it speaks of, the largest error ratio in them, what to do."""
+    """An entry after a run: `n_matched` comparisons that it covers, the largest error ratio in them, what to do."""
 
     deviation: KnownDeviation
     state: State
@@ -69,7 +69,7 @@ class LedgerResult:
 
 @dataclass(frozen=True)
 class Claim:
-    """What an entry speaks of: comparisons by their index, with what it covers in each."""
+    """The comparisons that an entry applies to, by index, with the parts that it covers."""
 
     deviation: KnownDeviation
     covered: Mapping[int, frozenset[Part]]
@@ -78,26 +78,26 @@ class Claim:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a run could have told: all that was asked for, and what was answered."""
+    """What a run was to compute, what backends returned, and what they cannot compute."""
 
     asked: Asked
     answered: frozenset[Answer]
     unsupported: frozenset[Answer]
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
-        """All answers that an entry speaks of."""
+        """All answers that an entry applies to."""
         backends = self.asked.backends if known.backend is None else (known.backend,)
         return [(case, dtype, name) for case, dtype in self.cells(known) for name in backends]
 
     def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
-        """All cells that an entry speaks of."""
+        """All cells that an entry applies to."""
         cases = [(case, dtypes) for case, dtypes in self.asked.cases if matches(case, known.case)]
         return [(case, dtype) for case, dtypes in cases for dtype in dtypes if known.dtype in (None, dtype)]
 
     def absent(self, c: Comparison) -> list[str]:
-        """The sides for which a comparison could not be made; none where it was."""
-        sides = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
-        return [side for side in sides if side != ORACLE and (c.case, c.dtype, side) not in self.answered]
+        """The backends without which a comparison could not be made; none where it was."""
+        names = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
+        return [name for name in names if name != ORACLE and (c.case, c.dtype, name) not in self.answered]
 
 
 def apply(
@@ -141,25 +141,25 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Collection[tuple[str, ...]]) -> Claim:
-    """What an entry speaks of among the comparisons that deviate."""
-    found = {i: covered_parts(known, c, causes) for i, c in deviating.items() if speaks_of(known, c)}
-    covered = {i: parts for i, parts in found.items() if parts}
-    ratios = [ratio for i, parts in covered.items() for ratio in ratios_of(deviating[i], {side for side, _ in parts})]
+    """What an entry covers among the comparisons that deviate."""
+    parts_by_index = {i: covered_parts(known, c, causes) for i, c in deviating.items() if applies_to(known, c)}
+    covered = {i: parts for i, parts in parts_by_index.items() if parts}
+    ratios = [ratio for i, parts in covered.items() for ratio in ratios_of(deviating[i], {name for name, _ in parts})]
     return Claim(known, covered, max(ratios, default=None))
 
 
 def claim_of_missing(known: KnownDeviation, missing: Mapping[int, Comparison], reach: Reach) -> Claim:
-    """What an entry for `unsupported` speaks of among the comparisons that could not be made."""
+    """What an entry for `unsupported` covers among the comparisons that could not be made."""
     covered = {}
     for i, c in missing.items():
-        sides = [side for side in reach.absent(c) if (c.case, c.dtype, side) in reach.unsupported]
-        if speaks_of(known, c) and (parts := frozenset((s, None) for s in sides if known.backend in (None, s))):
+        names = [name for name in reach.absent(c) if (c.case, c.dtype, name) in reach.unsupported]
+        if applies_to(known, c) and (parts := frozenset((s, None) for s in names if known.backend in (None, s))):
             covered[i] = parts
     return Claim(known, covered, None)
 
 
-def speaks_of(known: KnownDeviation, c: Comparison) -> bool:
-    """Whether case, dtype and tensor fit."""
+def applies_to(known: KnownDeviation, c: Comparison) -> bool:
+    """Whether case, dtype and tensor match."""
     return (
         known.dtype in (None, c.dtype)
         and matches(c.case, known.case)
@@ -168,22 +168,22 @@ def speaks_of(known: KnownDeviation, c: Comparison) -> bool:
 
 
 def covered_parts(known: KnownDeviation, c: Comparison, causes: Collection[tuple[str, ...]]) -> frozenset[Part]:
-    """What an entry accounts for in a comparison: of the sides that are off, or of both where none is."""
+    """What an entry covers in a comparison: culprits, or both backends where there is none."""
     if c.verdict.passes and not c.culprit and known.diagnosis is None:
         # A tolerance that would let zeros pass is no deviation, unless a diagnosis makes one of it.
         return frozenset()
     return frozenset(
-        (side, known.diagnosis)
-        for side in c.culprit or (c.actual, c.expected)
-        if known.backend in (None, side)
-        and (known.diagnosis is None or (c.case, c.dtype, side, known.diagnosis, c.tensor) in causes)
+        (name, known.diagnosis)
+        for name in c.culprit or (c.actual, c.expected)
+        if known.backend in (None, name)
+        and (known.diagnosis is None or (c.case, c.dtype, name, known.diagnosis, c.tensor) in causes)
     )
 
 
-def ratios_of(c: Comparison, sides: Collection[str]) -> list[float]:
-    """The known error ratios of these sides; what is no number is beyond all bounds."""
+def ratios_of(c: Comparison, names: Collection[str]) -> list[float]:
+    """The known error ratios of these backends; NaN counts as infinite."""
     pairs = zip((c.actual, c.expected), c.error_ratio, strict=True)
-    ratios = [ratio for side, ratio in pairs if side in sides and ratio is not None]
+    ratios = [ratio for name, ratio in pairs if name in names and ratio is not None]
     return [math.inf if math.isnan(ratio) else ratio for ratio in ratios]
 
 
@@ -267,7 +267,7 @@ def unchecked_text(claimed: Claim, reach: Reach) -> str:
     if not missing:
         return "tolerances or the baseline are not those of the config in this run"
     names = ", ".join(dict.fromkeys(name for _, _, name in missing))
-    n_missing, n_cells = (len({(case, dtype) for case, dtype, _ in some}) for some in (missing, answers))
+    n_missing, n_cells = (len({(case, dtype) for case, dtype, _ in group}) for group in (missing, answers))
     return f"this run did not compare {names} in {n_missing} of {n_cells} cells"
 
 
@@ -280,7 +280,7 @@ def comparisons_text(claimed: Claim) -> str:
 def accepted(
     comparisons: Sequence[Comparison], claims: Sequence[Claim], causes: Collection[tuple[str, ...]], reach: Reach
 ) -> Iterator[Comparison]:
-    """The comparisons, with the reasons in those of which every side that is off, or absent, is covered."""
+    """The comparisons, with the reasons in those of which every culprit, or absent backend, is covered."""
     parts: dict[int, set[Part]] = {}
     reasons: dict[int, dict[str, None]] = {}
     for c in claims:
@@ -289,18 +289,18 @@ def accepted(
             reasons.setdefault(i, {}).setdefault(c.deviation.reason)
     for i, comparison in enumerate(comparisons):
         blamed = (*comparison.culprit, *reach.absent(comparison))
-        if i in parts and all(is_covered(side, comparison, parts[i], causes) for side in blamed):
+        if i in parts and all(is_covered(name, comparison, parts[i], causes) for name in blamed):
             yield replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison
 
 
-def is_covered(side: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
-    """Whether a culprit is accepted whatever the cause, or for every cause that was found (for one, if it is one of
-    several that the data cannot tell apart)."""
-    place = (c.case, c.dtype, side)
-    found = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
-    if (side, None) in parts:
+def is_covered(name: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
+    """Whether a culprit is accepted whatever the cause, or for all of its causes (for one, if it is one of several
+    that the data does not distinguish)."""
+    place = (c.case, c.dtype, name)
+    diagnosed = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
+    if (name, None) in parts:
         return True
-    accepted = {cause for cause in found if (side, cause) in parts}
-    return bool(accepted) and ("not-identifiable" in found or accepted == found)
+    accepted = {cause for cause in diagnosed if (name, cause) in parts}
+    return bool(accepted) and ("not-identifiable" in diagnosed or accepted == diagnosed)

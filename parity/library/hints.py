@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from parity.cases.exact.formats import FORMATS
 from parity.config.plan import Tolerance
 from parity.judge.diagnose.evaluator import Predicted
-from parity.judge.diagnose.factors import EXTREME, NEAR, best_factor
-from parity.judge.diagnose.generic import EXACT, lies_on
 from parity.judge.diagnose.locality import contents, describe
-from parity.judge.diagnose.places import arrangements
+from parity.judge.diagnose.permutations import arrangements
+from parity.judge.diagnose.proposals import EXACT, EXTREME, NEAR, best_factor, lies_on
 from parity.library.distance import excess, widened
 from parity.library.measure import MAX_ELEMENTS, Judge
 from parity.library.pairs import Pair

@@ -316,20 +316,6 @@ def test_rounding_to_a_format():
     assert not on_grid(np.array([0.1]), FORMATS["float16"])
 
 
-def test_changes_that_do_not_go_together_are_no_hypothesis():
-    from parity.judge.bound.envelope import envelopes
-    from parity.judge.compare.cell import consult_oracle
-    from parity.judge.diagnose.evaluator import Alteration, Evaluator
-
-    inputs = drawn(NORM)
-    oracle = consult_oracle(NORM, inputs)
-    evaluator = Evaluator(NORM, "float32", inputs, oracle, envelopes(NORM, "float32", inputs, oracle))
-    both = Alteration(arguments={"centered": False}).with_(Alteration(unstable={"folded": True}))
-    assert both is not None
-    assert evaluator.ask(both) is None
-    assert Alteration(arguments={"ddof": 1}).with_(Alteration(arguments={"ddof": 0})) is None
-
-
 def test_a_mean_that_leaves_elements_out_is_not_explained_by_things_that_were_fitted():
     case = planned("layer_norm", x=(9, 96), normalized_shape=(96,), offset=100.0)
 

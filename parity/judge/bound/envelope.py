@@ -1,8 +1,8 @@
-"""How near to the oracle does careful code get in this dtype? The measure by which a side is called off.
+"""How near to the oracle does a careful implementation in the working precision get? The error bound of a backend.
 
-The oracle's own textbook lines run in the dtype under test, several times, on inputs moved by at most a unit roundoff
-relatively; every third run sums in sequence, and every sixth takes another algorithm that is as good. The largest error
-at each element over these runs is the envelope, at least one unit roundoff of the output. A side's error ratio is its
+The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
+roundoff; every third run sums in sequence, and every sixth takes another algorithm that is as good. The largest error
+of an element over these runs is the envelope, at least one unit roundoff of the output. A backend's error ratio is its
 error from the oracle over the envelope, by root mean square and by maximum, whichever is larger.
 """
 
@@ -23,11 +23,12 @@ from parity.config.plan import CasePlan
 RUNS = 12
 FEW = 16
 FIRST_RUNS = 3
-"""The envelope only grows with the runs: whoever is inside that of the first few needs no more."""
+"""The envelope only grows with the runs: a tensor inside that of the first few needs no more."""
 CAREFUL_EVERY = 6
 OFF = 8.0
-"""An error ratio from which a side is off. Over 196 cases (benchmarks/envelope.py) the healthy kernels of torch 2.13.0,
-paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and reach 7.4 at most."""
+"""The error bound: from this error ratio on, a backend is wrong. Over 196 cases
+(benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
+reach 7.4 at most."""
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
@@ -40,11 +41,17 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Envelope:
-    """What careful code loses: the size of its error, and the places where it is not finite itself (None: nowhere)."""
+    """The error of the reference runs: its size, and the elements where they are not finite (None: nowhere)."""
 
     rms: float
     max: float
     excused: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def relative(cls, unit: float, values: Array) -> Envelope:
+        """A part of the size of `values`."""
+        total = size(values)
+        return cls(unit * total.rms, unit * total.max)
 
     def scaled(self, factor: float) -> Envelope:
         """The envelope of a multiple of the tensor."""
@@ -66,10 +73,10 @@ class Size:
 
 
 class EnvelopeRuns:
-    """The textbook runs of one case in one dtype, made as far as they are asked for; `variants` as for the oracle."""
+    """The reference runs of one case in one dtype, made on demand; `options` are those of the reference."""
 
-    def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **variants: Any) -> None:
-        self._case, self._dtype, self._inputs, self._variants = case, dtype, inputs, variants
+    def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
+        self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
         self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
         self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
         self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
@@ -94,13 +101,21 @@ class EnvelopeRuns:
 
     def _run(self, run: int) -> Arrays:
         case, op = self._case, OPS[self._case.op]
-        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._variants
+        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._options
         careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
-        moved = {name: nudged(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()}
+        perturbed_inputs = {
+            name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
+        }
         functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
-        options = {**self._variants, **careful}
+        options = {**self._options, **careful}
         return evaluate(
-            op, case.params, moved, dtype=self._dtype, gradients=case.gradients, functions=functions, **options
+            op,
+            case.params,
+            perturbed_inputs,
+            dtype=self._dtype,
+            gradients=case.gradients,
+            functions=functions,
+            **options,
         )
 
 
@@ -110,15 +125,15 @@ def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dic
 
 
 def envelope_of(errors: Array, exact: Array, finite: NDArray[np.bool_]) -> Envelope:
-    """The envelope with these errors; all are excused where careful code overflows and the exact answer does not, or
-    where that is not finite and careful code is (`finite`)."""
+    """The envelope with these errors. Elements are excused where the reference runs overflow and the exact answer does
+    not, or where that is not finite and some run is (`finite`)."""
     excused = np.where(np.isfinite(exact), ~np.isfinite(errors), finite)
-    found = size(errors)
-    return Envelope(found.rms, found.max, excused if excused.any() else None)
+    total = size(errors)
+    return Envelope(total.rms, total.max, excused if excused.any() else None)
 
 
-def nudged(values: Array, dtype: str, case_id: str, name: str, run: int) -> Array:
-    """`values` in `dtype`, each moved by at most a unit roundoff of its own; not at all in the first two runs.
+def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> Array:
+    """`values` in `dtype`, perturbed by at most one relative unit roundoff; unchanged in the first two runs.
 
     Integers stay as they are.
     """
@@ -128,12 +143,12 @@ def nudged(values: Array, dtype: str, case_id: str, name: str, run: int) -> Arra
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
     wide = values.astype(WORK[dtype])
-    moved: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
-    return moved
+    shifted: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
+    return shifted
 
 
 def size(errors: Array) -> Size:
-    """The size of an error tensor, whose NaN and infinite places are passed over."""
+    """The size of an error tensor, without its NaN and infinite elements."""
     finite = np.abs(errors[np.isfinite(errors)])
     if not finite.size:
         return Size(0.0, 0.0)
@@ -143,9 +158,9 @@ def size(errors: Array) -> Size:
 
 
 def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
-    """A side's error ratio; inf where it is not finite and the oracle is, or the reverse.
+    """A backend's error ratio; inf where it is not finite and the oracle is, or the reverse.
 
-    Where careful code hits the oracle exactly, there is no scale: 0 for who hits it too, else inf.
+    Where the envelope is zero, there is no scale: 0 without any error, else inf.
     """
     if envelope.excused is not None:
         values, oracle = values[~envelope.excused], oracle[~envelope.excused]

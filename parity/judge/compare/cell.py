@@ -1,14 +1,14 @@
-"""The outcomes of one cell to comparisons: structure first, then NaN and Inf, then values; everyone against the oracle.
+"""The outcomes of one cell to comparisons: structure first, then NaN and Inf, then values.
 
-What is outside the tolerance counts as `rounding` here; `case.py` knows all dtypes of a case and says what it is.
-Fail closed: the union of all output names is compared, and whatever is missing, of another shape or dtype, or not
-finite on one side only, is never a pass.
+What exceeds the tolerance counts as `rounding` here; `case.py` knows all dtypes of a case and says what it is.
+Fail closed: the union of all output names is compared, and a tensor that is missing, of another shape or dtype, or
+finite in only one of two outcomes, is never a pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,19 +30,6 @@ def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side of a comparison: a backend's outputs, or the oracle's; None where there is nothing to compare.
-
-    `lacking` are the tensors that it cannot give, with the reason.
-    """
-
-    name: str
-    outputs: Mapping[str, Output] | None
-    message: str = ""
-    lacking: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class CellJudge:
     """Compares one cell."""
 
@@ -52,29 +39,28 @@ class CellJudge:
 
     def comparisons(self, outcomes: Sequence[CellOutcome], baseline: str) -> list[Comparison]:
         """Every backend against the oracle, and every other backend against the baseline."""
-        truth = Side(ORACLE, {name: oracle_output(values, self.dtype) for name, values in self.oracle.items()})
-        sides = {outcome.backend: side_of(outcome) for outcome in outcomes}
-        pairs = [(side, truth) for side in sides.values()]
-        if baseline in sides:
-            pairs += [(side, sides[baseline]) for name, side in sides.items() if name != baseline]
-        return [comparison for left, right in pairs for comparison in self.compare_sides(left, right)]
+        outputs = {name: oracle_output(values, self.dtype) for name, values in self.oracle.items()}
+        truth = CellOutcome(self.case.id, self.dtype, ORACLE, Outcome.OK, outputs=outputs)
+        pairs = [(outcome, truth) for outcome in outcomes]
+        base = next((outcome for outcome in outcomes if outcome.backend == baseline), None)
+        if base is not None:
+            pairs += [(outcome, base) for outcome in outcomes if outcome is not base]
+        return [comparison for actual, expected in pairs for comparison in self.compare_outcomes(actual, expected)]
 
-    def compare_sides(self, actual: Side, expected: Side) -> list[Comparison]:
-        """Every tensor that either side has, or that the oracle has where a side has none at all."""
-        names = dict.fromkeys(expected.outputs or self.oracle) | dict.fromkeys(actual.outputs or self.oracle)
+    def compare_outcomes(self, actual: CellOutcome, expected: CellOutcome) -> list[Comparison]:
+        """Every tensor of either outcome, or of the oracle where a backend returned nothing at all."""
+        ran = [outcome.outputs if outcome.outcome is Outcome.OK else {} for outcome in (expected, actual)]
+        names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
         return [self.compare_tensor(tensor, actual, expected) for tensor in names]
 
-    def compare_tensor(self, tensor: str, actual: Side, expected: Side) -> Comparison:
-        """One tensor, one side against another."""
+    def compare_tensor(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
+        """One tensor of one outcome against that of another."""
         tolerance = self.case.tolerance.lookup(self.dtype, tensor)
         limits = (tolerance.rtol, tolerance.atol)
-        names = (self.case.id, self.dtype, tensor, actual.name, expected.name)
-        if actual.outputs is None or expected.outputs is None:
-            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=actual.message or expected.message)
-        for side in (actual, expected):
-            if tensor in side.lacking:
-                message = f"{side.name}: {side.lacking[tensor]}"
-                return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=message)
+        names = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
+        message = why_not_compared(tensor, actual, expected)
+        if message:
+            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=message)
         difference = structural_difference(tensor, actual, expected)
         if difference:
             return Comparison(*names, Verdict.STRUCTURE, *limits, message=difference)
@@ -87,11 +73,11 @@ class CellJudge:
         return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
 
 
-def side_of(outcome: CellOutcome) -> Side:
-    """The side of a backend."""
-    if outcome.outcome is Outcome.OK:
-        return Side(outcome.backend, outcome.outputs, lacking=outcome.lacking)
-    return Side(outcome.backend, None, f"{outcome.backend}: {outcome.outcome.value}: {outcome.message}")
+def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
+    """Why a backend returned nothing, or cannot give this tensor; empty where neither holds."""
+    failed = [f"{o.backend}: {o.outcome.value}: {o.message}" for o in outcomes if o.outcome is not Outcome.OK]
+    lacking = [f"{o.backend}: {o.lacking[tensor]}" for o in outcomes if tensor in o.lacking]
+    return next(iter(failed + lacking), "")
 
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
@@ -117,19 +103,19 @@ def vacuous(expected: NDArray[Any], metrics: Metrics, rtol: float, atol: float) 
 
 
 def value_at(values: NDArray[Any] | None, index: tuple[int, ...] | None, shape: tuple[int, ...]) -> float | None:
-    """The oracle's value at the worst place, where it has a tensor of that shape."""
+    """The oracle's value at the worst element, where it has a tensor of that shape."""
     if values is None or index is None or values.shape != shape:
         return None
     return float(values[index])
 
 
-def structural_difference(tensor: str, actual: Side, expected: Side) -> str:
-    """How the two sides differ before any value is looked at; empty where they do not."""
-    left, right = (actual.outputs or {}).get(tensor), (expected.outputs or {}).get(tensor)
+def structural_difference(tensor: str, actual: CellOutcome, expected: CellOutcome) -> str:
+    """How two outcomes differ before any value is compared; empty where they do not."""
+    left, right = actual.outputs.get(tensor), expected.outputs.get(tensor)
     if left is None or right is None:
-        return f"{(actual if left is None else expected).name} has no {tensor}"
+        return f"{(actual if left is None else expected).backend} has no {tensor}"
     if left.shape != right.shape:
-        return f"{actual.name} has shape {list(left.shape)}, {expected.name} {list(right.shape)}"
+        return f"{actual.backend} has shape {list(left.shape)}, {expected.backend} {list(right.shape)}"
     if left.dtype != right.dtype or left.values is None or right.values is None:
-        return f"{actual.name} has dtype {left.dtype}, {expected.name} {right.dtype}"
+        return f"{actual.backend} has dtype {left.dtype}, {expected.backend} {right.dtype}"
     return ""

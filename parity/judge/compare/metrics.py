@@ -1,6 +1,6 @@
 """Every metric of a comparison of two arrays, in one pass over blocks.
 
-Differences are taken in the widest type: float64 for float16, float32 and float64; longdouble where either side is
+Differences are taken in the widest type: float64 for float16, float32 and float64; longdouble where either array is
 longdouble or a 64-bit integer, or float64 squares leave their range. Blocks have a fixed size and their sums are
 joined in order, so neither the number of threads nor which block is finished first changes a bit of the result.
 """
@@ -8,7 +8,6 @@ joined in order, so neither the number of threads nor which block is finished fi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,13 +37,13 @@ _BITS = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 class Metrics:
     """How far `actual` is from `expected`, both of the same shape; see `compare`.
 
-    Maxima, `rmse` and `cosine` are over the places where both sides are finite. `max_rel_diff` is |a-e|/|e|, inf
+    Maxima, `rmse` and `cosine` are over the elements where both arrays are finite. `max_rel_diff` is |a-e|/|e|, inf
     where only e is zero. `max_ulp_diff` counts representable numbers (-0.0 and +0.0 are one) in the dtype of
-    `actual`; None unless both sides have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
-    `cosine` is nan where exactly one side is all zero. `required_rtol` is the smallest rtol that would pass with the
-    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the place where |a-e| is the
-    most tolerances; None for an empty tensor. `equal` is bit
-    for bit, NaN counting as equal to NaN; across dtypes it means same value and same sign.
+    `actual`; None unless both arrays have the same dtype or `expected` is a wider float (then rounded to `actual`'s).
+    `cosine` is nan where exactly one array is all zero. `required_rtol` is the smallest rtol that would pass with the
+    given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the element where |a-e| is
+    the most tolerances; None for an empty tensor. `equal` is bit for bit, NaN counting as equal to NaN; across dtypes
+    it means same value and same sign.
     """
 
     n_elements: int
@@ -99,7 +98,7 @@ class _Tolerance(NamedTuple):
 def compare(actual: ArrayLike, expected: ArrayLike, rtol: float, atol: float, *, threads: int = 2) -> Metrics:
     """All metrics of `|actual - expected| <= atol + rtol * |expected|`, in one pass and 32 MiB with two threads.
 
-    Both sides are real arrays (float, integer or bool) of the same shape, empty and 0-d included; an array that is
+    Both are real arrays (float, integer or bool) of the same shape, empty and 0-d included; an array that is
     not contiguous is copied first. NaN matches NaN only, an infinity itself only.
     """
     a, e = np.asarray(actual), np.asarray(expected)
@@ -140,13 +139,13 @@ def _work_dtype(actual: np.dtype[Any], expected: np.dtype[Any]) -> np.dtype[Any]
 
 def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int) -> _Partial:
     """The metrics of all blocks together."""
-    kernel, length = _KERNELS["numpy"], block_length(wide)
+    length = block_length(wide)
     if actual.size <= length:
-        return kernel(actual, expected, tol, workspace(wide))
+        return _block(actual, expected, tol, workspace(wide))
 
     def work(index: int) -> _Partial:
         part = slice(index * length, (index + 1) * length)
-        return kernel(actual[part], expected[part], tol, workspace(wide))
+        return _block(actual[part], expected[part], tol, workspace(wide))
 
     return _joined(run_blocks(work, -(-actual.size // length), threads), length)
 
@@ -159,12 +158,8 @@ def _block(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) ->
     return _masked(actual, expected, tol, space)
 
 
-_KERNELS: dict[str, Callable[[Array, Array, _Tolerance, Workspace], _Partial]] = {"numpy": _block}
-"""The ways to work a block; every one gives the same metrics."""
-
-
 def _masked(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) -> _Partial:
-    """A block with NaN or infinity (or with squares beyond the work dtype): those places are judged by themselves."""
+    """A block with NaN or infinity (or with squares beyond the work dtype): those elements are judged by themselves."""
     outside = ~(np.isfinite(actual) & np.isfinite(expected))
     differ = outside & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
     a, e = actual.copy(), expected.copy()
@@ -211,7 +206,7 @@ def _dot(x: Array, y: Array) -> Any:
 def _values(
     actual: Array, expected: Array, sums: _Sums, tol: _Tolerance, space: Workspace, ignored: Array | None = None
 ) -> _Partial:
-    """The metrics of a block without NaN and infinity; `worst` avoids the places in `ignored`. Follows `_sums`."""
+    """The metrics of a block without NaN and infinity; `worst` avoids the elements in `ignored`. Follows `_sums`."""
     n = actual.size
     diff, magnitude, scratch = space.difference[:n], space.expected[:n], space.actual[:n]
     np.absolute(diff, out=diff)
@@ -233,7 +228,7 @@ def _largest_ratio(numerator: Array, denominator: Array, out: Array) -> Any:
 
 
 def _excess(diff: Array, magnitude: Array, out: Array, tol: _Tolerance, ignored: Array | None) -> tuple[Any, int, int]:
-    """By how many tolerances the worst place is off, where it is, and how many places exceed their tolerance.
+    """The error of the worst element in tolerances, its index, and how many elements exceed their tolerance.
 
     Any difference where none is allowed counts as inf.
     """
@@ -280,7 +275,7 @@ def _max_ulp(actual: Array, expected: Array, space: Workspace, *, may_cross_zero
 
 
 def _on_line(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
-    """Whether distances are counted in `actual`'s numbers: both sides have its dtype, or `expected` a wider float."""
+    """Whether distances are counted in `actual`'s numbers: both arrays have its dtype, or `expected` a wider float."""
     wider = expected.kind == "f" and expected.itemsize > actual.itemsize
     return actual in _BITS and (actual == expected or wider)
 
@@ -313,7 +308,7 @@ def _in_range(total: _Partial, actual: Array, expected: Array) -> bool:
 
 
 def _joined(parts: list[_Partial], length: int) -> _Partial:
-    """The metrics of all blocks, each of `length` elements, together."""
+    """The metrics of all blocks, of `length` elements, together."""
     index, worst = max(enumerate(parts), key=lambda pair: (pair[1].n_nonfinite > 0, pair[1].excess))
     return _Partial(
         sums=_Sums(*map(_exact_sum, zip(*(p.sums for p in parts), strict=True))),
@@ -367,15 +362,15 @@ def _cosine(actual: Any, expected: Any, cross: Any) -> float:
     return math.copysign(1.0, cosine) if abs(cosine) > 1 else cosine
 
 
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     index = []
     for length in reversed(shape):
-        place, rest = divmod(place, length)
+        flat, rest = divmod(flat, length)
         index.append(rest)
     return tuple(reversed(index))
 
 
 def _empty(actual: Array, expected: Array) -> Metrics:
-    """Nothing was compared: nothing differs, and there is no worst place."""
+    """Nothing was compared: nothing differs, and there is no worst element."""
     on_line = _on_line(actual.dtype, expected.dtype)
     return Metrics(0, 0, 0, 0.0, 0.0, 0 if on_line else None, 0.0, 1.0, 0.0, None, math.nan, math.nan, True)

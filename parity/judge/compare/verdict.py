@@ -34,14 +34,14 @@ class Verdict(Judgement):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor of one cell, the side under test (`actual`) against the baseline or the oracle (`expected`).
+    """One tensor of one cell, the backend under test (`actual`) against the baseline or the oracle (`expected`).
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
-    how). `error_ratio` (actual, expected) is each side's error from the oracle over what careful code in this dtype
-    loses, which is the `envelope` (root mean square, maximum); both are known where the comparison fails or is suspect.
-    `culprit` names the sides for which the ratio is 8 or more. `suspect` marks a pass that says little: the tolerance
-    hides an error ratio of 8 or more (then there is a culprit), it would have let zeros pass too, or no element is
-    finite. `known` is the reason for which it is accepted.
+    how). `error_ratio` (actual, expected) is the error of both from the oracle over the `envelope` (root mean square,
+    maximum), which a careful implementation in the working precision reaches; both are known where the comparison fails
+    or is suspect. `culprit` names those whose ratio is 8 or more. `suspect` marks a pass that says little: the
+    tolerance hides an error ratio of 8 or more (then there is a culprit), it would have let zeros pass too, or no
+    element is finite. `known` is the reason for which it is accepted.
     """
 
     case: str

@@ -1,7 +1,7 @@
-"""Experiments on one case in one dtype: what would a kernel return if a hypothesis about it were true?
+"""What would a kernel return if a hypothesis about it were true? Answers for one case in one dtype.
 
-A question is the oracle's with something changed: arguments of its lines, params, inputs left out or rounded to a
-format of fewer digits. The answer is a prediction: values for every tensor, and how far careful code may be from them.
+An alteration changes the reference run: options of the reference, params, inputs left out or rounded to a format of
+fewer digits. Its prediction holds values for every tensor, and how far a careful implementation may be from them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio, size
+from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio
 
 Array = NDArray[Any]
 BAND_RUNS = 6
 LOSSY = 1.5
-"""An algorithm counts as one that loses digits where it loses half as much again as careful code."""
+"""An algorithm counts as one that loses digits where it loses 1.5 times as much as a careful implementation."""
 WIDE = 8.0
-"""A kernel with the same algorithm may sum in another order, and lose this much more than the textbook's lines."""
+"""A kernel with the same algorithm may sum in another order, and lose this much more than the reference."""
 OWN_RUNS = 4
 MAX_CACHED_ELEMENTS = 1 << 22
 
@@ -35,7 +35,8 @@ MAX_CACHED_ELEMENTS = 1 << 22
 class Alteration:
     """What is changed. `operands` names the format that the inputs in `rounded` are rounded to.
 
-    `unstable` arguments are right in exact arithmetic: they change what careful code would lose, not the values.
+    `arguments` are options of the reference. `unstable` ones are right in exact arithmetic: they change the rounding
+    error of a run in the working precision, not the exact values.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -45,11 +46,11 @@ class Alteration:
     operands: str = ""
     rounded: tuple[str, ...] = ()
 
-    def with_(self, other: Alteration) -> Alteration | None:
-        """Both changes together; None where they contradict each other."""
+    def with_(self, other: Alteration) -> Alteration:
+        """Both together; IncompatibleError where they contradict each other."""
         parts = [(self.arguments, other.arguments), (self.unstable, other.unstable), (self.params, other.params)]
         if any(mine.keys() & theirs.keys() for mine, theirs in parts) or (self.operands and other.operands):
-            return None
+            raise IncompatibleError("both alterations set the same option, param or format")
         arguments, unstable, params = ({**mine, **theirs} for mine, theirs in parts)
         return Alteration(
             arguments,
@@ -62,7 +63,7 @@ class Alteration:
 
     @property
     def key(self) -> str:
-        """The same for the same question."""
+        """Equal for equal alterations."""
         parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.rounded)
         return repr(spelled(parts))
 
@@ -78,7 +79,7 @@ def spelled(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a tensor would hold, and how far from it careful code may be; `values` is None where it is not returned.
+    """What a tensor would hold (None: not returned), and how far a careful implementation may be from it.
 
     `unstable`: by an algorithm that loses digits; `coarse`: in a format of fewer digits.
     """
@@ -88,13 +89,33 @@ class Predicted:
     unstable: bool = False
     coarse: bool = False
 
+    def times(self, factor: float) -> Predicted:
+        """The prediction of a multiple."""
+        if self.values is None:
+            return self
+        return Predicted(self.values * factor, self.envelope.scaled(factor), self.unstable)
+
+    def rearranged(self, values: Array) -> Predicted:
+        """The prediction of the same numbers in another order."""
+        return Predicted(values, replace(self.envelope, excused=None), self.unstable)
+
+    def stored(self, unit: float) -> Predicted:
+        """The prediction whose values are rounded once, by at most `unit` relatively."""
+        if self.values is None:
+            return self
+        return replace(self, envelope=self.envelope.joined(Envelope.relative(unit, self.values)), coarse=True)
+
+    def widened(self, factor: float) -> Predicted:
+        """The prediction with a multiple of its error bound."""
+        return replace(self, envelope=self.envelope.scaled(factor), coarse=True)
+
 
 Prediction = Mapping[str, Predicted]
 Observed = Mapping[str, Array | None]
 
 
 class Evaluator:
-    """Answers questions about one case in one dtype, and remembers the answers."""
+    """Predicts what alterations give for one case in one dtype, and remembers the predictions."""
 
     def __init__(
         self,
@@ -108,12 +129,12 @@ class Evaluator:
         self.op = OPS[case.op]
         self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
         self.envelopes = envelopes
-        self._answers: dict[str, Prediction | None] = {}
+        self._predictions: dict[str, Prediction | None] = {}
         self._own: dict[str, Mapping[str, Envelope]] = {}
 
     @cached_property
     def base(self) -> Prediction:
-        """What the oracle says."""
+        """The oracle's values: the prediction without any alteration."""
         return {name: Predicted(values, self.envelopes[name]) for name, values in self._exact.items()}
 
     @property
@@ -135,65 +156,61 @@ class Evaluator:
         """Whether `name` is an upstream gradient among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
 
-    def ask(self, alteration: Alteration) -> Prediction | None:
-        """The prediction; None where the op's lines refuse."""
-        if alteration.key not in self._answers:
-            try:
-                answer = self._answer(alteration)
-            except IncompatibleError:
-                answer = None
-            if self.n_elements * (len(self._answers) + 1) > MAX_CACHED_ELEMENTS:
-                self._answers.clear()
-            self._answers[alteration.key] = answer
-        return self._answers[alteration.key]
+    def is_gradient(self, tensor: str) -> bool:
+        """Whether an output is a gradient: a computed one (`grad.*`), or one of a list that the op changes."""
+        item = self.op.input(tensor)
+        return tensor.startswith("grad.") or (item is not None and item.listed)
 
-    def _answer(self, alteration: Alteration) -> Prediction | None:
-        values = self.values_of(alteration)
-        if values is None:
-            return None
-        found = {name: Predicted(values[name], self._envelope(name, values[name])) for name in values}
+    def predict(self, alteration: Alteration) -> Prediction | None:
+        """The prediction; None where parts of the alteration contradict each other, or shapes would change."""
+        key = alteration.key
+        if key not in self._predictions:
+            try:
+                prediction = self._predicted(alteration)
+            except IncompatibleError:
+                prediction = None
+            if self.n_elements * (len(self._predictions) + 1) > MAX_CACHED_ELEMENTS:
+                self._predictions.clear()
+            self._predictions[key] = prediction
+        return self._predictions[key]
+
+    def _predicted(self, alteration: Alteration) -> Prediction:
+        values, unit = self.values_of(alteration), UNIT_ROUNDOFF[self.dtype]
+        prediction = {n: Predicted(v, self.envelopes[n].joined(Envelope.relative(unit, v))) for n, v in values.items()}
         if not alteration.unstable:
-            return found
-        case = self._changed_case(alteration)
-        runs = EnvelopeRuns(
-            case, self.dtype, self._tensors(alteration), values, **alteration.arguments, **alteration.unstable
-        )
-        bands = runs.envelopes(BAND_RUNS)
-        return {n: with_band(predicted, bands[n]) for n, predicted in found.items()}
+            return prediction
+        bands = self._runs(alteration, values, **alteration.unstable).envelopes(BAND_RUNS)
+        return {n: with_band(predicted, bands[n]) for n, predicted in prediction.items()}
 
     def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
-        """How far careful code that does what the question says may be from the prediction."""
-        if alteration.key not in self._own:
-            values = self.values_of(alteration)
-            runs = EnvelopeRuns(
-                self._changed_case(alteration),
-                self.dtype,
-                self._tensors(alteration),
-                values or {},
-                **alteration.arguments,
-            )
-            self._own[alteration.key] = runs.envelopes(OWN_RUNS)
-        return self._own[alteration.key]
+        """How far a careful implementation of the altered reference may be from the prediction."""
+        key = alteration.key
+        if key not in self._own:
+            self._own[key] = self._runs(alteration, self.values_of(alteration)).envelopes(OWN_RUNS)
+        return self._own[key]
 
-    def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array] | None:
-        """The oracle's answer to the changed question; gradients of inputs that are left out are zero."""
-        case = self._changed_case(alteration)
-        try:
-            found = evaluate(
-                self.op,
-                case.params,
-                self._tensors(alteration),
-                dtype=WORK[self.dtype],
-                gradients=gradients and case.gradients,
-                **alteration.arguments,
-            )
-        except IncompatibleError:
-            return None
-        if any(name in found and found[name].shape != self._exact[name].shape for name in self._exact):
-            return None
-        zeros = {f"grad.{n}": np.zeros(self.inputs[n].shape, WORK[self.dtype]) for n in alteration.absent}
-        every = {**zeros, **found}
-        return {n: every[n] for n in self._exact if n in every}
+    def _runs(self, alteration: Alteration, values: Mapping[str, Array], **unstable: Any) -> EnvelopeRuns:
+        case, tensors = self._changed_case(alteration), self._tensors(alteration)
+        return EnvelopeRuns(case, self.dtype, tensors, values, **alteration.arguments, **unstable)
+
+    def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array]:
+        """The exact values of the altered reference; gradients of inputs that are left out are zero.
+
+        IncompatibleError where the alteration contradicts itself, or gives tensors of other shapes.
+        """
+        case, work = self._changed_case(alteration), WORK[self.dtype]
+        computed = evaluate(
+            self.op,
+            case.params,
+            self._tensors(alteration),
+            dtype=work,
+            gradients=gradients and case.gradients,
+            **alteration.arguments,
+        )
+        if any(name in computed and computed[name].shape != exact.shape for name, exact in self._exact.items()):
+            raise IncompatibleError("the altered reference returns tensors of other shapes")
+        values = {f"grad.{name}": np.zeros(self.inputs[name].shape, work) for name in alteration.absent} | computed
+        return {name: values[name] for name in self._exact if name in values}
 
     def _changed_case(self, alteration: Alteration) -> CasePlan:
         return replace(self.case, params=replace(self.case.params, **alteration.params))
@@ -206,14 +223,9 @@ class Evaluator:
         touched = [name for name in kept if name in alteration.rounded and kept[name].dtype.kind == "f"]
         return {**kept, **{name: rounded(kept[name].astype(np.float64), bits) for name in touched}}
 
-    def _envelope(self, name: str, values: Array) -> Envelope:
-        """The oracle's own, at least a unit roundoff of what is predicted."""
-        found, unit = size(values), UNIT_ROUNDOFF[self.dtype]
-        return self.envelopes[name].joined(Envelope(unit * found.rms, unit * found.max))
-
 
 def with_band(predicted: Predicted, band: Envelope) -> Predicted:
-    """A prediction for an algorithm that loses as much as `band`, where that is more than careful code loses."""
+    """A prediction for an algorithm that loses as much as `band`, where that is more than rounding loses."""
     if band.excused is None and band.rms < LOSSY * predicted.envelope.rms:
         return predicted
     return Predicted(predicted.values, predicted.envelope.joined(band.scaled(WIDE)), unstable=True)
@@ -227,7 +239,7 @@ def ratio(observed: Array | None, predicted: Predicted) -> float:
         return float("inf")
     envelope = predicted.envelope
     if predicted.unstable and envelope.excused is not None:
-        # Where such an algorithm fails in some runs, a kernel's may fail in other places.
+        # Where such an algorithm fails in some runs, a kernel's may fail at other elements.
         envelope = replace(envelope, excused=envelope.excused | ~np.isfinite(observed))
     return error_ratio(observed, predicted.values, envelope)
 
@@ -240,8 +252,3 @@ def ratios(observed: Observed, prediction: Prediction) -> dict[str, float]:
 def worst(values: Iterable[float]) -> float:
     """The largest, 0 of none."""
     return max(values, default=0.0)
-
-
-def is_gradient(tensor: str) -> bool:
-    """Whether an output is a gradient: one that was computed (`grad.x`), or one of a list (`grads.0`)."""
-    return tensor.startswith(("grad.", "grads."))

@@ -1,10 +1,8 @@
-"""What a search found, as diagnoses: each cause with its tensors, what is left without it and with it, and evidence."""
+"""The result of a search as diagnoses: a cause, its tensors, what is left without it and with it, and evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from parity.config.plan import ORACLE
@@ -13,108 +11,64 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.evaluator import WIDE, Evaluator, Observed, worst
-from parity.judge.diagnose.search import Found, State, begin, follow
+from parity.judge.diagnose.evaluator import WIDE, worst
+from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.search import SearchResult
 
-HELPS = 1.5
-"""A tensor needs a cause that leaves less than two thirds of its error ratio."""
-
-
-@dataclass(frozen=True)
-class Searched:
-    """A search for the causes of what one backend returned in one cell, with the lab it was made in."""
-
-    evaluator: Evaluator
-    observed: Observed
-    found: Found
-
-    def causes_of(self, tensor: str) -> tuple[Cause, ...]:
-        """The causes of a tensor's error; none where they leave it unexplained."""
-        if self.found.best.left[tensor] >= OFF:
-            return ()
-        return tuple(c for c, needing in zip(self.found.best.causes, self.needed, strict=True) if tensor in needing)
-
-    @cached_property
-    def start(self) -> State:
-        """What is left without any cause."""
-        return begin(self.evaluator, self.observed)
-
-    @cached_property
-    def needed(self) -> tuple[Mapping[str, float], ...]:
-        """For each cause, the tensors that need it, with the error ratio that is left without it."""
-        return tuple(map(self._needing, self.found.best.causes))
-
-    def _needing(self, cause: Cause) -> dict[str, float]:
-        best = self.found.best
-        rest = (
-            follow(self.evaluator, self.observed, self.start, [c for c in best.causes if c is not cause]) or self.start
-        )
-        return {n: r for n, r in rest.left.items() if r >= OFF and r > HELPS * best.left[n]}
+Cell = tuple[str, str, str]
+"""A case, a dtype and a backend."""
 
 
-def diagnoses_of(case: str, dtype: str, backend: str, searched: Searched) -> list[Diagnosis]:
+def diagnoses_of(cell: Cell, result: SearchResult) -> list[Diagnosis]:
     """The causes with the largest effect first; before them, that others explain as much; last, what is left."""
-    best = searched.found.best
-    rows = []
-    for cause, needing in zip(best.causes, searched.needed, strict=True):
-        if needing:
-            rows.append(diagnosis(case, dtype, backend, cause, needing, searched))
+    best, start = result.best, result.start
+    rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
     rows.sort(key=lambda row: -(row.residual_before or 0.0))
-    if searched.found.rivals:
-        rows.insert(0, not_identifiable(case, dtype, backend, searched))
-    told = {tensor for row in rows for tensor in row.tensors}
-    rest = {
-        n: best.left[n] for n, r in searched.start.left.items() if best.left[n] >= OFF or (r >= OFF and n not in told)
-    }
+    if result.rivals:
+        rows.insert(0, not_identifiable(cell, result))
+    named = {tensor for row in rows for tensor in row.tensors}
+    rest = {n: best.left[n] for n in start.left if best.left[n] >= OFF or (start.left[n] >= OFF and n not in named)}
     if rest:
-        rows.append(unexplained(case, dtype, backend, searched, rest))
+        evidence = {} if result.second is None else {"second": summary(result.second)}
+        before, after = worst(start.left[n] for n in rest), worst(rest.values())
+        title = CATALOGUE["unexplained"].title
+        rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
     return rows
 
 
-def diagnosis(
-    case: str, dtype: str, backend: str, cause: Cause, needing: Mapping[str, float], searched: Searched
-) -> Diagnosis:
+def diagnosis(cell: Cell, cause: Cause, needing: Mapping[str, float], result: SearchResult) -> Diagnosis:
     """One cause."""
-    left = worst(searched.found.best.left[n] for n in needing)
+    best = result.best
+    left = worst(best.left[n] for n in needing)
     evidence: dict[str, Any] = {"parameters": plain(cause.parameters)}
-    if searched.found.second is not None:
-        evidence["second"] = summary(searched.found.second)
-    if searched.found.rivals:
-        evidence["not_told_from"] = [summary(rival) for rival in searched.found.rivals]
-    if searched.found.taken_from:
-        evidence["first_found_in"] = searched.found.taken_from
+    if result.second is not None:
+        evidence["second"] = summary(result.second)
+    if result.rivals:
+        evidence["not_told_from"] = [summary(rival) for rival in result.rivals]
+    if result.taken_from:
+        evidence["first_found_in"] = result.taken_from
     if cause.alteration is not None and cause.alteration.unstable:
-        evidence["sizes"] = {n: sizes(searched, n) for n in needing if searched.found.best.prediction[n].unstable}
-    return Diagnosis(
-        case,
-        dtype,
-        backend,
-        cause.id,
-        CATALOGUE[cause.id].title,
-        tuple(needing),
-        left < OFF,
-        worst(needing.values()),
-        left,
-        evidence,
-    )
+        evidence["sizes"] = {n: sizes(best, n) for n in needing if best.prediction[n].unstable}
+    title = CATALOGUE[cause.id].title
+    return Diagnosis(*cell, cause.id, title, tuple(needing), left < OFF, worst(needing.values()), left, evidence)
 
 
-def sizes(searched: Searched, tensor: str) -> dict[str, float | None]:
-    """How large an error is, beside what the suspected algorithm and careful code lose (root mean squares)."""
-    values, predicted = searched.observed[tensor], searched.found.best.prediction[tensor]
+def sizes(best: Explanation, tensor: str) -> dict[str, float | None]:
+    """The size of an error, beside that of the suspected algorithm and of a careful one (root mean squares)."""
+    values, predicted = best.observed[tensor], best.prediction[tensor]
     error = None
     if values is not None and predicted.values is not None:
         error = size(values.astype(predicted.values.dtype) - predicted.values).rms
-    careful = searched.evaluator.base[tensor].envelope.rms
+    careful = best.evaluator.base[tensor].envelope.rms
     return {"error": error, "this_algorithm": predicted.envelope.rms / WIDE, "careful_code": careful}
 
 
-def summary(state: State) -> dict[str, Any]:
-    """A state in short."""
+def summary(explanation: Explanation) -> dict[str, Any]:
+    """An explanation in short."""
     return {
-        "id": " + ".join(cause.id for cause in state.causes),
-        "parameters": plain({k: v for cause in state.causes for k, v in cause.parameters.items()}),
-        "residual_after": worst(state.left.values()),
+        "id": " + ".join(cause.id for cause in explanation.causes),
+        "parameters": plain({k: v for cause in explanation.causes for k, v in cause.parameters.items()}),
+        "residual_after": worst(explanation.left.values()),
     }
 
 
@@ -123,55 +77,32 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
 
 
-def not_identifiable(case: str, dtype: str, backend: str, searched: Searched) -> Diagnosis:
-    """That several states explain what was seen, and what would tell them apart."""
-    found = searched.found
-    states = [found.best, *found.rivals]
-    shown_by = dict.fromkeys(c.shown_by for state in states for c in state.causes if c.shown_by)
-    off = {n: r for n, r in searched.start.left.items() if r >= OFF}
-    evidence = {"candidates": [summary(state) for state in states], "told_apart_by": "; ".join(shown_by)}
-    return Diagnosis(
-        case,
-        dtype,
-        backend,
-        "not-identifiable",
-        f"{' or '.join(dict.fromkeys(str(summary(s)['id']) for s in states))}: this case cannot tell",
-        tuple(off),
-        False,
-        worst(off.values()),
-        worst(found.best.left.values()),
-        evidence,
-    )
-
-
-def unexplained(case: str, dtype: str, backend: str, searched: Searched, rest: Mapping[str, float]) -> Diagnosis:
-    """What no cause explains."""
-    evidence: dict[str, Any] = {}
-    nearest = searched.found.second
-    if nearest is not None:
-        evidence["second"] = summary(nearest)
-    before = worst(searched.start.left[n] for n in rest)
-    title = CATALOGUE["unexplained"].title
-    return Diagnosis(
-        case, dtype, backend, "unexplained", title, tuple(rest), False, before, worst(rest.values()), evidence
-    )
+def not_identifiable(cell: Cell, result: SearchResult) -> Diagnosis:
+    """That several explanations fit the data, and which inputs would distinguish them."""
+    explanations = [result.best, *result.rivals]
+    shown_by = dict.fromkeys(c.shown_by for explanation in explanations for c in explanation.causes if c.shown_by)
+    candidates = [summary(explanation) for explanation in explanations]
+    title = f"{' or '.join(dict.fromkeys(str(c['id']) for c in candidates))}: this case cannot tell"
+    evidence = {"candidates": candidates, "told_apart_by": "; ".join(shown_by)}
+    before, after = (worst(explanation.left.values()) for explanation in (result.start, result.best))
+    return Diagnosis(*cell, "not-identifiable", title, tuple(result.start.wrong), False, before, after, evidence)
 
 
 def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collection[str]) -> Iterator[Diagnosis]:
-    """For what is outside the tolerance though nobody is off: that it is rounding, or noise around zero."""
-    rows: dict[tuple[str, str], list[Comparison]] = {}
+    """For what exceeds the tolerance but not the error bound: that it is rounding, or noise around zero."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
     for c in comparisons:
         if c.verdict is Verdict.ROUNDING:
             kind = "degenerate-gradient" if c.tensor in zero_gradients else "rounding"
-            rows.setdefault((c.actual, kind), []).append(c)
-    for (backend, kind), found in rows.items():
-        tensors = tuple(dict.fromkeys(c.tensor for c in found))
-        ratio = worst(c.error_ratio[0] for c in found if c.error_ratio[0] is not None)
+            groups.setdefault((c.actual, kind), []).append(c)
+    for (backend, kind), group in groups.items():
+        tensors = tuple(dict.fromkeys(c.tensor for c in group))
+        ratio = worst(c.error_ratio[0] for c in group if c.error_ratio[0] is not None)
         evidence = {
             "required_rtol": {
-                t: worst(c.metrics.required_rtol for c in found if c.tensor == t and c.metrics) for t in tensors
+                t: worst(c.metrics.required_rtol for c in group if c.tensor == t and c.metrics) for t in tensors
             },
-            "compared_with": sorted({"the oracle" if c.expected == ORACLE else c.expected for c in found}),
+            "compared_with": sorted({"the oracle" if c.expected == ORACLE else c.expected for c in group}),
         }
         title = CATALOGUE[kind].title
-        yield Diagnosis(found[0].case, found[0].dtype, backend, kind, title, tensors, True, ratio, ratio, evidence)
+        yield Diagnosis(group[0].case, group[0].dtype, backend, kind, title, tensors, True, ratio, ratio, evidence)

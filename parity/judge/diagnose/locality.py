@@ -2,86 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.judge.bound.envelope import OFF, size
-from parity.judge.diagnose.causes import DIGITS, Cause, Change
-from parity.judge.diagnose.evaluator import Evaluator, Observed, Predicted, Prediction, ratio
-from parity.judge.diagnose.generic import stored_in, widened
+from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.diagnose.causes import DIGITS, Cause, Change, narrowed
+from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
+from parity.judge.diagnose.explanation import Explanation
 
-Array = NDArray[Any]
 MOST = 0.5
-"""An error in more than half of the places is not local."""
+"""An error at more than half of the locations is not local."""
 FAINT = 64.0
 STRONG = 32.0
 """Near the threshold, a few elements beyond it are the tail of an error that is everywhere."""
 
 
-def localized(
-    evaluator: Evaluator, observed: Observed, prediction: Prediction, left: Mapping[str, float], exact: Collection[str]
-) -> Iterator[Cause]:
+def localized(origin: Explanation) -> Iterator[Cause]:
     """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
-    off = [name for name, value in left.items() if value >= STRONG]
-    if evaluator.dtype == "float64" and off and not set(off) & set(exact):
-        yield from narrow_step(observed, prediction, [name for name, value in left.items() if value >= OFF])
-    parts = {}
-    for name in off:
-        values, predicted = observed.get(name), prediction[name]
+    strong = [name for name, value in origin.left.items() if value >= STRONG]
+    if origin.evaluator.dtype == "float64" and strong and origin.exact.isdisjoint(strong):
+        yield from narrow_step(origin)
+    where: dict[str, str] = {}
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for name in strong:
+        values, predicted = origin.observed.get(name), origin.prediction[name]
         if values is None or predicted.values is None or values.shape != predicted.values.shape:
             continue
-        wrong = wrong_places(values, predicted)
-        if where := describe(wrong):
-            parts[name] = (where, contents(values[wrong]), wrong)
-    if parts:
-        shown = {name: f"{where}; {holds} there" for name, (where, holds, _) in parts.items()}
-        masks = {name: wrong for name, (_, _, wrong) in parts.items()}
-        yield Cause("localized", {"where": shown}, change=excusing(masks), weight=2.0)
+        wrong = wrong_elements(values, predicted)
+        if part := describe(wrong):
+            where[name], masks[name] = f"{part}; {contents(values[wrong])} there", wrong
+    if where:
+        yield Cause("localized", {"where": where}, change=excusing(masks), weight=2.0)
 
 
 def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
-    """The change that asks nothing of some places."""
+    """The change that excuses some elements from comparison."""
 
     def change(prediction: Prediction) -> Prediction:
-        healed = {n: replace(prediction[n].envelope, excused=mask) for n, mask in masks.items()}
-        return {**prediction, **{n: replace(prediction[n], envelope=envelope) for n, envelope in healed.items()}}
+        excused = {n: replace(prediction[n].envelope, excused=mask) for n, mask in masks.items()}
+        return {**prediction, **{n: replace(prediction[n], envelope=envelope) for n, envelope in excused.items()}}
 
     return change
 
 
-def narrow_step(observed: Observed, prediction: Prediction, off: list[str]) -> Iterator[Cause]:
-    """Errors in float64 of the size that one rounding to float32 makes, or careful float32 code."""
-    factor = 2.0 ** (DIGITS["float64"] - DIGITS["float32"])
-    for change in (stored_in(FORMATS["float32"], off), widened(dict.fromkeys(off, factor))):
-        wider = change(prediction)
-        if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in off):
+def narrow_step(origin: Explanation) -> Iterator[Cause]:
+    """Errors in float64 of the size of one rounding to float32, or of a careful implementation in float32."""
+    observed, wrong = origin.observed, origin.wrong
+    for change in narrowed(wrong, FORMATS["float32"], DIGITS["float64"]):
+        wider = change(origin.prediction)
+        if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in wrong):
             shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
             yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False)
             return
 
 
 def large_enough(values: Array | None, predicted: Predicted) -> bool:
-    """Whether the error is not much smaller than the envelope."""
+    """Whether the error is not much smaller than the error bound."""
     if values is None or predicted.values is None:
         return False
     return size(values.astype(np.longdouble) - predicted.values).rms * FAINT >= predicted.envelope.rms
 
 
-def wrong_places(values: Array, predicted: Predicted) -> NDArray[np.bool_]:
-    """The elements beyond the envelope."""
+def wrong_elements(values: Array, predicted: Predicted) -> NDArray[np.bool_]:
+    """The elements that exceed the error bound."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(values - predicted.values)
-    wrong: NDArray[np.bool_] = ~(apart <= OFF * predicted.envelope.max)
+        difference = np.abs(values - predicted.values)
+    wrong: NDArray[np.bool_] = ~(difference <= OFF * predicted.envelope.max)
     return wrong
 
 
 def contents(values: Array) -> str:
-    """What stands in the wrong places."""
+    """What the wrong elements hold."""
     if not np.isfinite(values).all():
         return "NaN or infinite numbers"
     if not values.any():
@@ -100,7 +95,7 @@ def describe(wrong: NDArray[np.bool_]) -> str:
 
 
 def along(wrong: NDArray[np.bool_], axis: int) -> str:
-    """Which indices of one axis the error keeps to; empty where it is all over it."""
+    """Which indices of one axis hold the error; empty where most do."""
     length = wrong.shape[axis]
     hit = np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
     if hit.size == length or hit.size > MOST * length:

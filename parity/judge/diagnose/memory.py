@@ -1,4 +1,4 @@
-"""What explained a backend in earlier cases of a run: it is tried first where only a passing tensor is in question."""
+"""Causes that explained a backend in earlier cases of a run; where no comparison fails, they are tried first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory:
     _recipes: dict[tuple[str, str, str], list[Recipe]] = field(default_factory=dict)
 
     def keep(self, evaluator: Evaluator, backend: str, causes: Sequence[Cause]) -> None:
-        """Remember causes that explained everything, if all of them are questions to the oracle."""
+        """Remember causes that explained everything, if all of them are alterations of the reference."""
         if causes and all(cause.alteration is not None for cause in causes):
             key = tuple((cause.id, frozenset(cause.parameters)) for cause in causes)
             known = self._recipes.setdefault((evaluator.op.name, backend, evaluator.dtype), [])
@@ -35,7 +35,7 @@ class Memory:
                 known.append(Recipe(evaluator.case.id, key))
 
     def recall(self, evaluator: Evaluator, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-        """The same causes with this case's numbers, each with the case that had them first."""
+        """The same causes with this case's numbers, after the case that had them first."""
         recipes = self._recipes.get((evaluator.op.name, backend, evaluator.dtype), [])
         standing = standing_causes(evaluator) if recipes else []
         for recipe in recipes:

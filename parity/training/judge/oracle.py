@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.oracle import IN_PAIRS, Functions
-from parity.judge.bound.envelope import nudged
+from parity.judge.bound.envelope import perturbed
 from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output, unprefixed
 from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
@@ -88,7 +88,7 @@ class StepOracle:
         """A tensor as the stage starts from it: wide, or in the dtype and perturbed by a unit roundoff."""
         if values.dtype.kind != "f":
             return values
-        return values.astype(self.wide) if run is None else nudged(values, self.dtype, self.case_id, name, run)
+        return values.astype(self.wide) if run is None else perturbed(values, self.dtype, self.case_id, name, run)
 
     def cast_all(self, tensors: Arrays, kind: str, run: int | None) -> dict[str, Array]:
         """Several of them."""

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from parity.judge.bound.envelope import OFF
-from parity.judge.diagnose.factors import EXTREME, FEW, NEAR, UNNAMED
+from parity.judge.diagnose.causes import FEW
+from parity.judge.diagnose.proposals import EXTREME, NEAR, UNNAMED
 from parity.training.judge.hypotheses import FITTED, Hypothesis, reworked, times
 from parity.training.judge.measured import Measured, owner, ratio
 from parity.training.judge.oracle import Array, Arrays, Changes

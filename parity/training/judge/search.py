@@ -13,8 +13,9 @@ import numpy as np
 
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, size
-from parity.judge.diagnose.causes import is_float32, newton
-from parity.judge.diagnose.search import CLEAR, CLEARER
+from parity.judge.diagnose.explanation import CLEAR
+from parity.judge.diagnose.fits import is_float32, newton
+from parity.judge.diagnose.search import CLEARER
 from parity.training.cost import cost
 from parity.training.judge.hypotheses import STARTS, Hypothesis, OptimizerNumber, numbers, standing
 from parity.training.judge.measured import Measured, measure, ratio, shown

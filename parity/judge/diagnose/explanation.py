@@ -1,0 +1,161 @@
+"""An explanation: causes, alone or together, the prediction that follows, and the error ratios that it leaves.
+
+A cause may hold for some tensors only: a forward pass can be wrong beside a right backward pass. An explanation is
+complete where every tensor lies within the error bound of its prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from parity.cases.op import IncompatibleError
+from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio, ratios, worst
+
+BAND = 1000.0
+"""An algorithm that loses digits explains an error of at least this part of what it loses."""
+MAX_BURDEN = 2.75
+"""One fitted number, or an error in one part; more of them together explain anything."""
+COST = 2.0
+EXCEPTION_COST = 0.25
+SHARED_EXCEPTION_COST = 1.0
+"""A wrong statistic changes every tensor, so that an exception from it costs more."""
+MUCH_WORSE = 16.0
+CLEAR = 2.0
+MAX_REFINED = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Causes for what was `observed`, the `prediction` that follows, the error ratios that are `left`.
+
+    `exceptions` counts the tensors for which a cause had to be waived. The errors of the tensors in `exact` are the
+    same in every precision, so that no loss of digits explains them.
+    """
+
+    evaluator: Evaluator
+    observed: Observed
+    prediction: Prediction
+    left: Mapping[str, float]
+    causes: tuple[Cause, ...] = ()
+    exceptions: int = 0
+    exact: frozenset[str] = frozenset()
+
+    @property
+    def wrong(self) -> list[str]:
+        """The tensors whose error exceeds the bound."""
+        return [name for name, value in self.left.items() if value >= OFF]
+
+    @property
+    def explains(self) -> bool:
+        """Whether every tensor lies within the error bound, without too many fitted numbers."""
+        burden = sum(cause.weight for cause in self.causes)
+        return burden <= MAX_BURDEN and all(value < OFF for value in self.left.values())
+
+    @property
+    def score(self) -> float:
+        """How much is left, in powers of two beyond what chance explains."""
+        return sum(math.log2(min(max(value, CLEAR), 2.0**60)) for value in self.left.values())
+
+    def improves(self, origin: Explanation) -> bool:
+        """Whether it leaves less than `origin`."""
+        return self.score < origin.score - 1
+
+    @property
+    def weight(self) -> float:
+        """How much has to be believed."""
+        shared = any(cause.shared for cause in self.causes)
+        exception = SHARED_EXCEPTION_COST if shared else EXCEPTION_COST
+        return sum(COST + cause.weight for cause in self.causes) + exception * self.exceptions
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is fitted, and no band of sizes is believed."""
+        return not any(cause.weight for cause in self.causes)
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """Smaller is better; among complete explanations, the one with the least to believe."""
+        return (0.0 if self.explains else self.score, self.weight, worst(self.left.values()))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of its causes."""
+        return frozenset(cause.id for cause in self.causes)
+
+    @property
+    def alteration(self) -> Alteration:
+        """The alterations of all its causes together."""
+        alterations = [cause.alteration for cause in self.causes if cause.alteration is not None]
+        return reduce(Alteration.with_, alterations, Alteration())
+
+    def extended(self, *causes: Cause) -> Explanation | None:
+        """The explanation with more causes, one after the other; None where some contradict each other."""
+        explanation: Explanation | None = self
+        for cause in causes:
+            explanation = explanation and explanation._with(cause)
+        return explanation
+
+    def _with(self, cause: Cause) -> Explanation | None:
+        if cause.change is not None:
+            return self._merged(cause, cause.change(self.prediction))
+        try:
+            prediction = self.evaluator.predict(self.alteration.with_(cause.alteration or Alteration()))
+        except IncompatibleError:
+            return None
+        if prediction is None:
+            return None
+        changes = [c.change for c in self.causes if c.change is not None]
+        return self._merged(cause, reduce(lambda p, change: change(p), changes, prediction))
+
+    def _merged(self, cause: Cause, prediction: Prediction) -> Explanation:
+        """Takes from `prediction` the tensors in which it leaves no more than before."""
+        taken, left, exceptions = dict(self.prediction), dict(self.left), self.exceptions
+        comparable = {name: predicted for name, predicted in prediction.items() if name in self.left}
+        for name, predicted in comparable.items():
+            before, after = self.left[name], ratio(self.observed.get(name), predicted)
+            # While another cause is still missing, this one holds for all tensors alike, even where it looks worse.
+            partial = before >= OFF and after < MUCH_WORSE * before and not predicted.unstable
+            if cause.lossy and before >= OFF and name in self.exact:
+                exceptions += 1
+            elif (after < OFF and credible(self.observed.get(name), predicted, before)) or partial:
+                taken[name], left[name] = predicted, after
+            elif after > max(OFF, before):
+                exceptions += 1
+        return replace(self, causes=(*self.causes, cause), prediction=taken, left=left, exceptions=exceptions)
+
+    def refined(self) -> Explanation:
+        """With the error bound of a careful implementation of its causes, where the oracle's own is too narrow."""
+        if self.explains or not self.alteration.key or not any(c.alteration for c in self.causes):
+            return self
+        if any(c.change for c in self.causes) or worst(self.left.values()) > MAX_REFINED:
+            return self
+        own = self.evaluator.own_envelopes(self.alteration)
+        wider = {n: replace(p, envelope=p.envelope.joined(own.get(n, p.envelope))) for n, p in self.prediction.items()}
+        return replace(self, prediction=wider, left=ratios(self.observed, wider))
+
+    def pruned(self) -> Explanation:
+        """Without the causes that change nothing."""
+        start = unaltered(self.evaluator, self.observed, self.exact)
+        for cause in self.causes if len(self.causes) > 1 else ():
+            fewer = start.extended(*(c for c in self.causes if c is not cause))
+            if fewer is not None and fewer.score <= self.score:
+                return fewer.pruned()
+        return self
+
+
+def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] = ()) -> Explanation:
+    """The explanation without any cause."""
+    return Explanation(evaluator, observed, evaluator.base, ratios(observed, evaluator.base), exact=frozenset(exact))
+
+
+def credible(values: Array | None, predicted: Predicted, before: float) -> bool:
+    """Whether an error that only a lossy algorithm explains is about as large as that algorithm makes it."""
+    if not predicted.unstable or before < OFF or values is None or predicted.values is None:
+        return True
+    error = size(values.astype(predicted.values.dtype) - predicted.values)
+    return not math.isfinite(before) or error.rms * BAND >= predicted.envelope.rms

@@ -1,0 +1,114 @@
+"""The right values at the wrong locations: transposed, rolled, reversed, permuted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.causes import FEW, Cause, Change, replaced
+from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
+from parity.judge.diagnose.explanation import Explanation
+
+MAX_ROLL = 3
+LONG = 2048
+
+
+def rearranged(origin: Explanation, name: str) -> Iterator[tuple[Cause, Predicted]]:
+    """The right values at other locations, by a rule or by none, with the tensor that would follow."""
+    values, predicted = origin.observed.get(name), origin.prediction[name]
+    exact = predicted.values
+    if values is None or exact is None or values.size != exact.size or values.size < FEW - 1:
+        return
+    same = same_values(values, exact, predicted.envelope.max)
+    for kind, shown, other in arrangements(exact, values.shape, values if same else None):
+        yield Cause(kind, shown, change=rearrange(name, kind, shown, values)), predicted.rearranged(other)
+    gaps = np.diff(np.sort(exact, axis=None))
+    positive = gaps[gaps > 0]
+    distinct = positive.size > 0 and float(np.median(positive)) > predicted.envelope.max
+    if same and values.shape == exact.shape and values.size >= FEW and distinct:
+        yield from permuted(name, values, exact, predicted)
+
+
+def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> Iterator[tuple[Cause, Predicted]]:
+    """The order that the values have: all shifted by the same distance in memory, or without a rule."""
+    locations = np.empty(values.size, np.intp)
+    locations[np.argsort(values, axis=None, kind="stable")] = np.argsort(exact, axis=None, kind="stable")
+    step = int(-locations[0] % values.size)
+    n_moved = int((locations != np.arange(values.size)).sum())
+    flat = np.ravel(exact)
+    for kind, shown, order, weight in (
+        ("shifted", {"in_memory_by": step}, np.roll(flat, step), 0.0),
+        ("permuted-elements", {"moved": n_moved}, flat[locations], 1.0),
+    ):
+        other = predicted.rearranged(order.reshape(values.shape))
+        if ratio(values, other) < OFF:
+            yield Cause(kind, shown, change=replaced({name: other}), weight=weight), other
+
+
+def same_values(values: Array, exact: Array, bound: float) -> bool:
+    """Whether both tensors of one size hold the same numbers, in whatever order."""
+    differences = np.abs(np.sort(values, axis=None) - np.sort(exact, axis=None))
+    return bool(np.all(differences <= OFF * bound))
+
+
+def rearrange(name: str, kind: str, shown: Mapping[str, Any], values: Array) -> Change:
+    """The change that rearranges a tensor by the rule that is shown."""
+
+    def change(prediction: Prediction) -> Prediction:
+        predicted = prediction[name]
+        if predicted.values is None:
+            return prediction
+        for other_kind, other_shown, other in arrangements(predicted.values, values.shape, values):
+            if (other_kind, other_shown) == (kind, shown):
+                return {**prediction, name: predicted.rearranged(other)}
+        return prediction
+
+    return change
+
+
+def arrangements(
+    values: Array, shape: tuple[int, ...], observed: Array | None = None
+) -> Iterator[tuple[str, dict[str, Any], Array]]:
+    """All rules by which `values` may have come to other locations of a tensor of this shape, which is `observed`."""
+    rank = values.ndim
+    if rank <= 4:
+        yield from turned(values, shape)
+    if values.shape != shape:
+        return
+    for shift in (*range(1, MAX_ROLL + 1), *range(-MAX_ROLL, 0)):
+        if rank > 1 and abs(shift) < values.size:
+            yield "shifted", {"in_memory_by": shift}, np.roll(values, shift)
+    for axis in range(rank):
+        yield "permuted-axes", {"flipped": axis}, np.flip(values, axis)
+        for shift in shifts(values, axis, observed):
+            yield "shifted", {"axis": axis, "by": shift}, np.roll(values, shift, axis)
+
+
+def shifts(values: Array, axis: int, observed: Array | None) -> Iterator[int]:
+    """Small shifts along an axis, and the one that brings a slice along it nearest to `observed`."""
+    length = values.shape[axis]
+    small = [s for step in range(1, min(MAX_ROLL, length - 1) + 1) for s in (step, -step)]
+    yield from small
+    if observed is not None and MAX_ROLL < length <= LONG:
+        ours, theirs = (
+            np.moveaxis(v, axis, 0).reshape(length, -1)[:, 0].astype(np.float64) for v in (values, observed)
+        )
+        differences = [float(np.abs(np.roll(ours, s) - theirs).max()) for s in range(length)]
+        nearest = int(np.argmin(differences))
+        if nearest and nearest not in small and nearest - length not in small:
+            yield nearest
+
+
+def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any], Array]]:
+    """Axes in another order, as a tensor of that order or read as if they were not."""
+    rank = values.ndim
+    for order in list(permutations(range(rank)))[1:]:
+        other = values.transpose(order)
+        if other.shape == shape:
+            yield "transposed" if rank == 2 else "permuted-axes", {"axes": list(order)}, other
+        elif other.size == np.prod(shape):
+            yield "permuted-axes", {"read_in_order": list(order)}, other.reshape(shape)

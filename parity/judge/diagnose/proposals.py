@@ -1,0 +1,228 @@
+"""Causes that the observed tensors suggest, whatever the op: nothing, another tensor's values, a factor, few digits.
+
+Every function looks at what an explanation leaves and proposes causes whose change of the prediction comes nearer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from parity.cases.exact.formats import FORMATS, on_grid
+from parity.judge.bound.envelope import OFF, Array, Envelope, size
+from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
+from parity.judge.diagnose.evaluator import Evaluator, Predicted, ratio
+from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.permutations import rearranged
+
+Causes = tuple[Cause, ...]
+
+EXACT = Envelope(0.0, 0.0)
+VARIED = 64
+BETTER = 4.0
+"""A change is proposed where it leaves less than a quarter."""
+NEAR = 1e-3
+EXTREME = 1e6
+"""Beyond such a factor nothing of a tensor is left but its direction."""
+UNNAMED = "no number of this case"
+UNNAMED_WEIGHT = 2.5
+"""Two plain causes are easier to believe than one factor without a meaning."""
+
+
+def proposals(origin: Explanation) -> Iterator[Causes]:
+    """All changes that come nearer to what was observed, some with a factor beside them."""
+    for propose in (absent, stale, scaled, coarse):
+        yield from ((cause,) for cause in propose(origin))
+    for name in origin.wrong:
+        for cause, predicted in rearranged(origin, name):
+            values = origin.observed[name]
+            assert values is not None  # noqa: S101 - there is nothing to rearrange otherwise
+            if ratio(values, predicted) < OFF:
+                yield (cause,)
+            elif (factor := fits_scaled(values, predicted)) is not None:
+                yield from with_factor(origin.evaluator, cause, {name: factor})
+    yield from exchanged(origin)
+
+
+def absent(origin: Explanation) -> Iterator[Cause]:
+    """Nothing, or nothing but zeros."""
+    for kind, gradient in (("missing-gradient", True), ("missing-output", False)):
+        tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
+        nothing = {n: Predicted(None, EXACT) for n, values in tensors.items() if values is None}
+        if nothing:
+            yield Cause(kind, {"returned": "nothing that can be compared"}, change=replaced(nothing))
+        given = {n: values for n, values in tensors.items() if values is not None}
+        zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
+        if zeros:
+            yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
+
+
+def stale(origin: Explanation) -> Iterator[Cause]:
+    """The very values of an input."""
+    sources: dict[str, str] = {}
+    copies: dict[str, Predicted] = {}
+    for name in origin.wrong:
+        values = origin.observed.get(name)
+        if values is None or values.size < FEW - 1 or not values.any():
+            continue
+        for source, given in origin.evaluator.inputs.items():
+            if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
+                sources[name], copies[name] = source, Predicted(values, EXACT)
+    if sources:
+        yield Cause("stale", {"equals": sources}, change=replaced(copies))
+
+
+def coarse(origin: Explanation) -> Iterator[Cause]:
+    """Every value on the grid of a format of fewer digits: rounded to it in the end, or computed in it."""
+    digits = DIGITS[origin.evaluator.dtype]
+    for target in (target for target in FORMATS.values() if target.digits < digits):
+        names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target.name)]
+        if names:
+            shown = {"format": target.name, "every_value_is_of_this_format": names}
+            stored, computed = narrowed(names, target, digits)
+            for change, weight in ((stored, 1.0), (computed, 1.5)):
+                shown_by = "values of more digits than the format has"
+                yield Cause("reduced-precision", shown, change=change, weight=weight, shown_by=shown_by, portable=False)
+
+
+def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
+    """Whether a tensor of many different values is on a grid that its prediction is not on."""
+    if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
+        return False
+    if np.unique(values).size < min(values.size / 2, VARIED):
+        return False
+    exact = predicted.values.astype(np.float64)
+    return on_grid(values.astype(np.float64), FORMATS[target]) and not on_grid(exact, FORMATS[target])
+
+
+def fits_scaled(values: Array, predicted: Predicted) -> float | None:
+    """The factor with which a prediction lies within the error bound, if one does."""
+    factor = best_factor(values, predicted)
+    if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
+        return None
+    return factor if ratio(values, predicted.times(factor)) < OFF else None
+
+
+def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
+    """A change with the factors that its tensors need beside it, by their names where they have one."""
+    for value in dict.fromkeys(factors.values()):
+        names = [n for n, f in factors.items() if near(f, value)]
+        named = [
+            factor_cause(kind, number, meaning, names)
+            for meaning, (kind, number) in named_factors(evaluator, names[0]).items()
+            if near(value, number)
+        ]
+        yield from ((cause, factor) for factor in named or [factor_cause("scaled", value, UNNAMED, names)])
+
+
+def near(factor: float, other: float) -> bool:
+    """Whether two factors are about the same."""
+    return abs(factor - other) <= NEAR * abs(other)
+
+
+def factor_cause(kind: str, factor: float, meaning: str, names: list[str]) -> Cause:
+    """The cause that multiplies some tensors."""
+    weight = UNNAMED_WEIGHT if meaning == UNNAMED else 0.0
+    return Cause(kind, {"factor": factor, "meaning": meaning}, change=multiplied(names, factor), weight=weight)
+
+
+def scaled(origin: Explanation) -> Iterator[Cause]:
+    """A factor for every wrong tensor, together with all others that have the same; first those with a name."""
+    observed, prediction = origin.observed, origin.prediction
+    best = {name: best_factor(observed.get(name), prediction[name]) for name in origin.wrong}
+    factors = {name: factor for name, factor in best.items() if factor is not None}
+    named: dict[tuple[str, str, float], list[str]] = {}
+    for name, factor in factors.items():
+        for meaning, (kind, value) in named_factors(origin.evaluator, name).items():
+            limit = origin.left[name] / BETTER
+            if near(factor, value) and ratio(observed.get(name), prediction[name].times(value)) < limit:
+                named.setdefault((kind, meaning, value), []).append(name)
+    for (kind, meaning, value), names in named.items():
+        yield factor_cause(kind, value, meaning, names)
+    for names in groups(factors):
+        value = factors[names[0]]
+        n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
+        inside = all(ratio(observed[n], prediction[n].times(value)) < OFF for n in names)
+        if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
+            yield factor_cause("scaled", value, UNNAMED, names)
+
+
+def groups(factors: Mapping[str, float]) -> Iterator[list[str]]:
+    """Tensors with about the same factor, together."""
+    waiting = list(factors)
+    while waiting:
+        group = [n for n in waiting if near(factors[n], factors[waiting[0]])]
+        yield group
+        waiting = [n for n in waiting if n not in group]
+
+
+def best_factor(values: Array | None, predicted: Predicted) -> float | None:
+    """The factor by which `predicted` comes nearest to `values` (least squares)."""
+    if values is None or predicted.values is None or values.shape != predicted.values.shape:
+        return None
+    usable = np.isfinite(values) & np.isfinite(predicted.values)
+    exact = predicted.values[usable]
+    power = float(np.sum(exact * exact))
+    factor = float(np.sum(exact * values[usable])) / power if power > 0 else math.nan
+    return factor if math.isfinite(factor) else None
+
+
+def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float]]:
+    """Factors that mean something for a tensor: signs, doubling, and the numbers of summed elements."""
+    factors: dict[str, tuple[str, float]] = {
+        "the opposite sign": ("sign-flipped", -1.0),
+        "2: doubled, as a gradient that is not zeroed in between": ("scaled", 2.0),
+        "1/2": ("scaled", 0.5),
+    }
+    values = evaluator.base[name].values
+    for label, count in element_counts(evaluator, 1 if values is None else values.size).items():
+        if count > 1:
+            factors[f"1/{count}: a mean over {label}"] = ("mean-vs-sum", 1.0 / count)
+            factors[f"{count}: a sum over {label}"] = ("mean-vs-sum", float(count))
+            factors[f"{count}/{count - 1}"] = ("scaled", count / (count - 1.0))
+            factors[f"{count - 1}/{count}"] = ("scaled", (count - 1.0) / count)
+    return factors
+
+
+def element_counts(evaluator: Evaluator, n_elements: int) -> dict[str, int]:
+    """How many elements may have been summed into one of a tensor of this size."""
+    data = evaluator.data
+    if data is None or not data.ndim:
+        return {}
+    counts = {data.shape[0]: "the first axis", data.shape[-1]: "the last axis"}
+    counts[data.size // data.shape[-1]] = "all axes but the last"
+    counts[data.size // max(1, n_elements)] = "the elements that are summed"
+    return {label: count for count, label in counts.items()}
+
+
+def exchanged(origin: Explanation) -> Iterator[Causes]:
+    """Another gradient, or a multiple of it, in the place of a wrong one."""
+    is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
+    sources: dict[str, str] = {}
+    factors: dict[str, float] = {}
+    for name in filter(is_gradient, origin.wrong):
+        values = origin.observed.get(name)
+        if values is None:
+            continue
+        peers = {n: p for n, p in prediction.items() if n != name and is_gradient(n) and comparable(p, values)}
+        others = {n: ratio(values, p) for n, p in peers.items()}
+        nearest = min(others, key=others.__getitem__, default=None)
+        if nearest is not None and others[nearest] < origin.left[name] / BETTER:
+            sources[name] = nearest
+            continue
+        multiples = {n: f for n, p in peers.items() if (f := fits_scaled(values, p)) is not None}
+        if multiples:
+            sources[name], factors[name] = next(iter(multiples.items()))
+    if sources:
+        cause = Cause(
+            "swapped-gradients", {"holds": sources}, change=lambda p: {**p, **{n: p[s] for n, s in sources.items()}}
+        )
+        yield from with_factor(origin.evaluator, cause, factors) if factors else ((cause,),)
+
+
+def comparable(predicted: Predicted, values: Array) -> bool:
+    """Whether a prediction has the shape of these values, and is more than rounding around zero."""
+    exact = predicted.values
+    return exact is not None and exact.shape == values.shape and size(exact).rms > predicted.envelope.rms

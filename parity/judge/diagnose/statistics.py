@@ -1,0 +1,119 @@
+"""Which mean and variance must a kernel have had? Their errors name what computed them, and predict everything else.
+
+In every group, a shift and a scale are fitted to the error of the normalised output. What they leave must be rounding,
+and the gradients must follow from the same statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from parity.cases.exact.formats import FORMATS
+from parity.cases.op import Implied, IncompatibleError, group_lists
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Array
+from parity.judge.diagnose.causes import FEW, Cause
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
+from parity.judge.diagnose.explanation import Explanation
+
+LEAST = 0.02
+MOST = 4.0
+"""A statistic's error comes from a unit roundoff where it is between these multiples of it, the upper one times n."""
+LEAST_ROUNDING, MOST_ROUNDING = 0.1, 16.0
+SEEN = 1.0
+ENOUGH = 4
+"""Two numbers are fitted in every group, so that fewer elements would always fit."""
+BETTER = 3.0
+SCATTER = 0.005
+RANDOM = 0.1
+MANY = 8
+PART = 1 / 64
+OFFSET = "an offset of x that is large beside its spread"
+
+
+def implies(evaluator: Evaluator, observed: Observed) -> bool:
+    """Whether the output implies the statistics of the op: it is there, of the right shape and finite."""
+    statistics = evaluator.op.statistics
+    if statistics is None or statistics.output not in evaluator.base:
+        return False
+    values, exact = observed.get(statistics.output), evaluator.base[statistics.output].values
+    if values is None or exact is None or values.shape != exact.shape:
+        return False
+    return bool(np.isfinite(values).all())
+
+
+def statistics_causes(origin: Explanation) -> Iterator[Cause]:
+    """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
+    evaluator, statistics, implied = origin.evaluator, origin.evaluator.op.statistics, implied_by(origin)
+    if statistics is None or implied is None or implied.n < ENOUGH:
+        return
+    alteration = Alteration(arguments={statistics.errors: (implied.mean_error, implied.variance_error)})
+    try:
+        prediction = evaluator.predict(origin.alteration.with_(alteration))
+    except IncompatibleError:
+        return
+    before, output = origin.left[statistics.output], statistics.output
+    limit = min(OFF, before / BETTER)
+    if prediction is None or before < SEEN or ratio(origin.observed[output], prediction[output]) > limit:
+        return
+    unit = UNIT_ROUNDOFF[evaluator.dtype]
+    squares = unit * (implied.mean**2 + implied.variance)
+    lost = relative(implied.variance_error, squares)
+    right_mean = relative(implied.mean_error, unit * size_of(implied)) <= MOST * implied.n
+    likely = scattered(implied.variance_error) and everywhere(implied.variance_error, squares)
+    cause = partial(Cause, alteration=alteration, weight=1.0, shared=True, portable=False)
+    if LEAST <= lost <= MOST * implied.n and right_mean and likely:
+        shown = {"variance_error_over_u_mean_square": lost}
+        yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
+    for target in (target for target in FORMATS.values() if target.unit_roundoff > unit):
+        errors = (
+            relative(implied.variance_error, target.unit_roundoff * implied.variance),
+            relative(implied.mean_error, target.unit_roundoff * size_of(implied)),
+        )
+        if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors) and random(implied):
+            parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
+            yield cause("reduced-precision", parameters, shown_by="statistics of many digits")
+
+
+def implied_by(origin: Explanation) -> Implied | None:
+    """The statistics that the observed output implies; None where it cannot come from any."""
+    evaluator, statistics = origin.evaluator, origin.evaluator.op.statistics
+    values = None if statistics is None else origin.observed.get(statistics.output)
+    if statistics is None or values is None:
+        return None
+    work = WORK[evaluator.dtype]
+    tensors = group_lists({name: given.astype(work) for name, given in evaluator.inputs.items()}, evaluator.op)
+    params = replace(evaluator.case.params, **origin.alteration.params)
+    return statistics.implied(tensors, params, values.astype(work))
+
+
+def relative(error: Array, unit: Array) -> float:
+    """The largest error in units."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.nanmax(np.abs(error) / unit, initial=0.0))
+
+
+def size_of(statistics: Implied) -> Array:
+    """The size of the numbers under a mean."""
+    total: Array = np.abs(statistics.mean) + np.sqrt(statistics.variance)
+    return total
+
+
+def random(statistics: Implied) -> bool:
+    """Whether the errors of the means look like rounding: they are not a constant part of the means."""
+    return statistics.mean.size >= FEW and scattered(statistics.mean_error / size_of(statistics), RANDOM)
+
+
+def everywhere(errors: Array, unit: Array) -> bool:
+    """Whether more than a few groups have errors: a quarter of all have a part of the largest, in units."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = np.nan_to_num(np.abs(errors) / unit)
+    return sizes.size < MANY or float(np.quantile(sizes, 0.75)) >= PART * float(sizes.max())
+
+
+def scattered(errors: Array, least: float = SCATTER) -> bool:
+    """Whether errors differ from group to group, as lost digits do."""
+    return errors.size < FEW or float(np.std(errors)) >= least * float(np.abs(np.mean(errors)))
