@@ -17,10 +17,10 @@ from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.space import Detail, Space
-from parity.reporting.html.table import filters, statuses, table_row
+from parity.reporting.html.table import filters, table_row
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.kinds import anchors_of, reports_of
-from parity.reporting.results.cells import CellResult, Status, cells, counts
+from parity.reporting.results.cells import LABELS, CellResult, Status, cells, counts
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import known_lines, suspects
 
@@ -57,7 +57,7 @@ def context(
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
         "n_cells": len(found),
-        "statuses": statuses(numbers),
+        "statuses": [(status, LABELS[Status(status)], n) for status, n in numbers.items()],
         "n_passed": numbers.get(Status.PASSED.value, 0),
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
@@ -70,6 +70,7 @@ def context(
         "n_findings": sum(cell.finding for cell in found),
         "trainings": Markup().join(report.html_section(results, found) for report in reports_of(results)),
         "no_results": summary.no_results(found),
+        "max_listed": summary.MAX_LISTED,
         "fingerprints": read_fingerprints(run_dir, fingerprints),
         "ledger": summary.ledger(results),
         "backends": results.backends,
