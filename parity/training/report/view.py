@@ -65,6 +65,11 @@ class TrainingRun:
         return self.case.id
 
     @property
+    def every(self) -> tuple[TrainingRow, ...]:
+        """The backends, and the oracle where it ran itself."""
+        return (*self.rows, *([self.oracle] if self.oracle else []))
+
+    @property
     def parted(self) -> list[tuple[TrainingRow, PartingRow]]:
         """The backends that part, each with where, the earliest first."""
         return sorted(((row, row.parting) for row in self.rows if row.parting), key=lambda pair: pair[1].step)
@@ -326,6 +331,17 @@ class Probed:
     step: int
     ratios: tuple[float | None, ...]
     outside: int | None
+
+    @property
+    def styles(self) -> list[str]:
+        """How each ratio is set: `first` where the step goes wrong, `off` for others that are off."""
+        off = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
+        return ["first" if i == self.outside else style for i, style in enumerate(off)]
+
+
+def ratio_texts(item: Probed) -> list[str]:
+    """The ratios of a probed step for reading."""
+    return ["" if ratio is None else factor(ratio) for ratio in item.ratios]
 
 
 def stages_off(row: TrainingRow) -> list[str]:
