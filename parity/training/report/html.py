@@ -12,10 +12,11 @@ from markupsafe import Markup
 from parity.judge.bound.envelope import OFF
 from parity.reporting.html.templates import n_bytes, rendered
 from parity.reporting.kinds import report_of
+from parity.reporting.plots.svg import Floats
 from parity.reporting.results.cells import CellResult, Status
 from parity.reporting.results.rows import CellKey, Results, TrainingRow
 from parity.reporting.text.words import cut, listed
-from parity.training.report.plot import Band, DrawnCurve, Floats, Look, Mark, Panel, key, plot
+from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, key, plot
 from parity.training.report.view import (
     HEAD,
     TrainingRun,
