@@ -38,6 +38,7 @@ from parity.reporting.text.cell_text import (
 )
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded
+from parity.reporting.text.words import grouped
 
 TEXT_LIMIT = 8_000
 """Bytes of one text."""
@@ -85,11 +86,8 @@ def junit_xml(results: Results) -> str:
     root = Xml.Element(
         "testsuites", {"name": "parity", **numbers(tests), "time": seconds_text(seconds_of(results.run.seconds))}
     )
-    grouped: dict[str, list[TestCase]] = {}
-    for test in tests:
-        grouped.setdefault(test.suite, []).append(test)
     files = {printable(case.source.file) for case in results.cases}
-    for name, group in grouped.items():
+    for name, group in grouped((test.suite, test) for test in tests).items():
         root.append(suite_element(name, group, results, files))
     Xml.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'

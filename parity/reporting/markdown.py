@@ -25,7 +25,7 @@ from parity.reporting.text.cell_text import (
 )
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
-from parity.reporting.text.words import factor, plural
+from parity.reporting.text.words import factor, grouped, plural
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -149,9 +149,7 @@ def row(cell: CellResult) -> str:
 def findings(results: Results, found: Sequence[CellResult]) -> Section:
     """A fold for each case that fails the run, in the order of its worst cell."""
     rows, run_dir = case_rows(results), run_dir_of(results)
-    by_case: dict[str, list[CellResult]] = {}
-    for cell in urgent(found):
-        by_case.setdefault(cell.id, []).append(cell)
+    by_case = grouped((cell.id, cell) for cell in urgent(found))
     pieces = []
     for case_id, group in by_case.items():
         texts = (text for cell in group for text in (headline(cell), *details(cell, rows[case_id]), ""))

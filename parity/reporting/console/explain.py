@@ -32,7 +32,7 @@ from parity.reporting.text.reasons import (
     worst_first,
 )
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import number, plural
+from parity.reporting.text.words import grouped, number, plural
 
 MAX_LISTED = 20
 MAX_PAIRS = 4
@@ -198,11 +198,8 @@ def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
 
 def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
     """The failing and suspect comparisons of each tensor, the worst first."""
-    found: dict[tuple[str, str], list[ComparisonRow]] = {}
-    for row in sorted(rows.comparisons, key=worst_first):
-        if row.fails or row.suspect:
-            found.setdefault((row.dtype, row.tensor), []).append(row)
-    return found
+    worst = sorted((row for row in rows.comparisons if row.fails or row.suspect), key=worst_first)
+    return grouped(((row.dtype, row.tensor), row) for row in worst)
 
 
 def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:

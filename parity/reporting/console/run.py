@@ -20,7 +20,7 @@ from parity.reporting.results.cells import cells, counts, counts_text
 from parity.reporting.results.rows import FAILING, NOT_COMPARED, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import answer, causes, known_lines, suspects
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import factor, plural
+from parity.reporting.text.words import factor, grouped, plural
 
 ROWS_PER_OP = 16
 PIPED_WIDTH = 200
@@ -169,12 +169,9 @@ class TensorLine:
 def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
     """A line for each case, dtype and tensor, by op, the worst first."""
     ops = {case.id: case.op for case in results.cases}
-    groups: dict[tuple[str, str, str], list[ComparisonRow]] = {}
-    for row in results.comparisons:
-        groups.setdefault(row.place, []).append(row)
-    lines: dict[str, list[TensorLine]] = {}
-    for (case, _, _), group in groups.items():
-        lines.setdefault(ops[case], []).append(tensor_line(group, report_of(ops[case])))
+    tensors = grouped((row.place, row) for row in results.comparisons)
+    named = ((ops[case], rows) for (case, _, _), rows in tensors.items())
+    lines = grouped((op, tensor_line(rows, report_of(op))) for op, rows in named)
     for part in lines.values():
         part.sort(key=lambda line: (SEVERITY[line.verdict], line.excess), reverse=True)
     return lines

@@ -22,6 +22,7 @@ from parity.reporting.results.rows import (
     ComparisonRow,
     Results,
 )
+from parity.reporting.text.words import grouped
 
 Pair = tuple[str, str, str, frozenset[str]]
 """Case, dtype, tensor and the names of both sides."""
@@ -99,10 +100,8 @@ class ComparedRun:
         cell = self.cells.get(key)
         if cell is None:
             return {}
-        grouped: dict[str, list[ComparisonRow]] = {}
-        for row in cell.rows:
-            grouped.setdefault(row.tensor, []).append(row)
-        return {tensor: self.point(cell, tensor, rows) for tensor, rows in grouped.items()}
+        by_tensor = grouped((row.tensor, row) for row in cell.rows)
+        return {tensor: self.point(cell, tensor, rows) for tensor, rows in by_tensor.items()}
 
     def point(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""

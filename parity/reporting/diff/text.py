@@ -9,7 +9,7 @@ from parity import gate
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
 from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.words import factor, few, listed, plural
+from parity.reporting.text.words import factor, few, grouped, listed, plural
 
 ARROW = "->"
 UNKNOWN = "–"
@@ -218,9 +218,7 @@ def reasons_text(change: Change) -> Iterator[str]:
 
 def groups(changes: Sequence[Change]) -> list[ReasonGroup]:
     """Changes by their reason, the findings first, then the largest group."""
-    found: dict[str, list[Change]] = {}
-    for change in changes:
-        for reason in dict.fromkeys(item.after.reason or item.before.reason for item in change.tensors):
-            found.setdefault(reason, []).append(change)
-    made = [ReasonGroup(reason, tuple(some_changes)) for reason, some_changes in found.items()]
-    return sorted(made, key=lambda group: (-group.n_findings, -group.n_cells))
+    reasons = ((change, dict.fromkeys(t.after.reason or t.before.reason for t in change.tensors)) for change in changes)
+    by_reason = grouped((reason, change) for change, its_reasons in reasons for reason in its_reasons)
+    rows = [ReasonGroup(reason, tuple(its_changes)) for reason, its_changes in by_reason.items()]
+    return sorted(rows, key=lambda group: (-group.n_findings, -group.n_cells))

@@ -21,7 +21,7 @@ from parity.reporting.results.rows import FINDINGS, CaseRow, ComparisonRow, Resu
 from parity.reporting.text.cell_text import scripts
 from parity.reporting.text.evidence import HARMLESS, evidence_text, residual_text
 from parity.reporting.text.reasons import CaseRows, aligned, case_rows, failing, known_entries, tolerance_entry
-from parity.reporting.text.words import digits_of, factor, listed, number, unique
+from parity.reporting.text.words import digits_of, factor, grouped, listed, number, unique
 
 MAX_COMPARISONS = 10
 MAX_ALIKE = 8
@@ -74,12 +74,9 @@ class FindingRenderer:
         """The reason for each verdict: the worst tensor that has it, the reason in words, the ratios of every backend
         where no picture shows them, and the other tensors of which the same is true.
         """
-        worst: dict[str, ComparisonRow] = {}
-        for row in rows:
-            worst.setdefault(row.tensor, row)
-        alike: dict[tuple[str, bool], list[str]] = {}
-        for tensor, row in worst.items():
-            alike.setdefault((row.verdict, row.suspect), []).append(tensor)
+        worst = {row.tensor: row for row in reversed(rows)}
+        tensors = dict.fromkeys(row.tensor for row in rows)
+        alike = grouped(((worst[tensor].verdict, worst[tensor].suspect), tensor) for tensor in tensors)
         for first, *others in alike.values():
             sides = self.ratios(cell, first).items() if first not in pictured else ()
             known = " · ".join(f"{side} {factor(ratio)}" for side, ratio in sides)
@@ -122,10 +119,7 @@ def case_anchors(cells: Sequence[CellResult]) -> dict[str, str]:
 
 def by_tensor(rows: Iterable[ComparisonRow], report: CaseReport) -> list[tuple[str, list[dict[str, str]]]]:
     """The comparisons of each tensor."""
-    tensors: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
-        tensors.setdefault(row.tensor, []).append(comparison(row, report))
-    return list(tensors.items())
+    return list(grouped((row.tensor, comparison(row, report)) for row in rows).items())
 
 
 def comparison(row: ComparisonRow, report: CaseReport) -> dict[str, str]:

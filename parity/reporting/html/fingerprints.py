@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from markupsafe import Markup
 from msgspec import Meta, Struct
 
 from parity.reporting.plots.drift import Line, drawing
@@ -69,16 +68,16 @@ def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[dict[str, Any]]:
     """Those that were named, and those inside the run directory; `problem` says why there is nothing to show."""
     inside = sorted(path.parent for path in run_dir.glob(f"fingerprint*/{FILE_NAME}"))
     sections = []
-    for i, folder in enumerate(dict.fromkeys((*given, *inside))):
+    for folder in dict.fromkeys((*given, *inside)):
         try:
-            sections.append(section(folder, f"drift-{i}"))
+            sections.append(section(folder))
         except ResultsError as error:
             sections.append({"folder": str(folder), "op": "", "problem": str(error)})
     return sections
 
 
-def section(folder: Path, name: str) -> dict[str, Any]:
-    """A stored fingerprint, whose plot is told from others by `name`; raises ResultsError where it cannot be shown."""
+def section(folder: Path) -> dict[str, Any]:
+    """A stored fingerprint; raises ResultsError where it cannot be shown."""
     path = folder / FILE_NAME
     try:
         document = read_json(path, MAX_BYTES)
@@ -96,7 +95,7 @@ def section(folder: Path, name: str) -> dict[str, Any]:
     return {
         "folder": folder.name,
         "op": stored.op,
-        "plot": Markup(drawing(f"Drift of {stored.op}", stored.plot.axes, lines, theory, name)),  # noqa: S704 - it escapes
+        "plot": drawing(f"Drift of {stored.op}", stored.plot.axes, lines, theory),
         "has_theory": bool(theory),
         "claims": list(shared_answers(stored.fingerprints)),
         "problem": "",

@@ -17,6 +17,7 @@ from parity.gate import FAIL_ON
 from parity.reporting.results.cells import LABELS, CellResult, Status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
 from parity.reporting.text.answer import answer, causes_found
+from parity.reporting.text.words import grouped
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
 """The elements for the styles in which the console prints its lines."""
@@ -68,9 +69,7 @@ def causes(results: Results) -> list[tuple[Markup, str]]:
 
 def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
     """Ops by backends and dtypes, None where nothing was asked; `cells` has the most urgent first."""
-    groups: dict[tuple[str, str, str], list[CellResult]] = {}
-    for cell in cells:
-        groups.setdefault((cell.op, cell.backend, cell.dtype), []).append(cell)
+    groups = grouped(((cell.op, cell.backend, cell.dtype), cell) for cell in cells)
     dtypes = sorted({cell.dtype for cell in cells})
     ops = dict.fromkeys(case.op for case in results.cases)
     asked = {key[1:] for key in groups}
@@ -116,11 +115,11 @@ def filter_link(**wanted: str) -> str:
 
 def no_results(cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     """The reasons for which cells have no result, and notes on cells that have one; the most frequent first."""
-    groups: dict[tuple[str, str, str], list[CellResult]] = {}
-    for cell in cells:
-        if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED):
-            outcome = "note" if cell.outcome == "ok" else cell.outcome
-            groups.setdefault((cell.backend, outcome, cell.message), []).append(cell)
+    groups = grouped(
+        ((cell.backend, "note" if cell.outcome == "ok" else cell.outcome, cell.message), cell)
+        for cell in cells
+        if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED)
+    )
     ranked = sorted(groups.items(), key=lambda item: (item[0][1] == "note", -len(item[1])))
     return [
         {

@@ -19,7 +19,8 @@ Floats = NDArray[np.float64]
 class Scale:
     """Where values stand on the page, from `low` at `start` to `high` at `end`.
 
-    With `log` the limits are decimal logarithms, and so the values are taken.
+    With `log` the limits are decimal logarithms, and so the values are taken. What lies further outside than `room`, as
+    a share of the scale, is moved there.
     """
 
     low: float
@@ -27,13 +28,14 @@ class Scale:
     start: float
     end: float
     log: bool = False
+    room: float = 0.0
 
     def at(self, values: ArrayLike) -> Floats:
-        """The coordinates; what lies beyond the limits is at the nearer end, NaN as it is."""
+        """The coordinates; that of NaN is NaN."""
         with np.errstate(all="ignore"):
             heights = np.asarray(values, dtype=np.float64)
             heights = np.log10(np.maximum(heights, 0)) if self.log else heights
-            share = np.clip((heights - self.low) / (self.high - self.low), 0, 1)
+            share = np.clip((heights - self.low) / (self.high - self.low), -self.room, 1 + self.room)
         return np.asarray(self.start + share * (self.end - self.start))
 
     def decades(self, most: int) -> range:

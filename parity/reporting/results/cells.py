@@ -22,13 +22,12 @@ from parity.reporting.results.rows import (
     NOT_COMPARED,
     SEVERITY,
     CaseRow,
-    CellKey,
     ComparisonRow,
     OutcomeRow,
     Results,
     TrainingRow,
 )
-from parity.reporting.text.words import unique
+from parity.reporting.text.words import grouped, unique
 
 
 class Status(StrEnum):
@@ -168,13 +167,9 @@ class CellResult:
 
 def cells(results: Results) -> list[CellResult]:
     """All cells that the run was asked for, the most urgent and worst first."""
-    compared: dict[CellKey, list[ComparisonRow]] = {}
-    for row in results.comparisons:
-        for owner in row.owners:
-            compared.setdefault((row.case, row.dtype, owner), []).append(row)
-    diagnosed: dict[CellKey, list[Diagnosis]] = {}
-    for cause in results.diagnoses:
-        diagnosed.setdefault((cause.case, cause.dtype, cause.backend), []).append(cause)
+    owned = ((owner, row) for row in results.comparisons for owner in row.owners)
+    compared = grouped(((row.case, row.dtype, owner), row) for owner, row in owned)
+    diagnosed = grouped(((cause.case, cause.dtype, cause.backend), cause) for cause in results.diagnoses)
     outcomes = {row.key: row for row in results.outcomes}
     trainings = {row.key: row for row in results.trainings}
     level, anchors, made = failing_level(results), set[str](), []

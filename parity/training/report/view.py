@@ -17,7 +17,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import CaseRow, PartingRow, Results, TrainingRow
-from parity.reporting.text.words import factor, listed, plural, unique
+from parity.reporting.text.words import factor, grouped, listed, plural, unique
 from parity.training.spec import STAGES, TRAIN
 
 STAGE_WORDS: Mapping[str, str] = {
@@ -154,22 +154,25 @@ def rest(run: TrainingRun) -> Iterator[str]:
     """Who stopped, who stays within rounding, who has no result."""
     calm = [row for row in run.rows if not row.parting]
     stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
-    yield from (f"{listed(names)} {text}" for text, names in grouped(stops.items()).items())
+    yield from (
+        f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in stops.items()).items()
+    )
     whole = [row for row in calm if row.backend not in stops]
     alone = [row.backend for row in whole if row.backend != row.expected and not len(ratio_curve(row))]
     drifts = {row.backend: drift_text(step) for row in whole if (step := drift_step(row)) is not None}
     if together := [row.backend for row in whole if row.backend not in (*alone, *drifts)]:
         yield calm_text(together, run)
-    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts.items()).items())
+    yield from (
+        f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in drifts.items()).items()
+    )
     for row in calm:
         if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
             verb = "is" if len(off) == 1 else "are"
             yield f"the {listed(off)} of {row.backend} {verb} off in a probe, and tolerated"
     if alone:
         yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
-    yield from (
-        f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing.items()).items()
-    )
+    outcomes = grouped((outcome, name) for name, outcome in run.missing.items())
+    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in outcomes.items())
 
 
 def remedy(run: TrainingRun) -> str:
@@ -194,7 +197,7 @@ def where_text(at: PartingRow) -> str:
 
 def also_text(run: TrainingRun, row: TrainingRow) -> str:
     """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
-    stages = grouped((cause.id, STAGE_WORDS[stage]) for stage, cause in run.others(row))
+    stages = grouped((STAGE_WORDS[stage], cause.id) for stage, cause in run.others(row))
     texts = [f"{stage} ({', '.join(ids)})" for stage, ids in stages.items()]
     return f", and is off in the {listed(texts)} too" if texts else ""
 
@@ -226,14 +229,6 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
     who = f"all {len(names)} backends" if everyone else listed(names)
     verb = "stays" if len(names) == 1 else "stay"
     return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
-
-
-def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names of which the same is true, by what that is."""
-    names: dict[str, list[str]] = {}
-    for name, text in texts:
-        names.setdefault(text, []).append(name)
-    return names
 
 
 def drift_step(row: TrainingRow) -> int | None:
