@@ -149,7 +149,7 @@ def test_the_plot_is_xml_whatever_a_backend_is_called(points):
     assert not list(root.iter(f"{SVG}script"))
     assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
     assert "nan" not in drawn.replace("n" * 20, "")
-    marks = [mark for group in root.iter(f"{SVG}g") for mark in group.iter(f"{SVG}circle")]
+    marks = [mark for plot in root.findall(f"{SVG}svg") for mark in plot.iter(f"{SVG}circle")]
     assert len(marks) == sum(y == y for _, y in points)
     for mark in marks:
         assert 84 <= float(mark.get("cx")) <= 664

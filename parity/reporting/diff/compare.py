@@ -114,8 +114,8 @@ class Diff:
     @property
     def counts(self) -> dict[str, int]:
         """How many changes there are of each kind."""
-        found = Counter(change.kind for change in self.changes)
-        return {kind.value: found[kind] for kind in ChangeKind}
+        numbers = Counter(change.kind for change in self.changes)
+        return {kind.value: numbers[kind] for kind in ChangeKind}
 
     @property
     def met(self) -> bool:
@@ -239,11 +239,11 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
     same = never = 0
     only_b: Counter[Status] = Counter()
     for key in dict.fromkeys([*a.cells, *b.cells]):
-        found = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
-        if key not in a.cells and all(change.kind is ChangeKind.GAINED for change in found):
+        of_cell = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
+        if key not in a.cells and all(change.kind is ChangeKind.GAINED for change in of_cell):
             only_b[b.cells[key].status] += 1
-        elif found:
-            changes += found
+        elif of_cell:
+            changes += of_cell
         elif any(point.compared for point in b.points(key).values()):
             same += 1
         else:
@@ -267,7 +267,7 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
 def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
     """The changes of a cell, one for each kind."""
     before, after = a.points(key), b.points(key)
-    found: dict[ChangeKind, list[TensorChange]] = {}
+    by_kind: dict[ChangeKind, list[TensorChange]] = {}
     for tensor in dict.fromkeys([*before, *after]):
         change = TensorChange(tensor, before.get(tensor) or gap(a, key, "A"), after.get(tensor) or gap(b, key, "B"))
         kind = rule.kind(change.before, change.after)
@@ -279,9 +279,9 @@ def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes
         elif kind is ChangeKind.FIXED:
             kind, change = if_fixed(key, change, b)
         if kind is not None:
-            found.setdefault(kind, []).append(change)
+            by_kind.setdefault(kind, []).append(change)
     cell = b.cells.get(key) or a.cells[key]
-    for kind, tensors in found.items():
+    for kind, tensors in by_kind.items():
         tensors.sort(key=size, reverse=True)
         limits = tuple(dict.fromkeys(note for t in tensors if (note := tolerance_note(t.before, t.after))))
         yield Change(kind, cell.id, cell.op, cell.dtype, key[2], tuple(tensors), (*notes, *limits))

@@ -16,18 +16,8 @@ UNKNOWN = "–"
 MAX_SHOWN = 2
 """How many names are shown where there may be many."""
 
-NOUNS: Mapping[ChangeKind, tuple[str, str]] = {
-    ChangeKind.NEW: ("new finding", "new findings"),
-    ChangeKind.WORSE: ("worse", "worse"),
-    ChangeKind.VANISHED: ("vanished", "vanished"),
-    ChangeKind.FIXED: ("fixed", "fixed"),
-    ChangeKind.BETTER: ("better", "better"),
-    ChangeKind.CAUSE: ("with another cause", "with another cause"),
-    ChangeKind.ACCEPTED: ("accepted", "accepted"),
-    ChangeKind.TOLERATED: ("tolerated", "tolerated"),
-    ChangeKind.GAINED: ("compared now", "compared now"),
-}
-"""A kind of change behind its number."""
+NOUNS: Mapping[ChangeKind, str] = {ChangeKind.CAUSE: "with another cause", ChangeKind.GAINED: "compared now"}
+"""What is said of some kinds of changes behind their number, in place of the kind's own name."""
 
 MEANINGS: Mapping[ChangeKind, str] = {
     ChangeKind.NEW: "failing in B, but passing, accepted or not compared in A",
@@ -47,6 +37,9 @@ COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ra
 
 GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
 """The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
+
+OPEN = (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED)
+"""The kinds that are not folded."""
 
 LEGEND = (
     "× tol: the worst element's difference in tolerances. error ratio: the error over that of careful code in the same "
@@ -82,6 +75,11 @@ class ReasonGroup:
         return f"{self.reason}: {plural(self.n_cells, 'cell')} on {backends}{lost}; {shown}"
 
 
+def sections(diff: Diff) -> list[tuple[ChangeKind, tuple[Change, ...]]]:
+    """The changes of each kind that there is."""
+    return [(kind, changes) for kind in ChangeKind if (changes := diff.of(kind))]
+
+
 def headline(diff: Diff) -> tuple[str, str]:
     """The answer in a word, and behind it the numbers."""
     if diff.exit_code == gate.MISMATCH:
@@ -106,7 +104,7 @@ def changed_text(diff: Diff) -> str:
 
 def count_text(kind: str, n: int) -> str:
     """`1 new finding`, `2 new findings`, `3 vanished`."""
-    return f"{n} {NOUNS[ChangeKind(kind)][n != 1]}"
+    return plural(n, "new finding") if kind == ChangeKind.NEW else f"{n} {NOUNS.get(ChangeKind(kind), kind)}"
 
 
 def same_text(diff: Diff) -> str:

@@ -39,8 +39,8 @@ class Space:
         self._parts: dict[str, dict[str, Markup]] = {}
         self._heads: dict[str, dict[str, Any]] = {}
 
-    def tell(self, cell: CellResult, detail: Detail) -> bool:
-        """Tell so much of a cell, unless more of it is told already; False where there is no space for that."""
+    def show(self, cell: CellResult, detail: Detail) -> bool:
+        """Show so much of a cell, unless more of it is shown already; False where there is no space for that."""
         if self.details.get(cell.anchor, 0) >= detail:
             return True
         parts = self._parts.setdefault(cell.id, {})
