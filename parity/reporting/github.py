@@ -22,7 +22,7 @@ from parity.reporting.markdown import LEAST, markdown
 from parity.reporting.results.cells import Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
-from parity.reporting.text.cell_text import commands, failing_entries, headline, place, run_dir_of
+from parity.reporting.text.cell_text import commands, config_location, failing_entries, headline, run_dir_of
 from parity.reporting.text.safe import bounded
 from parity.reporting.text.words import grouped
 
@@ -76,7 +76,7 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
 def ledger_annotations(results: Results) -> Iterator[Annotation]:
     """An error for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        yield Annotation("error", *place(row.source), f"parity: known deviation {row.case}", row.message)
+        yield Annotation("error", *config_location(row.source), f"parity: known deviation {row.case}", row.message)
 
 
 def case_annotations(results: Results) -> Iterator[Annotation]:
@@ -88,7 +88,7 @@ def case_annotations(results: Results) -> Iterator[Annotation]:
         also = f"; also {', '.join(others)}" if others else ""
         explain, *_ = commands(worst.case, run_dir_of(results))
         message = f"{headline(worst)}{also}; {explain}"
-        yield Annotation(LEVELS[worst.status], *place(worst.case.source), f"parity: {case_id}", message)
+        yield Annotation(LEVELS[worst.status], *config_location(worst.case.source), f"parity: {case_id}", message)
 
 
 def inside(file: str, workspace: Path | None) -> str:

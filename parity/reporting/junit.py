@@ -29,11 +29,11 @@ from parity.reporting.text.answer import answer
 from parity.reporting.text.cell_text import (
     accepted_text,
     commands,
+    config_location,
     details,
     environment,
     failing_entries,
     headline,
-    place,
     run_dir_of,
 )
 from parity.reporting.text.reasons import case_rows
@@ -110,7 +110,7 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
     rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
     for cell in cells(results):
         kind, type_, message = element_of(cell, results)
-        file, line = place(cell.case.source)
+        file, line = config_location(cell.case.source)
         more = list(details(cell, rows[cell.id]))
         body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
         lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
@@ -143,7 +143,7 @@ def element_of(cell: CellResult, results: Results) -> tuple[str, str, str]:
 def ledger_cases(results: Results) -> Iterator[TestCase]:
     """A failing test case for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        name = printable(f"{row.case} ({':'.join(map(str, place(row.source)))})")
+        name = printable(f"{row.case} ({':'.join(map(str, config_location(row.source)))})")
         message = printable(row.message)
         text = bounded([message, printable(f"reason given: {row.reason}")], TEXT_LIMIT)
         message = bounded([message], MESSAGE_LIMIT)

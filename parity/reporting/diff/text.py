@@ -190,24 +190,24 @@ def tensors_text(change: Change) -> str:
     return few((item.tensor for item in change.tensors), MAX_SHOWN)
 
 
-def standing(point: TensorState) -> str:
+def standing(state: TensorState) -> str:
     """A verdict with what is special about it."""
-    if not point.compared:
+    if not state.compared:
         return "none"
     mark = {Status.KNOWN: ", accepted", Status.SUSPECT: ", suspect", Status.BELOW: ", below the level"}
-    return point.verdict + mark.get(point.status, "")
+    return state.verdict + mark.get(state.status, "")
 
 
-def size_text(value: float | None, point: TensorState) -> str:
+def size_text(value: float | None, state: TensorState) -> str:
     """A factor for reading."""
-    return UNKNOWN if value is None or not point.compared else factor(value)
+    return UNKNOWN if value is None or not state.compared else factor(value)
 
 
 def reasons_text(change: Change) -> Iterator[str]:
     """Why there is nothing to compare with, or why it is accepted."""
-    for name, point in (("A", change.before), ("B", change.after)):
-        if point.reason:
-            yield point.reason if f"in {name}" in point.reason else f"{name}: {point.reason}"
+    for name, state in (("A", change.before), ("B", change.after)):
+        if state.reason:
+            yield state.reason if f"in {name}" in state.reason else f"{name}: {state.reason}"
     old, new = change.before.known, change.after.known
     if old != new:
         yield from (f"was accepted: {listed(old)}",) if old else ()

@@ -136,7 +136,7 @@ def comparison(row: ComparisonRow, report: CaseReport) -> dict[str, str]:
     return {
         "against": row.expected,
         "verdict": row.verdict,
-        "place": report.place(row) if compared else "",
+        "place": report.location(row) if compared else "",
         "shared": actual[:n_shared],
         "differing": actual[n_shared:],
         "expected": expected,

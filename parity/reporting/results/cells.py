@@ -109,7 +109,7 @@ class CellResult:
         return "" if self.ended is None else self.ended.message
 
     @property
-    def made(self) -> tuple[ComparisonRow, ...]:
+    def compared_rows(self) -> tuple[ComparisonRow, ...]:
         """The comparisons that could be made."""
         return tuple(row for row in self.rows if row.compared)
 
@@ -126,12 +126,12 @@ class CellResult:
     @cached_property
     def excess(self) -> float:
         """By how many tolerances the worst element is off."""
-        return max(map(self.report.excess, self.made), default=0.0)
+        return max(map(self.report.excess, self.compared_rows), default=0.0)
 
     @cached_property
     def ratio(self) -> float | None:
         """The largest error ratio of this backend, None where it was not measured."""
-        ratios = (ratio_of(row, self.backend) for row in self.made)
+        ratios = (ratio_of(row, self.backend) for row in self.compared_rows)
         return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property

@@ -16,7 +16,7 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.rows import CaseRow, PartingRow, Results, TrainingRow
+from parity.reporting.results.rows import CaseRow, DivergenceRow, Results, TrainingRow
 from parity.reporting.text.words import factor, grouped, listed, plural, unique
 from parity.training.spec import STAGES, TRAIN
 
@@ -70,7 +70,7 @@ class TrainingRun:
         return (*self.rows, *([self.oracle] if self.oracle else []))
 
     @property
-    def parted(self) -> list[tuple[TrainingRow, PartingRow]]:
+    def parted(self) -> list[tuple[TrainingRow, DivergenceRow]]:
         """The backends that part, each with where, the earliest first."""
         return sorted(((row, row.parting) for row in self.rows if row.parting), key=lambda pair: pair[1].step)
 
@@ -180,13 +180,13 @@ def remedy(run: TrainingRun) -> str:
     return "" if run.rows[0].ensemble.of == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
-def part_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
+def part_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
     return f"{row.backend} {where_text(at)}{why_text(run, row, at)}{also_text(run, row)}{stop}"
 
 
-def where_text(at: PartingRow) -> str:
+def where_text(at: DivergenceRow) -> str:
     """`parts at step 1 in the update`."""
     step = f"{at.step:,}"
     if at.stage is not None:
@@ -202,7 +202,7 @@ def also_text(run: TrainingRun, row: TrainingRow) -> str:
     return f", and is off in the {listed(texts)} too" if texts else ""
 
 
-def why_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
+def why_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name = at.diagnosis
     if name is None:
@@ -243,7 +243,7 @@ def drift_text(step: int) -> str:
     return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
 
 
-def place_text(at: PartingRow | None) -> str:
+def place_text(at: DivergenceRow | None) -> str:
     """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
     if at is None:
         return ""
