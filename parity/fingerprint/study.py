@@ -29,7 +29,7 @@ from parity.fingerprint.experiments import EXPERIMENTS
 from parity.fingerprint.gathering import Gathered, gather
 from parity.fingerprint.precision import PRECISIONS
 from parity.outcome import Outcome
-from parity.reporting.plots.drift import Line, svg
+from parity.reporting.plots.drift import Line, drift_file
 from parity.reporting.results.record import backend_row, cpu_model
 from parity.reporting.results.results import new_directory, write_atomically
 
@@ -139,7 +139,7 @@ def conduct(request: Request, reporter: Any) -> Study:
     measured = [Line(f.backend, f.dtype, f.drift) for f in fingerprints if f.drift]
     expected = theory(request, measured)
     study = Study(request, fingerprints, plain(document(request, gathered, fingerprints, run, expected)))
-    plot = svg(f"parity fingerprint {request.op}", experiment.axes, measured, expected)
+    plot = drift_file(f"parity fingerprint {request.op}", experiment.axes, measured, expected)
     write_atomically(request.run_dir / PLOT_NAME, plot)
     write_atomically(request.run_dir / FILE_NAME, json.dumps(study.document, indent=2))
     return study

@@ -12,6 +12,7 @@ import numpy as np
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics
 from parity.library.report import Agreement, ExactErrors, Report, Row
+from parity.reporting.text.words import few, grouped
 
 MAX_SHOWN = 20
 MAX_NAMED = 6
@@ -34,7 +35,7 @@ def message(report: Report) -> str:
         lines += [line for row in failing[:MAX_SHOWN] for line in row_lines(row, report.names)]
     hidden = [title(row) for row in failing[MAX_SHOWN:]]
     if hidden:
-        lines += ["", f"and {len(hidden)} more: {first_few(hidden)}"]
+        lines += ["", f"and {len(hidden)} more: {few(hidden, MAX_NAMED)}"]
     lines += [] if report.passes else remaining(report)
     lines += ["", f"suspect: {suspects_text(report)}"] if report.suspects else []
     return "\n".join(lines)
@@ -185,16 +186,8 @@ def suspects_text(report: Report) -> str:
     """The passes that say little, by what they say little for."""
     if lone(report):
         return report.rows[0].suspect
-    titles: dict[str, list[str]] = {}
-    for row in report.suspects:
-        titles.setdefault(row.suspect, []).append(title(row))
-    return "; ".join(f"{reason}: {first_few(names)}" for reason, names in titles.items())
-
-
-def first_few(names: list[str]) -> str:
-    """The first few, and how many there are."""
-    hidden = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {hidden} more" if hidden > 0 else "")
+    titles = grouped((row.suspect, title(row)) for row in report.suspects)
+    return "; ".join(f"{reason}: {few(names, MAX_NAMED)}" for reason, names in titles.items())
 
 
 def brief(value: float) -> str:

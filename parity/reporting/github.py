@@ -19,11 +19,12 @@ from typing import TextIO
 from parity import exit_codes
 from parity.config.nodes import printable
 from parity.reporting.markdown import LEAST, markdown
-from parity.reporting.results.cells import CellResult, Status, cells
+from parity.reporting.results.cells import Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
-from parity.reporting.text.cell_text import commands, failing_entries, headline, place, run_dir_of
+from parity.reporting.text.cell_text import commands, config_location, failing_entries, headline, run_dir_of
 from parity.reporting.text.safe import bounded
+from parity.reporting.text.words import grouped
 
 MAX_ANNOTATIONS = 10
 SUMMARY_LIMIT = 1024 * 1024
@@ -75,22 +76,19 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
 def ledger_annotations(results: Results) -> Iterator[Annotation]:
     """An error for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        yield Annotation("error", *place(row.source), f"parity: known deviation {row.case}", row.message)
+        yield Annotation("error", *config_location(row.source), f"parity: known deviation {row.case}", row.message)
 
 
 def case_annotations(results: Results) -> Iterator[Annotation]:
     """An annotation for each case of which a cell fails the run or is missing, by its worst cell."""
-    by_case: dict[str, list[CellResult]] = {}
-    for cell in cells(results):
-        if cell.status in LEVELS:
-            by_case.setdefault(cell.id, []).append(cell)
+    by_case = grouped((cell.id, cell) for cell in cells(results) if cell.status in LEVELS)
     for case_id, group in by_case.items():
         worst = group[0]
         others = [f"{cell.backend} {cell.dtype}" for cell in group[1:]]
         also = f"; also {', '.join(others)}" if others else ""
         explain, *_ = commands(worst.case, run_dir_of(results))
         message = f"{headline(worst)}{also}; {explain}"
-        yield Annotation(LEVELS[worst.status], *place(worst.case.source), f"parity: {case_id}", message)
+        yield Annotation(LEVELS[worst.status], *config_location(worst.case.source), f"parity: {case_id}", message)
 
 
 def inside(file: str, workspace: Path | None) -> str:

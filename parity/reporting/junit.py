@@ -29,15 +29,16 @@ from parity.reporting.text.answer import answer
 from parity.reporting.text.cell_text import (
     accepted_text,
     commands,
+    config_location,
     details,
     environment,
     failing_entries,
     headline,
-    place,
     run_dir_of,
 )
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded
+from parity.reporting.text.words import grouped
 
 TEXT_LIMIT = 8_000
 """Bytes of one text."""
@@ -85,11 +86,8 @@ def junit_xml(results: Results) -> str:
     root = Xml.Element(
         "testsuites", {"name": "parity", **numbers(tests), "time": seconds_text(seconds_of(results.run.seconds))}
     )
-    grouped: dict[str, list[TestCase]] = {}
-    for test in tests:
-        grouped.setdefault(test.suite, []).append(test)
     files = {printable(case.source.file) for case in results.cases}
-    for name, group in grouped.items():
+    for name, group in grouped((test.suite, test) for test in tests).items():
         root.append(suite_element(name, group, results, files))
     Xml.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
@@ -112,7 +110,7 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
     rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
     for cell in cells(results):
         kind, type_, message = element_of(cell, results)
-        file, line = place(cell.case.source)
+        file, line = config_location(cell.case.source)
         more = list(details(cell, rows[cell.id]))
         body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
         lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
@@ -145,7 +143,7 @@ def element_of(cell: CellResult, results: Results) -> tuple[str, str, str]:
 def ledger_cases(results: Results) -> Iterator[TestCase]:
     """A failing test case for each entry of the ledger that has to be mended."""
     for row in failing_entries(results):
-        name = printable(f"{row.case} ({':'.join(map(str, place(row.source)))})")
+        name = printable(f"{row.case} ({':'.join(map(str, config_location(row.source)))})")
         message = printable(row.message)
         text = bounded([message, printable(f"reason given: {row.reason}")], TEXT_LIMIT)
         message = bounded([message], MESSAGE_LIMIT)

@@ -77,7 +77,7 @@ class CaseReport:
             return 0.0
         return float(off / allowed) if allowed else math.inf
 
-    def place(self, row: ComparisonRow) -> str:
+    def location(self, row: ComparisonRow) -> str:
         """Where the worst element of a comparison is."""
         return str(row.worst_index)
 

@@ -25,7 +25,7 @@ from parity.reporting.text.cell_text import (
 )
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
-from parity.reporting.text.words import factor, plural
+from parity.reporting.text.words import factor, grouped, plural
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -83,25 +83,24 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
     """The document in at most `limit` bytes, which have to be LEAST or more (else a ValueError)."""
     if limit < LEAST:
         raise ValueError(f"a comment of {limit} bytes says nothing; {LEAST} is the least")
-    found = cells(results)
-    text = "\n".join([MARKER, *head(results, found), ""])
+    all_cells = cells(results)
+    text = "\n".join([MARKER, *head(results, all_cells), ""])
     left = limit - size(text)
     for make in SECTIONS:
-        section = make(results, found)
+        section = make(results, all_cells)
         part = section.within(int(left * section.share))
         text, left = text + part, left - size(part)
     return text
 
 
-def head(results: Results, found: Sequence[CellResult]) -> Iterator[str]:
+def head(results: Results, all_cells: Sequence[CellResult]) -> Iterator[str]:
     """The answer, the counts, who is off and why."""
-    said = answer(results)
-    status, _, rest = said.plain.partition("  ")
+    status, _, rest = answer(results).plain.partition("  ")
     yield f"### parity: {status}"
     yield ""
     yield line(rest)
     yield ""
-    yield line(f"cells: {counts_text(counts(found))}" if found else "no cells")
+    yield line(f"cells: {counts_text(counts(all_cells))}" if all_cells else "no cells")
     remarks = [text.plain for text in (*causes(results, MAX_CAUSES), *suspects(results))]
     if remarks:
         yield ""
@@ -114,9 +113,9 @@ def ledger(results: Results, _: Sequence[CellResult]) -> Section:
     return Section("\n**Known deviations that must be mended**\n\n", pieces, "", "entry", 0.3)
 
 
-def table(_: Results, found: Sequence[CellResult]) -> Section:
+def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The cells that fail the run, the worst first."""
-    return Section(TABLE_HEAD, [row(cell) for cell in urgent(found)[:MAX_ROWS]], "", "cell", 0.5)
+    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "cell", 0.5)
 
 
 def trainings(results: Results, _: Sequence[CellResult]) -> Section:
@@ -125,16 +124,16 @@ def trainings(results: Results, _: Sequence[CellResult]) -> Section:
     return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
 
 
-def rest(_: Results, found: Sequence[CellResult]) -> Section:
+def rest(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The other cells that fail the run, in one fold."""
-    rows = [row(cell) for cell in urgent(found)[MAX_ROWS:]]
+    rows = [row(cell) for cell in urgent(all_cells)[MAX_ROWS:]]
     begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
     return Section(begin, rows, "\n</details>\n", "cell", 0.5)
 
 
-def urgent(found: Sequence[CellResult]) -> list[CellResult]:
+def urgent(all_cells: Sequence[CellResult]) -> list[CellResult]:
     """The cells that fail the run."""
-    return [cell for cell in found if cell.status in URGENT]
+    return [cell for cell in all_cells if cell.status in URGENT]
 
 
 def row(cell: CellResult) -> str:
@@ -146,12 +145,10 @@ def row(cell: CellResult) -> str:
     return table_row((*names, verdict, factor(cell.excess) if cell.excess else "", ratio, why))
 
 
-def findings(results: Results, found: Sequence[CellResult]) -> Section:
+def findings(results: Results, all_cells: Sequence[CellResult]) -> Section:
     """A fold for each case that fails the run, in the order of its worst cell."""
     rows, run_dir = case_rows(results), run_dir_of(results)
-    by_case: dict[str, list[CellResult]] = {}
-    for cell in urgent(found):
-        by_case.setdefault(cell.id, []).append(cell)
+    by_case = grouped((cell.id, cell) for cell in urgent(all_cells))
     pieces = []
     for case_id, group in by_case.items():
         texts = (text for cell in group for text in (headline(cell), *details(cell, rows[case_id]), ""))
@@ -160,23 +157,23 @@ def findings(results: Results, found: Sequence[CellResult]) -> Section:
     return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
 
 
-def unsupported(_: Results, found: Sequence[CellResult]) -> Section:
+def unsupported(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """What a framework cannot do, in one fold."""
-    told = [told_of(cell) for cell in found if cell.status is Status.UNSUPPORTED]
-    return listing(f"{plural(len(told), 'cell')} not supported", told)
+    lines = [cell_line(cell) for cell in all_cells if cell.status is Status.UNSUPPORTED]
+    return listing(f"{plural(len(lines), 'cell')} not supported", lines)
 
 
-def known(results: Results, found: Sequence[CellResult]) -> Section:
+def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
     """What the ledger accepts, in one fold."""
-    cells_ = [cell for cell in found if cell.status is Status.KNOWN]
-    told = [f"{told_of(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
-    return listing(f"{plural(len(told), 'cell')} known and accepted", told)
+    cells_ = [cell for cell in all_cells if cell.status is Status.KNOWN]
+    lines = [f"{cell_line(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
+    return listing(f"{plural(len(lines), 'cell')} known and accepted", lines)
 
 
-def quiet(_: Results, found: Sequence[CellResult]) -> Section:
+def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """Passes that are worth a look, in one fold."""
-    told = [told_of(cell) for cell in found if cell.status in QUIET]
-    return listing(f"{plural(len(told), 'pass', 'passes')} with something to say: suspect, or below the level", told)
+    lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
+    return listing(f"{plural(len(lines), 'pass', 'passes')} with something to say: suspect, or below the level", lines)
 
 
 def machine(results: Results, _: Sequence[CellResult]) -> Section:
@@ -184,7 +181,7 @@ def machine(results: Results, _: Sequence[CellResult]) -> Section:
     return listing("Environment", [f"{line(key)}: {code(value)}" for key, value in environment(results).items()])
 
 
-def told_of(cell: CellResult) -> str:
+def cell_line(cell: CellResult) -> str:
     """A cell in one line."""
     return f"{code(cell.id)}: {line(headline(cell))}"
 

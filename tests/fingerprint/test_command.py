@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from parity.fingerprint.summation import meetings, order_name, pairs, patterns
-from parity.reporting.plots.drift import Line, svg
+from parity.reporting.plots.drift import Line, drift_file
 from tests.conftest import parity_command
 from tests.fingerprint.test_fingerprint import Found, call, fingerprint
 
@@ -138,7 +138,7 @@ HOSTILE = '"><script>alert(1)</script>&\x00\x1b[31m\ud800' + "n" * 200
 
 @pytest.mark.parametrize("points", [(), ((1.0, 0.0),), ((1.0, 1e-7), (1e5, 1e-3), (1e6, float("nan")))])
 def test_the_plot_is_xml_whatever_a_backend_is_called(points):
-    drawn = svg(
+    drawn = drift_file(
         "a <title>",
         ("x & y", "error"),
         [Line(HOSTILE, "float32", points)],
@@ -149,7 +149,7 @@ def test_the_plot_is_xml_whatever_a_backend_is_called(points):
     assert not list(root.iter(f"{SVG}script"))
     assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
     assert "nan" not in drawn.replace("n" * 20, "")
-    marks = [mark for group in root.iter(f"{SVG}g") for mark in group.iter(f"{SVG}circle")]
+    marks = [mark for plot in root.findall(f"{SVG}svg") for mark in plot.iter(f"{SVG}circle")]
     assert len(marks) == sum(y == y for _, y in points)
     for mark in marks:
         assert 84 <= float(mark.get("cx")) <= 664
@@ -158,7 +158,7 @@ def test_the_plot_is_xml_whatever_a_backend_is_called(points):
 
 def test_the_plot_has_a_line_for_each_backend_and_dtype():
     lines = [Line(name, dtype, ((1.0, 1e-7), (10.0, 1e-6))) for name in ("a", "b") for dtype in ("float32", "float64")]
-    root = ElementTree.fromstring(svg("t", ("x", "y"), lines, []))
+    root = ElementTree.fromstring(drift_file("t", ("x", "y"), lines, []))
     labels = {t.text for t in root.iter(f"{SVG}text")}
     assert {"a float32", "a float64", "b float32", "b float64"} <= labels
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from parity.reporting.diff import html as diff_html
@@ -21,7 +20,7 @@ from parity.reporting.results.cells import Status, cells, counts
 from parity.reporting.results.results import read_results, write_atomically
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import causes_found
-from tests.reporting.stored_runs import CASE, backend_row, changed, parted, trained, training
+from tests.reporting.stored_runs import CASE, backend_row, changed, parted, plain, trained, training
 from tests.reporting.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
 
 pytestmark = pytest.mark.browser
@@ -131,7 +130,7 @@ def pictured(tmp_path_factory) -> Path:
     """A finding with pictures."""
     run_dir = tmp_path_factory.mktemp("pictured")
     results = found(run_dir)
-    results = replace(results, comparisons=with_envelope(list(results.comparisons), 2e-6))
+    results = changed(results, comparisons=with_envelope(plain(results.comparisons), 2e-6))
     keep(run_dir)
     return written(results, run_dir)
 
@@ -363,14 +362,13 @@ def crowded(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("crowded")
     results = read_results(run_of(run_dir, 6, lambda i: i < 4))
     names = [case.id for case in results.cases]
-    rows = [
-        replace(row, verdict="rounding", culprit=[]) if row.case == names[0] else row for row in results.comparisons
-    ]
-    rows = [replace(row, suspect=row.case == names[4]) if row.verdict == "close" else row for row in rows]
-    rows = [row for row in rows if row.case != names[5]]
+    rows = plain(results.comparisons)
+    rows = [row | {"verdict": "rounding", "culprit": []} if row["case"] == names[0] else row for row in rows]
+    rows = [row | {"suspect": row["case"] == names[4]} if row["verdict"] == "close" else row for row in rows]
+    rows = [row for row in rows if row["case"] != names[5]]
     outcomes = [
-        replace(row, outcome="unsupported", message="there is no kernel") if row.case == names[5] else row
-        for row in results.outcomes
+        row | {"outcome": "unsupported", "message": "there is no kernel"} if row["case"] == names[5] else row
+        for row in plain(results.outcomes)
     ]
     return written(changed(results, comparisons=rows, outcomes=outcomes), run_dir)
 

@@ -17,7 +17,7 @@ from parity.engine.inputs import overflows
 from parity.judge.audit import CaseAudit, Mistake, audit_case
 from parity.reporting.console.run import stdout_console
 from parity.reporting.text.evidence import plain
-from parity.reporting.text.words import few, plural
+from parity.reporting.text.words import few, grouped, plural
 
 MAX_NAMES = 4
 """So many cases or variants are named in a line, the others counted."""
@@ -41,25 +41,15 @@ class CauseRow:
     unstable: bool
 
 
-@dataclass(frozen=True)
-class OpAudit:
-    """What the cases of an op can tell together."""
-
-    op: str
-    dtypes: tuple[str, ...]
-    rows: tuple[CauseRow, ...]
-    cases: tuple[CaseAudit, ...]
-
-
 def audit_and_show(plan: Plan) -> None:
     """Audit every case of the plan and print what was found."""
     progress = Console(stderr=True)
     quiet = not progress.is_terminal
     cases = track(plan.cases, "audit", console=progress, transient=True, disable=quiet)
-    found = [audited(case, plan.seed) for case in cases]
+    audits = [audited(case, plan.seed) for case in cases]
     console = stdout_console()
-    for op in dict.fromkeys(audit.op for audit in found):
-        show(summarized(op, [audit for audit in found if audit.op == op]), console)
+    for op, of_op in grouped((audit.op, audit) for audit in audits).items():
+        show(op, of_op, console)
     console.print()
     console.print(LEGEND, style="dim", soft_wrap=True)
 
@@ -79,18 +69,16 @@ def audited(case: CasePlan, seed: int) -> CaseAudit:
     return audit_case(case, arrays)
 
 
-def summarized(op: str, cases: Sequence[CaseAudit]) -> OpAudit:
-    """The cases of an op together, the causes that fewest of them see first."""
-    dtypes = tuple(dict.fromkeys(dtype for case in cases for dtype in case.dtypes))
+def cause_rows(cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> list[CauseRow]:
+    """The causes of an op, those that fewest of its cases see first."""
     ids = dict.fromkeys(mistake.id for case in cases for mistake in case.mistakes)
     rows = [cause_row(name, cases, dtypes) for name in ids]
-    rows.sort(key=lambda row: (row.n_seen / row.n_cases, row.n_failing / row.n_cases))
-    return OpAudit(op, dtypes, tuple(rows), tuple(cases))
+    return sorted(rows, key=lambda row: (row.n_seen / row.n_cases, row.n_failing / row.n_cases))
 
 
 def cause_row(name: str, cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> CauseRow:
     """One cause over all cases in which it can be asked for."""
-    groups = [found for case in cases if (found := [m for m in case.mistakes if m.id == name])]
+    groups = [asked for case in cases if (asked := [m for m in case.mistakes if m.id == name])]
     every = [mistake for group in groups for mistake in group]
     seen = {variant(m) for m in every if m.seen_in}
     blind = [m for m in every if variant(m) not in seen]
@@ -116,37 +104,39 @@ def variant(mistake: Mistake) -> str:
     return plain(mistake.parameters, 3)
 
 
-def show(audit: OpAudit, console: Console) -> None:
-    """Print one op."""
+def show(op: str, cases: Sequence[CaseAudit], console: Console) -> None:
+    """Print what the cases of one op can tell together."""
+    dtypes = tuple(dict.fromkeys(dtype for case in cases for dtype in case.dtypes))
+    rows = cause_rows(cases, dtypes)
     console.print()
-    if audit.rows:
-        console.print(table(audit))
-    for line in lines(audit):
+    if rows:
+        n_audited = count(not case.problem for case in cases)
+        console.print(table(f"{op}: {plural(n_audited, 'case')} audited", rows, dtypes))
+    for line in lines(rows, cases):
         console.print(line, soft_wrap=True)
 
 
-def table(audit: OpAudit) -> Table:
+def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Table:
     """The causes, blindest first."""
-    n_audited = count(not case.problem for case in audit.cases)
-    found = Table(
-        title=f"{audit.op}: {plural(n_audited, 'case')} audited",
+    report = Table(
+        title=title,
         title_justify="left",
         box=None,
         pad_edge=False,
         header_style="bold",
     )
-    found.add_column("mistake", no_wrap=True)
-    found.add_column("seen in", justify="right", no_wrap=True)
-    per_dtype = audit.dtypes if len(audit.dtypes) > 1 else ()
+    report.add_column("mistake", no_wrap=True)
+    report.add_column("seen in", justify="right", no_wrap=True)
+    per_dtype = dtypes if len(dtypes) > 1 else ()
     for dtype in per_dtype:
-        found.add_column(dtype, justify="right", no_wrap=True)
-    found.add_column("fails in", justify="right", no_wrap=True)
-    found.add_column("what shows it", overflow="fold")
-    for row in audit.rows:
+        report.add_column(dtype, justify="right", no_wrap=True)
+    report.add_column("fails in", justify="right", no_wrap=True)
+    report.add_column("what shows it", overflow="fold")
+    for row in rows:
         counts = [str(n) for n in row.n_seen_in] if per_dtype else []
         seen = Text(f"{row.n_seen} of {row.n_cases}", style=style(row))
-        found.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.shown_by), style="dim"))
-    return found
+        report.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.shown_by), style="dim"))
+    return report
 
 
 def style(row: CauseRow) -> str:
@@ -154,18 +144,18 @@ def style(row: CauseRow) -> str:
     return "bold red" if not row.n_seen else "" if row.n_failing else "yellow"
 
 
-def lines(audit: OpAudit) -> Iterator[Text]:
+def lines(rows: Sequence[CauseRow], cases: Sequence[CaseAudit]) -> Iterator[Text]:
     """What the table does not say, the worst first."""
-    for row in audit.rows:
+    for row in rows:
         if row.unseen:
             why = "; on these inputs it loses less than 8 times what careful code does" if row.unstable else ""
             yield remark("no case sees", "red", f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}")
-    for row in audit.rows:
+    for row in rows:
         if row.n_seen and not row.n_failing:
             yield remark("within every tolerance", "yellow", f"{row.id}: a suspect pass at best")
-    yield from pair_lines(audit.cases)
-    yield from remark_lines(audit.cases)
-    for case in audit.cases:
+    yield from pair_lines(cases)
+    yield from remark_lines(cases)
+    for case in cases:
         if case.problem:
             yield remark("not audited", "yellow", f"{case.case}: {case.problem}")
 
@@ -173,7 +163,7 @@ def lines(audit: OpAudit) -> Iterator[Text]:
 def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
     """Pairs of mistakes that cannot be told apart: by no case that sees both, then by some."""
     pairs = {frozenset((a.id, b.id)): (a, b) for case in reversed(cases) for a, b in case.alike}
-    told: list[Text] = []
+    sometimes: list[Text] = []
     for ids, (a, b) in pairs.items():
         confusing = [case.case for case in cases if any(ids == {x.id, y.id} for x, y in case.alike)]
         both = [case for case in cases if ids <= {m.id for m in case.mistakes if m.seen_in}]
@@ -181,8 +171,8 @@ def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
         if len(confusing) == len(both):
             yield remark("no case tells", "red", words)
         else:
-            told.append(remark("cannot tell", "yellow", f"{words}: {few(confusing)}"))
-    yield from told
+            sometimes.append(remark("cannot tell", "yellow", f"{words}: {few(confusing)}"))
+    yield from sometimes
 
 
 def described(mistake: Mistake) -> str:

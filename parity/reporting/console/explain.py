@@ -32,7 +32,7 @@ from parity.reporting.text.reasons import (
     worst_first,
 )
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import number, plural
+from parity.reporting.text.words import grouped, number, plural
 
 MAX_LISTED = 20
 MAX_PAIRS = 4
@@ -81,8 +81,8 @@ def explain_case(
     """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
     case = case_called(name, results)
-    found = narrowed(case_rows(results)[case.id], dtype, tensor)
-    for part in screen(found, results, run_dir):
+    rows = narrowed(case_rows(results)[case.id], dtype, tensor)
+    for part in screen(rows, results, run_dir):
         # What may be copied is not broken into lines.
         console.print(part, soft_wrap=isinstance(part, Text))
 
@@ -137,8 +137,8 @@ def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
         near = hint(tensor, tensors)
         raise ExplainError(f'{printable(rows.case.id)} has no tensor "{printable(tensor)}"{near}: {choices(tensors)}')
     kept = [row for row in rows.comparisons if dtype in (None, row.dtype) and row.tensor in meant]
-    told = [d for d in rows.diagnoses if dtype in (None, d.dtype) and (tensor is None or meant & set(d.tensors))]
-    return replace(rows, comparisons=kept, diagnoses=told)
+    diagnoses = [d for d in rows.diagnoses if dtype in (None, d.dtype) and (tensor is None or meant & set(d.tensors))]
+    return replace(rows, comparisons=kept, diagnoses=diagnoses)
 
 
 def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:
@@ -198,11 +198,8 @@ def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
 
 def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
     """The failing and suspect comparisons of each tensor, the worst first."""
-    found: dict[tuple[str, str], list[ComparisonRow]] = {}
-    for row in sorted(rows.comparisons, key=worst_first):
-        if row.fails or row.suspect:
-            found.setdefault((row.dtype, row.tensor), []).append(row)
-    return found
+    worst = sorted((row for row in rows.comparisons if row.fails or row.suspect), key=worst_first)
+    return grouped(((row.dtype, row.tensor), row) for row in worst)
 
 
 def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:

@@ -20,7 +20,7 @@ from parity.reporting.results.cells import cells, counts, counts_text
 from parity.reporting.results.rows import FAILING, NOT_COMPARED, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import answer, causes, known_lines, suspects
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import factor, plural
+from parity.reporting.text.words import factor, grouped, plural
 
 ROWS_PER_OP = 16
 PIPED_WIDTH = 200
@@ -169,12 +169,9 @@ class TensorLine:
 def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
     """A line for each case, dtype and tensor, by op, the worst first."""
     ops = {case.id: case.op for case in results.cases}
-    groups: dict[tuple[str, str, str], list[ComparisonRow]] = {}
-    for row in results.comparisons:
-        groups.setdefault(row.place, []).append(row)
-    lines: dict[str, list[TensorLine]] = {}
-    for (case, _, _), group in groups.items():
-        lines.setdefault(ops[case], []).append(tensor_line(group, report_of(ops[case])))
+    tensors = grouped((row.tensor_key, row) for row in results.comparisons)
+    named = ((ops[case], rows) for (case, _, _), rows in tensors.items())
+    lines = grouped((op, tensor_line(rows, report_of(op))) for op, rows in named)
     for part in lines.values():
         part.sort(key=lambda line: (SEVERITY[line.verdict], line.excess), reverse=True)
     return lines
@@ -195,7 +192,7 @@ def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLin
 
 def lead(line: TensorLine) -> list[Text]:
     """The columns that every table has."""
-    case, dtype, tensor = line.worst.place
+    case, dtype, tensor = line.worst.tensor_key
     return [
         Text(printable(case)),
         Text(printable(dtype), style="dim"),
@@ -230,7 +227,7 @@ def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
 
 def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:
     """The backends that exceed the error bound with their causes; `all` where it is everyone for the same cause."""
-    causes = {name: why.get((*line.worst.place, name), "") for name in line.culprit}
+    causes = {name: why.get((*line.worst.tensor_key, name), "") for name in line.culprit}
     if len(backends) > 1 and set(causes) == set(backends) and len(set(causes.values())) == 1:
         return f"all: {next(iter(causes.values()))}".removesuffix(": ")
     known = "" if line.worst.known is None else " (known)"
@@ -246,7 +243,7 @@ def details(lines: Sequence[TensorLine], report: CaseReport) -> Iterator[Text]:
             ratios = ", ".join(f"{name} {factor(ratio)}" for name, ratio in worst.ratios.items())
             text = values_text(worst, report) + (f" (error over that of careful code: {ratios})" if ratios else "")
         if text and line.verdict != "equal":
-            yield Text.assemble((printable(f"{' '.join(worst.place)}: "), "bold"), printable(text))
+            yield Text.assemble((printable(f"{' '.join(worst.tensor_key)}: "), "bold"), printable(text))
 
 
 def legend(results: Results, *, narrow: bool) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from parity import exit_codes
 from parity.judge.bound.envelope import OFF
 from parity.reporting.diff.notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
-from parity.reporting.diff.sides import ComparedRun, Pair, TensorState, sides
+from parity.reporting.diff.sides import ComparedRun, Pair, TensorState, compared_runs
 from parity.reporting.kinds import reports_of
 from parity.reporting.results.cells import Status
 from parity.reporting.results.results import read_results
@@ -114,8 +114,8 @@ class Diff:
     @property
     def counts(self) -> dict[str, int]:
         """How many changes there are of each kind."""
-        found = Counter(change.kind for change in self.changes)
-        return {kind.value: found[kind] for kind in ChangeKind}
+        numbers = Counter(change.kind for change in self.changes)
+        return {kind.value: numbers[kind] for kind in ChangeKind}
 
     @property
     def met(self) -> bool:
@@ -136,7 +136,7 @@ class Diff:
 
 @dataclass(frozen=True)
 class Rule:
-    """How two points are compared: the level of `--fail-on` and the factor from which an error is another one."""
+    """How two states are compared: the level of `--fail-on` and the factor from which an error is another one."""
 
     level: str
     factor: float
@@ -167,10 +167,10 @@ class Rule:
             return ChangeKind.BETTER
         return ChangeKind.CAUSE if set(a.causes) != set(b.causes) else None
 
-    def gates(self, point: TensorState) -> bool:
+    def gates(self, state: TensorState) -> bool:
         """Whether being worse counts: where it fails, and where only a tolerance hides it, at the strictest level."""
-        hidden = point.status is Status.SUSPECT and point.off and self.level == exit_codes.FAIL_ON[0]
-        return hidden or point.status is Status.FAILED
+        hidden = state.status is Status.SUSPECT and state.off and self.level == exit_codes.FAIL_ON[0]
+        return hidden or state.status is Status.FAILED
 
     def worse(self, a: TensorState, b: TensorState) -> bool:
         """Whether `b` has the worse verdict or the larger error."""
@@ -206,9 +206,9 @@ PASSES_NOW = {
 """What a tensor is that passes in B, by its status in A."""
 
 
-def differs(point: TensorState) -> bool:
+def differs(state: TensorState) -> bool:
     """Whether it differed without failing the run: below the level, or hidden by the tolerance, but not accepted."""
-    return point.status is Status.BELOW or (point.status is Status.SUSPECT and point.off)
+    return state.status is Status.BELOW or (state.status is Status.SUSPECT and state.off)
 
 
 def exceeds(after: float, before: float, factor: float) -> bool:
@@ -216,9 +216,9 @@ def exceeds(after: float, before: float, factor: float) -> bool:
     return after > before and after >= factor * before
 
 
-def rank(point: TensorState) -> int:
+def rank(state: TensorState) -> int:
     """How bad a verdict is; all that passes is alike."""
-    return SEVERITY[point.verdict] if point.verdict in FAILING else 0
+    return SEVERITY[state.verdict] if state.verdict in FAILING else 0
 
 
 def compare(
@@ -228,7 +228,7 @@ def compare(
     results = read_results(run_a), read_results(run_b)
     stored = results[1].run.fail_on
     level = level or (stored if stored in exit_codes.FAILING else exit_codes.FAIL_ON[0])
-    a, b = sides((run_a, run_b), results, maps, level)
+    a, b = compared_runs((run_a, run_b), results, maps, level)
     return compared(a, b, Rule(level, factor))
 
 
@@ -239,12 +239,12 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
     same = never = 0
     only_b: Counter[Status] = Counter()
     for key in dict.fromkeys([*a.cells, *b.cells]):
-        found = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
-        if key not in a.cells and all(change.kind is ChangeKind.GAINED for change in found):
+        of_cell = list(cell_changes(key, a, b, rule, not_alike.get(key[0], ())))
+        if key not in a.cells and all(change.kind is ChangeKind.GAINED for change in of_cell):
             only_b[b.cells[key].status] += 1
-        elif found:
-            changes += found
-        elif any(point.compared for point in b.points(key).values()):
+        elif of_cell:
+            changes += of_cell
+        elif any(state.compared for state in b.tensor_states(key).values()):
             same += 1
         else:
             never += 1
@@ -266,8 +266,8 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
 
 def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
     """The changes of a cell, one for each kind."""
-    before, after = a.points(key), b.points(key)
-    found: dict[ChangeKind, list[TensorChange]] = {}
+    before, after = a.tensor_states(key), b.tensor_states(key)
+    by_kind: dict[ChangeKind, list[TensorChange]] = {}
     for tensor in dict.fromkeys([*before, *after]):
         change = TensorChange(tensor, before.get(tensor) or gap(a, key, "A"), after.get(tensor) or gap(b, key, "B"))
         kind = rule.kind(change.before, change.after)
@@ -279,9 +279,9 @@ def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes
         elif kind is ChangeKind.FIXED:
             kind, change = if_fixed(key, change, b)
         if kind is not None:
-            found.setdefault(kind, []).append(change)
+            by_kind.setdefault(kind, []).append(change)
     cell = b.cells.get(key) or a.cells[key]
-    for kind, tensors in found.items():
+    for kind, tensors in by_kind.items():
         tensors.sort(key=size, reverse=True)
         limits = tuple(dict.fromkeys(note for t in tensors if (note := tolerance_note(t.before, t.after))))
         yield Change(kind, cell.id, cell.op, cell.dtype, key[2], tuple(tensors), (*notes, *limits))
@@ -307,9 +307,9 @@ def if_fixed(key: CellKey, change: TensorChange, b: ComparedRun) -> tuple[Change
     return ChangeKind.FIXED, change
 
 
-def between(key: CellKey, change: TensorChange, point: TensorState) -> list[Pair]:
+def between(key: CellKey, change: TensorChange, state: TensorState) -> list[Pair]:
     """The comparisons of a tensor in which nobody is off."""
-    return [(key[0], key[1], change.tensor, names) for names in point.unowned]
+    return [(key[0], key[1], change.tensor, names) for names in state.unowned]
 
 
 def because(change: TensorChange, reason: str) -> TensorChange:
@@ -340,9 +340,9 @@ def size(change: TensorChange) -> tuple[float, ...]:
     return (*measure(change.after), *measure(change.before))
 
 
-def measure(point: TensorState) -> tuple[float, ...]:
+def measure(state: TensorState) -> tuple[float, ...]:
     """Verdict, error ratio and excess."""
-    return rank(point), point.ratio or 0.0, point.excess
+    return rank(state), state.ratio or 0.0, state.excess
 
 
 def urgency(change: Change) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ from parity.reporting.diff.text import (
     groups,
     headline,
     runs_text,
+    sections,
 )
 from parity.reporting.text.words import plural
 
@@ -56,10 +57,9 @@ def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
     for line in told[:limit]:
         console.print(Text(printable(line), style="yellow"), soft_wrap=True)
     more(len(told), limit, console)
-    for kind in ChangeKind:
-        if diff.of(kind):
-            section(kind, diff.of(kind), console, limit)
-    if any(diff.of(kind) for kind in ChangeKind if kind not in GROUPED):
+    for kind, changes in sections(diff):
+        section(kind, changes, console, limit)
+    if any(kind not in GROUPED for kind, _ in sections(diff)):
         console.print(Text(f"\n{LEGEND}", style="dim"), soft_wrap=True)
 
 

@@ -61,19 +61,19 @@ def change_row(change: Change) -> dict[str, Any]:
 
 def tensor_row(item: TensorChange) -> dict[str, Any]:
     """A tensor before and after."""
-    return {"tensor": item.tensor, "before": point_row(item.before), "after": point_row(item.after)}
+    return {"tensor": item.tensor, "before": state_row(item.before), "after": state_row(item.after)}
 
 
-def point_row(point: TensorState) -> dict[str, Any]:
+def state_row(state: TensorState) -> dict[str, Any]:
     """A tensor in one run."""
     return {
-        "status": point.status.value,
-        "verdict": point.verdict,
-        "excess": point.excess if point.compared else None,
-        "error_ratio": point.ratio,
-        "off": point.off,
-        "causes": list(point.causes),
-        "known": list(point.known),
-        "tolerances": [{"rtol": rtol, "atol": atol} for rtol, atol in point.limits],
-        "reason": point.reason,
+        "status": state.status.value,
+        "verdict": state.verdict,
+        "excess": state.excess if state.compared else None,
+        "error_ratio": state.ratio,
+        "off": state.off,
+        "causes": list(state.causes),
+        "known": list(state.known),
+        "tolerances": [{"rtol": rtol, "atol": atol} for rtol, atol in state.limits],
+        "reason": state.reason,
     }

@@ -15,12 +15,14 @@ from parity.reporting.diff.text import (
     GROUPED,
     LEGEND,
     MEANINGS,
+    OPEN,
     change_table,
     count_text,
     differences,
     groups,
     headline,
     runs_text,
+    sections,
 )
 from parity.reporting.html.templates import rendered, source
 from parity.reporting.text.cell_text import commands
@@ -43,7 +45,7 @@ def html(diff: Diff) -> str:
         said=said,
         runs=arrowed(runs_text(diff)),
         differences=map(arrowed, differences(diff)),
-        sections=[section(kind, diff.of(kind), links) for kind in ChangeKind if diff.of(kind)],
+        sections=[section(kind, changes, links) for kind, changes in sections(diff)],
         cases=zip(links.values(), cases, case_commands(diff, cases), strict=True),
         legend=LEGEND,
     )
@@ -64,7 +66,7 @@ def section(kind: ChangeKind, changes: Sequence[Change], links: Mapping[str, str
         "kind": kind.value,
         "title": count_text(kind, len(changes)),
         "meaning": MEANINGS[kind],
-        "open": kind in (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED),
+        "open": kind in OPEN,
         "head": head,
         "rows": [(list(map(arrowed, row)), links.get(case, "")) for row, case in shown],
         "hidden": max(len(rows) - MAX_ROWS, 0),

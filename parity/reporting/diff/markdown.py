@@ -12,12 +12,14 @@ from parity.reporting.diff.text import (
     GROUPED,
     LEGEND,
     MEANINGS,
+    OPEN,
     change_table,
     count_text,
     differences,
     groups,
     headline,
     runs_text,
+    sections,
 )
 from parity.reporting.text.safe import code, prose
 
@@ -25,8 +27,6 @@ MAX_BYTES = 56_000
 """A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
 MAX_CELL = 160
 MAX_LINES = 20
-OPEN = (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED)
-"""The kinds that are not folded."""
 OURS = ("verdict", "× tol", "error ratio")
 """The columns whose words are ours; what comes from a run is shown as code."""
 TOLD = ("cause", "note")
@@ -35,18 +35,17 @@ TOLD = ("cause", "note")
 
 def markdown(diff: Diff) -> str:
     """The whole comment, of fewer than 60,000 bytes."""
-    word, said = headline(diff)
-    parts = [f"### parity diff: {word}", f"{said}", sentence(runs_text(diff))]
-    told = list(differences(diff))
-    listed = [f"- {sentence(line)}" for line in told[:MAX_LINES]]
-    parts += ["\n".join([*listed, *left_out(len(told) - len(listed))])] if told else []
+    word, numbers = headline(diff)
+    parts = [f"### parity diff: {word}", numbers, sentence(runs_text(diff))]
+    lines = list(differences(diff))
+    listed = [f"- {sentence(line)}" for line in lines[:MAX_LINES]]
+    parts += ["\n".join([*listed, *left_out(len(lines) - len(listed))])] if lines else []
     room = MAX_BYTES - size(parts)
-    for kind in ChangeKind:
-        if diff.of(kind):
-            text = section(kind, diff.of(kind), room)
-            parts.append(text)
-            room -= size([text])
-    parts += [f"<sub>{LEGEND}</sub>"] if any(diff.of(kind) for kind in ChangeKind if kind not in GROUPED) else []
+    for kind, changes in sections(diff):
+        text = section(kind, changes, room)
+        parts.append(text)
+        room -= size([text])
+    parts += [f"<sub>{LEGEND}</sub>"] if any(kind not in GROUPED for kind, _ in sections(diff)) else []
     return "\n\n".join(parts) + "\n"
 
 

@@ -81,10 +81,10 @@ def backend_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
 def changed(label: str, before: Any, after: Any) -> Iterator[str]:
     """`threads 1 -> 2`, where it is not the same."""
     if before != after:
-        yield f"{label} {said(before)} -> {said(after)}"
+        yield f"{label} {value_text(before)} -> {value_text(after)}"
 
 
-def said(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value in a few words."""
     return "none" if value is None or value == "" else shortened(plain(value))
 
@@ -92,8 +92,8 @@ def said(value: Any) -> str:
 def case_notes(a: ComparedRun, b: ComparedRun) -> dict[str, tuple[str, ...]]:
     """For each case of both runs that was not given the same: what differs."""
     before, after = a.cases, b.cases
-    found = {case: tuple(given_notes(before[case], after[case], a, b)) for case in before if case in after}
-    return {case: notes for case, notes in found.items() if notes}
+    notes_of = {case: tuple(given_notes(before[case], after[case], a, b)) for case in before if case in after}
+    return {case: notes for case, notes in notes_of.items() if notes}
 
 
 def given_notes(old: CaseRow, new: CaseRow, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
@@ -142,24 +142,24 @@ def tolerance_note(a: TensorState, b: TensorState) -> str:
 def ledger_changes(a: ComparedRun, b: ComparedRun) -> Iterator[LedgerChange]:
     """The entries that fail now and did not, then those that came, went or changed otherwise."""
     before, after = ledger_rows(a), ledger_rows(b)
-    found = []
+    changes = []
     for key in dict.fromkeys([*after, *before]):
         old, new = before.get(key), after.get(key)
         was, now = (None if row is None else row.state for row in (old, new))
         if was != now:
             message = next(row.message for row in (new, old) if row is not None)
-            found.append(LedgerChange(was, now, shortened(message, MAX_ENTRY)))
-    yield from sorted(found, key=lambda change: not change.fails)
+            changes.append(LedgerChange(was, now, shortened(message, MAX_ENTRY)))
+    yield from sorted(changes, key=lambda change: not change.fails)
 
 
 def ledger_rows(run: ComparedRun) -> dict[tuple[str, ...], KnownRow]:
     """A run's entries by what they say; equal ones are numbered."""
-    found: dict[tuple[str, ...], KnownRow] = {}
+    rows: dict[tuple[str, ...], KnownRow] = {}
     seen: Counter[tuple[str, ...]] = Counter()
     for row in run.results.known:
         backend = str(row.backend)
         entry = (row.case, run.names.get(backend, backend), row.dtype, row.tensor, row.diagnosis, row.reason)
         key = tuple(map(str, entry))
         seen[key] += 1
-        found[*key, str(seen[key])] = row
-    return found
+        rows[*key, str(seen[key])] = row
+    return rows

@@ -22,6 +22,7 @@ from parity.reporting.results.rows import (
     ComparisonRow,
     Results,
 )
+from parity.reporting.text.words import grouped
 
 Pair = tuple[str, str, str, frozenset[str]]
 """Case, dtype, tensor and the names of both sides."""
@@ -94,34 +95,32 @@ class ComparedRun:
         """The backends that are compared, by the names that they are compared under."""
         return {self.names[row.name]: row for row in self.results.backends if row.name in self.names}
 
-    def points(self, key: CellKey) -> dict[str, TensorState]:
+    def tensor_states(self, key: CellKey) -> dict[str, TensorState]:
         """The tensors of a cell, by their names; none where nothing is known of the cell."""
         cell = self.cells.get(key)
         if cell is None:
             return {}
-        grouped: dict[str, list[ComparisonRow]] = {}
-        for row in cell.rows:
-            grouped.setdefault(row.tensor, []).append(row)
-        return {tensor: self.point(cell, tensor, rows) for tensor, rows in grouped.items()}
+        by_tensor = grouped((row.tensor, row) for row in cell.rows)
+        return {tensor: self.tensor_state(cell, tensor, rows) for tensor, rows in by_tensor.items()}
 
-    def point(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
+    def tensor_state(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""
         status = status_of(rows, cell.ended, exit_codes.FAILING[self.level])
-        made = [row for row in rows if row.compared]
-        if status in MISSING or not made:
+        compared = [row for row in rows if row.compared]
+        if status in MISSING or not compared:
             # To accept that something is unsupported brings no result.
             return self.absent(cell, status if status in MISSING else Status.UNSUPPORTED)
-        ratios = [ratio for row in made if (ratio := ratio_of(row, cell.backend)) is not None]
-        alone = [row for row in made if row.fails and not row.culprit]
+        ratios = [ratio for row in compared if (ratio := ratio_of(row, cell.backend)) is not None]
+        alone = [row for row in compared if row.fails and not row.culprit]
         return TensorState(
             status=status,
-            verdict=made[0].verdict,
-            excess=max(map(cell.report.excess, made)),
+            verdict=compared[0].verdict,
+            excess=max(map(cell.report.excess, compared)),
             ratio=max(ratios, default=None),
-            off=any(cell.backend in row.culprit for row in made),
+            off=any(cell.backend in row.culprit for row in compared),
             causes=tuple(dict.fromkeys(d.id for d in cell.diagnoses if tensor in d.tensors)),
-            known=tuple(dict.fromkeys(row.known for row in made if row.known is not None)),
-            limits=tuple(sorted({(row.rtol, row.atol) for row in made})),
+            known=tuple(dict.fromkeys(row.known for row in compared if row.known is not None)),
+            limits=tuple(sorted({(row.rtol, row.atol) for row in compared})),
             unowned=tuple(dict.fromkeys(self.pair(row) for row in alone)),
         )
 
@@ -144,20 +143,20 @@ def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def side(run_dir: Path, results: Results, names: Mapping[str, str], level: str) -> ComparedRun:
+def compared_run(run_dir: Path, results: Results, names: Mapping[str, str], level: str) -> ComparedRun:
     """A run under the names of the second one, judged at the level `level` of `--fail-on`."""
     levelled = structs.replace(results, run=structs.replace(results.run, fail_on=level))
-    found = {(c.id, c.dtype, names[c.backend]): c for c in cells(levelled) if c.backend in names}
-    bare = ComparedRun(run_dir, results, names, found, {}, level)
+    shown = {(c.id, c.dtype, names[c.backend]): c for c in cells(levelled) if c.backend in names}
+    bare = ComparedRun(run_dir, results, names, shown, {}, level)
     pairs: dict[Pair, int] = {}
     for row in results.comparisons:
         if row.compared:
             fails = row.known is None and row.verdict in exit_codes.FAILING[level]
-            pairs[*row.place, bare.pair(row)] = SEVERITY[row.verdict] if fails else 0
+            pairs[*row.tensor_key, bare.pair(row)] = SEVERITY[row.verdict] if fails else 0
     return replace(bare, pairs=pairs)
 
 
-def sides(
+def compared_runs(
     dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str
 ) -> list[ComparedRun]:
     """Both runs; of one and the same directory, only the backends that are mapped. Raises DiffError."""
@@ -167,23 +166,23 @@ def sides(
         raise DiffError("--map names a backend twice; each backend of a run has one counterpart")
     if renamed and dirs[0].resolve() == dirs[1].resolve():
         kept = {name: name for name in renamed.values()}
-        return [side(dirs[0], results[0], renamed, level), side(dirs[1], results[1], kept, level)]
+        return [compared_run(dirs[0], results[0], renamed, level), compared_run(dirs[1], results[1], kept, level)]
     taken = set(renamed.values())
     as_is = {name: name for name in names_a if name not in renamed and name not in taken}
     return [
-        side(dirs[0], results[0], {**as_is, **renamed}, level),
-        side(dirs[1], results[1], {name: name for name in names_b}, level),
+        compared_run(dirs[0], results[0], {**as_is, **renamed}, level),
+        compared_run(dirs[1], results[1], {name: name for name in names_b}, level),
     ]
 
 
 def mapping(text: str, names_a: Sequence[str], names_b: Sequence[str]) -> tuple[str, str]:
     """OLD and NEW of `OLD=NEW`, split where both are backends; names may hold `=` themselves. Raises DiffError."""
     splits = [(text[:i], text[i + 1 :]) for i, sign in enumerate(text) if sign == "="]
-    found = [(old, new) for old, new in splits if old in names_a and new in names_b]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise DiffError(f'--map "{printable(text)}" can be read in {len(found)} ways; rename a backend')
+    readings = [(old, new) for old, new in splits if old in names_a and new in names_b]
+    if len(readings) == 1:
+        return readings[0]
+    if readings:
+        raise DiffError(f'--map "{printable(text)}" can be read in {len(readings)} ways; rename a backend')
     sign = SINGLE.search(text)
     if sign is None:
         raise DiffError(f'--map "{printable(text)}" is not OLD=NEW, for example paddle==2.6.2=paddle')

@@ -9,25 +9,15 @@ from parity import exit_codes
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
 from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
-from parity.reporting.text.words import factor, few, listed, plural
+from parity.reporting.text.words import factor, few, grouped, listed, plural
 
 ARROW = "->"
 UNKNOWN = "–"
 MAX_SHOWN = 2
 """How many names are shown where there may be many."""
 
-NOUNS: Mapping[ChangeKind, tuple[str, str]] = {
-    ChangeKind.NEW: ("new finding", "new findings"),
-    ChangeKind.WORSE: ("worse", "worse"),
-    ChangeKind.VANISHED: ("vanished", "vanished"),
-    ChangeKind.FIXED: ("fixed", "fixed"),
-    ChangeKind.BETTER: ("better", "better"),
-    ChangeKind.CAUSE: ("with another cause", "with another cause"),
-    ChangeKind.ACCEPTED: ("accepted", "accepted"),
-    ChangeKind.TOLERATED: ("tolerated", "tolerated"),
-    ChangeKind.GAINED: ("compared now", "compared now"),
-}
-"""A kind of change behind its number."""
+NOUNS: Mapping[ChangeKind, str] = {ChangeKind.CAUSE: "with another cause", ChangeKind.GAINED: "compared now"}
+"""What is said of some kinds of changes behind their number, in place of the kind's own name."""
 
 MEANINGS: Mapping[ChangeKind, str] = {
     ChangeKind.NEW: "failing in B, but passing, accepted or not compared in A",
@@ -47,6 +37,9 @@ COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ra
 
 GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
 """The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
+
+OPEN = (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED)
+"""The kinds that are not folded."""
 
 LEGEND = (
     "× tol: the worst element's difference in tolerances. error ratio: the error over that of careful code in the same "
@@ -82,6 +75,11 @@ class ReasonGroup:
         return f"{self.reason}: {plural(self.n_cells, 'cell')} on {backends}{lost}; {shown}"
 
 
+def sections(diff: Diff) -> list[tuple[ChangeKind, tuple[Change, ...]]]:
+    """The changes of each kind that there is."""
+    return [(kind, changes) for kind in ChangeKind if (changes := diff.of(kind))]
+
+
 def headline(diff: Diff) -> tuple[str, str]:
     """The answer in a word, and behind it the numbers."""
     if diff.exit_code == exit_codes.MISMATCH:
@@ -106,7 +104,7 @@ def changed_text(diff: Diff) -> str:
 
 def count_text(kind: str, n: int) -> str:
     """`1 new finding`, `2 new findings`, `3 vanished`."""
-    return f"{n} {NOUNS[ChangeKind(kind)][n != 1]}"
+    return plural(n, "new finding") if kind == ChangeKind.NEW else f"{n} {NOUNS.get(ChangeKind(kind), kind)}"
 
 
 def same_text(diff: Diff) -> str:
@@ -192,24 +190,24 @@ def tensors_text(change: Change) -> str:
     return few((item.tensor for item in change.tensors), MAX_SHOWN)
 
 
-def standing(point: TensorState) -> str:
+def standing(state: TensorState) -> str:
     """A verdict with what is special about it."""
-    if not point.compared:
+    if not state.compared:
         return "none"
     mark = {Status.KNOWN: ", accepted", Status.SUSPECT: ", suspect", Status.BELOW: ", below the level"}
-    return point.verdict + mark.get(point.status, "")
+    return state.verdict + mark.get(state.status, "")
 
 
-def size_text(value: float | None, point: TensorState) -> str:
+def size_text(value: float | None, state: TensorState) -> str:
     """A factor for reading."""
-    return UNKNOWN if value is None or not point.compared else factor(value)
+    return UNKNOWN if value is None or not state.compared else factor(value)
 
 
 def reasons_text(change: Change) -> Iterator[str]:
     """Why there is nothing to compare with, or why it is accepted."""
-    for name, point in (("A", change.before), ("B", change.after)):
-        if point.reason:
-            yield point.reason if f"in {name}" in point.reason else f"{name}: {point.reason}"
+    for name, state in (("A", change.before), ("B", change.after)):
+        if state.reason:
+            yield state.reason if f"in {name}" in state.reason else f"{name}: {state.reason}"
     old, new = change.before.known, change.after.known
     if old != new:
         yield from (f"was accepted: {listed(old)}",) if old else ()
@@ -218,9 +216,7 @@ def reasons_text(change: Change) -> Iterator[str]:
 
 def groups(changes: Sequence[Change]) -> list[ReasonGroup]:
     """Changes by their reason, the findings first, then the largest group."""
-    found: dict[str, list[Change]] = {}
-    for change in changes:
-        for reason in dict.fromkeys(item.after.reason or item.before.reason for item in change.tensors):
-            found.setdefault(reason, []).append(change)
-    made = [ReasonGroup(reason, tuple(some_changes)) for reason, some_changes in found.items()]
-    return sorted(made, key=lambda group: (-group.n_findings, -group.n_cells))
+    reasons = ((change, dict.fromkeys(t.after.reason or t.before.reason for t in change.tensors)) for change in changes)
+    by_reason = grouped((reason, change) for change, its_reasons in reasons for reason in its_reasons)
+    rows = [ReasonGroup(reason, tuple(its_changes)) for reason, its_changes in by_reason.items()]
+    return sorted(rows, key=lambda group: (-group.n_findings, -group.n_cells))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from markupsafe import Markup, escape
 
-from parity.config.nodes import printable
 from parity.judge.bound.envelope import OFF
+from parity.reporting.plots.svg import Scale, power, svg, tick, words
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
 from parity.reporting.results.cells import LABELS, Status
 from parity.reporting.text.words import cut, factor
@@ -16,24 +16,12 @@ from parity.reporting.text.words import cut, factor
 NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
 MAX_NAME = 11
 BAR_HEIGHT = 22
-MAX_TICKS = 7
+MAX_TICKS = 8
 MAP_WIDTH, MAX_BLOCK, STRIP = 336, 12, 16
 KEY = 12
 RESIDUAL_WIDTH = 200
 RESIDUALS = (0.1, 1e18)
 """What bars of residuals can show; the shortest and the longest."""
-
-
-def svg(width: float, height: float, label: str, parts: Sequence[str], style: str) -> Markup:
-    """A picture with its essence in words; `parts` are safe."""
-    head = f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
-    return Markup(f'{head} aria-label="{escape(printable(label))}">{"".join(parts)}</svg>')  # noqa: S704
-
-
-def words(x: float, y: float, text: str, style: str = "") -> str:
-    """A line of text; the styles `middle` and `end` say what stands at `x`."""
-    named = f' class="{style}"' if style else ""
-    return f'<text x="{x:.0f}" y="{y:g}"{named}>{escape(printable(text))}</text>'
 
 
 def status_bar(numbers: Mapping[str, int]) -> Markup:
@@ -58,28 +46,28 @@ def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, o
     was not `measured`, the axis is that of the errors themselves.
     """
     bottom = BAND * len(rows)
-    parts = [*marks(axis, bottom)] if measured else []
+    scale = Scale(axis.low, axis.high, NAME_WIDTH, NAME_WIDTH + PLOT_WIDTH)
+    exponents = scale.decades(MAX_TICKS)
+    parts = [*marks(scale, bottom)] if measured else []
     for i, (name, (counted, ratio)) in enumerate(rows.items()):
         base = BAND * (i + 1) - 4
         shown = cut(name, MAX_NAME)
         parts.append(words(NAME_WIDTH - 8, base - 11, shown, "end own" if name == own else "end"))
         parts.append(words(NAME_WIDTH - 8, base, extra_text(counted, ratio), "end dim"))
         parts.append(bars(counted, axis, base, "bars own" if name == own else "bars"))
-    parts += [f'<path class="line" d="{lines(axis, len(rows))}"/>', *decades(axis, bottom + 12)]
+    lines = [f"M{NAME_WIDTH} {BAND * (i + 1) - 3.5}h{PLOT_WIDTH}" for i in range(len(rows))]
+    lines += [f"M{scale.at(e):.1f} {bottom - 3}v4" for e in exponents]
+    parts += [f'<path class="line" d="{"".join(lines)}"/>']
+    parts += [tick(float(scale.at(e)), bottom + 12, power(e), "middle") for e in exponents]
     unit = "|error| ÷ that of careful code" if measured else "|error|"
     parts.append(words(NAME_WIDTH + PLOT_WIDTH / 2, bottom + FOOT - 3, unit, "middle dim"))
     said = "; ".join(f"{name}: {spoken(counted, ratio, axis, measured)}" for name, (counted, ratio) in rows.items())
     return svg(NAME_WIDTH + PLOT_WIDTH + MARGIN, bottom + FOOT, f"Sizes of the errors. {said}", parts, "hist")
 
 
-def place(axis: Axis, exponent: float) -> float:
-    """Where a decimal logarithm stands on the page."""
-    return NAME_WIDTH + PLOT_WIDTH * (exponent - axis.low) / (axis.high - axis.low)
-
-
-def marks(axis: Axis, bottom: int) -> list[str]:
+def marks(scale: Scale, bottom: int) -> list[str]:
     """What is off, from OFF on, and careful code's own error, 1."""
-    one, off = place(axis, 0), place(axis, math.log10(OFF))
+    one, off = float(scale.at(0)), float(scale.at(math.log10(OFF)))
     return [
         f'<rect class="off" x="{off:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - off:.1f}" height="{bottom}"/>',
         f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{off:.1f} 0v{bottom}"/>',
@@ -97,18 +85,6 @@ def bars(counted: Histogram, axis: Axis, base: int, style: str) -> str:
     return f'<path class="{style}" transform="{where}" d="{drawn}"/>' if drawn else ""
 
 
-def lines(axis: Axis, n_bands: int) -> str:
-    """The `d` of the ground lines of all bands, and of the marks of the axis."""
-    grounds = "".join(f"M{NAME_WIDTH} {BAND * (i + 1) - 3.5}h{PLOT_WIDTH}" for i in range(n_bands))
-    return grounds + "".join(f"M{place(axis, e):.1f} {BAND * n_bands - 3}v4" for e in ticks(axis))
-
-
-def ticks(axis: Axis) -> range:
-    """The exponents that get a number."""
-    step = max(1, math.ceil((axis.high - axis.low) / MAX_TICKS))
-    return range(-(-axis.low // step) * step, axis.high + 1, step)
-
-
 def extra_text(counted: Histogram, ratio: float | None) -> str:
     """What stands below a backend's name: its error ratio."""
     if counted.n_infinite:
@@ -116,16 +92,6 @@ def extra_text(counted: Histogram, ratio: float | None) -> str:
     if counted.n_exact == counted.total:
         return "exact"
     return "" if ratio is None else f"ratio {factor(ratio)}"
-
-
-def decades(axis: Axis, y: int) -> list[str]:
-    """Numbers below the axis."""
-    return [f'<text class="middle dim" x="{place(axis, e):.0f}" y="{y}">{power(e)}</text>' for e in ticks(axis)]
-
-
-def power(exponent: int) -> str:
-    """1, 10, and 10 with its exponent."""
-    return {0: "1", 1: "10"}.get(exponent, f'10<tspan dy="-4">{exponent}</tspan>')
 
 
 def spoken(counted: Histogram, ratio: float | None, axis: Axis, measured: bool) -> str:
@@ -154,14 +120,14 @@ def mismatch(found: Map, unit: float, *, measured: bool) -> Markup:
     drawn = "".join(f'<path class="l{level}" d="{d}"/>' for level, d in sorted(paths.items()))
     ground = f'<rect class="ground" x=".5" y=".5" width="{width:g}" height="{height:g}"/>'
     blocks = f'<g class="blocks" transform="translate(.5 {high / 2 + 0.5:g}) scale({side:g} {high:g})">{drawn}</g>'
-    legend = scale(height + 9, found, unit, paths, measured=measured)
+    shades = legend(height + 9, found, unit, paths, measured=measured)
     total = max(width, MAP_WIDTH) + 1
     said = map_text(found, unit, paths, measured=measured)
     foot = 42 if NOT_FINITE in paths else 26
-    return svg(total, height + foot, said, [ground, blocks, *legend], "map")
+    return svg(total, height + foot, said, [ground, blocks, *shades], "map")
 
 
-def scale(y: float, found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> list[str]:
+def legend(y: float, found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> list[str]:
     """The legend: the shades with the errors at both ends."""
     keys = [f'<path class="l{level}" d="M{KEY * (level - 1)} {y + 5:g}h{KEY}"/>' for level in range(1, N_LEVELS + 1)]
     low, high = factor(found.low / unit), factor(found.high / unit)

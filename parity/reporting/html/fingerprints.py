@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from markupsafe import Markup
 from msgspec import Meta, Struct
 
 from parity.reporting.plots.drift import Line, drawing
-from parity.reporting.results.results import problem, read_json
+from parity.reporting.results.results import ResultsError, problem, read_json
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
@@ -23,7 +21,6 @@ DRAWABLE = 1e100
 """What is larger, or smaller than its inverse, has no place in a plot."""
 
 Points = list[tuple[float, float]]
-NOTHING = Markup()
 
 
 class ClaimRow(Struct, frozen=True):
@@ -67,53 +64,42 @@ class FingerprintFile(Struct, frozen=True):
     plot: PlotRow = PlotRow()
 
 
-@dataclass(frozen=True)
-class SharedAnswer:
-    """An answer that one or several backends share, with the dtypes of each."""
-
-    answer: str
-    reason: str
-    who: tuple[str, ...]
-    decided: bool
-
-
-@dataclass(frozen=True)
-class FingerprintSection:
-    """A section of the report; `problem` says why there is nothing to show."""
-
-    folder: str
-    op: str = ""
-    plot: Markup = NOTHING
-    has_theory: bool = False
-    claims: tuple[tuple[str, tuple[SharedAnswer, ...]], ...] = ()
-    problem: str = ""
-
-
-def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[FingerprintSection]:
-    """Those that were named, and those inside the run directory."""
+def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[dict[str, Any]]:
+    """Those that were named, and those inside the run directory; `problem` says why there is nothing to show."""
     inside = sorted(path.parent for path in run_dir.glob(f"fingerprint*/{FILE_NAME}"))
-    return [fingerprint(folder, f"drift-{i}") for i, folder in enumerate(dict.fromkeys((*given, *inside)))]
+    sections = []
+    for folder in dict.fromkeys((*given, *inside)):
+        try:
+            sections.append(section(folder))
+        except ResultsError as error:
+            sections.append({"folder": str(folder), "op": "", "problem": str(error)})
+    return sections
 
 
-def fingerprint(folder: Path, name: str) -> FingerprintSection:
-    """A stored fingerprint, or why it cannot be shown; `name` tells its plot from others."""
+def section(folder: Path) -> dict[str, Any]:
+    """A stored fingerprint; raises ResultsError where it cannot be shown."""
     path = folder / FILE_NAME
     try:
         document = read_json(path, MAX_BYTES)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            return FingerprintSection(str(folder), problem=f"{path}: not a fingerprint of format {FORMAT}")
-        found = msgspec.convert(document, FingerprintFile, strict=False)
+            raise ResultsError(f"{path}: not a fingerprint of format {FORMAT}")
+        stored = msgspec.convert(document, FingerprintFile, strict=False)
     except OSError as error:
-        return FingerprintSection(str(folder), problem=f"{path}: {error.strerror or error}")
+        raise ResultsError(f"{path}: {error.strerror or error}") from error
     except msgspec.ValidationError as error:
-        return FingerprintSection(str(folder), problem=f"{path}: {problem(error)}")
+        raise ResultsError(f"{path}: {problem(error)}") from error
     except (ValueError, RecursionError) as error:
-        return FingerprintSection(str(folder), problem=f"{path}: not JSON: {error}")
-    lines = list(drawable(Line(row.backend, row.dtype, tuple(row.drift)) for row in found.fingerprints))
-    theory = list(drawable(Line(row.name, row.dtype, tuple(row.points)) for row in found.plot.theory))
-    drawn = drawing(f"Drift of {found.op}", found.plot.axes, lines, theory, name)
-    claims = tuple(shared_answers(found.fingerprints))
-    return FingerprintSection(folder.name, found.op, Markup(drawn), bool(theory), claims)  # noqa: S704 - it escapes
+        raise ResultsError(f"{path}: not JSON: {error}") from error
+    lines = list(drawable(Line(row.backend, row.dtype, tuple(row.drift)) for row in stored.fingerprints))
+    theory = list(drawable(Line(row.name, row.dtype, tuple(row.points)) for row in stored.plot.theory))
+    return {
+        "folder": folder.name,
+        "op": stored.op,
+        "plot": drawing(f"Drift of {stored.op}", stored.plot.axes, lines, theory),
+        "has_theory": bool(theory),
+        "claims": list(shared_answers(stored.fingerprints)),
+        "problem": "",
+    }
 
 
 def drawable(lines: Iterable[Line]) -> Iterator[Line]:
@@ -128,7 +114,7 @@ def has_place(x: float, y: float) -> bool:
     return 1 / DRAWABLE < x < DRAWABLE and (y == 0 or (not math.isnan(y) and 1 / DRAWABLE < y < DRAWABLE))
 
 
-def shared_answers(rows: Sequence[KernelRow]) -> Iterator[tuple[str, tuple[SharedAnswer, ...]]]:
+def shared_answers(rows: Sequence[KernelRow]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The answers to each question; backends that give the same one for the same reason stand together."""
     aspects: dict[str, dict[tuple[str, str, bool], dict[str, list[str]]]] = {}
     for row in rows:
@@ -137,7 +123,15 @@ def shared_answers(rows: Sequence[KernelRow]) -> Iterator[tuple[str, tuple[Share
             backends = aspects.setdefault(claim.aspect, {}).setdefault(key, {})
             backends.setdefault(row.backend, []).append(row.dtype)
     for aspect, answers in aspects.items():
-        named = {
-            key: tuple(f"{name} {', '.join(dtypes)}" for name, dtypes in who.items()) for key, who in answers.items()
-        }
-        yield aspect, tuple(SharedAnswer(text, why, who, decided) for (text, why, decided), who in named.items())
+        yield (
+            aspect,
+            [
+                {
+                    "answer": answer,
+                    "reason": reason,
+                    "decided": decided,
+                    "backends": [f"{name} {', '.join(dtypes)}" for name, dtypes in backends.items()],
+                }
+                for (answer, reason, decided), backends in answers.items()
+            ],
+        )

@@ -17,10 +17,10 @@ from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.space import Detail, Space
-from parity.reporting.html.table import filters, statuses, table_row
+from parity.reporting.html.table import filters, table_row
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.kinds import anchors_of, reports_of
-from parity.reporting.results.cells import CellResult, Status, cells, counts
+from parity.reporting.results.cells import LABELS, CellResult, Status, cells, counts
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import known_lines, suspects
 
@@ -38,17 +38,17 @@ MORE = (Detail.TEXT, Detail.PICTURE, Detail.PICTURES)
 
 def html_report(results: Results, run_dir: Path, *, fingerprints: Sequence[Path] = ()) -> str:
     """The whole report; `run_dir` is where the tensors are, `fingerprints` are directories of `parity fingerprint`."""
-    found = cells(results)
-    page = rendered("report", **context(results, run_dir, found, fingerprints))
-    part = findings(found, FindingRenderer(results, run_dir), BUDGET - n_bytes(page))
+    all_cells = cells(results)
+    page = rendered("report", **context(results, run_dir, all_cells, fingerprints))
+    part = findings(all_cells, FindingRenderer(results, run_dir), BUDGET - n_bytes(page))
     return str(page.replace(FINDINGS_HERE, part, 1))
 
 
 def context(
-    results: Results, run_dir: Path, found: Sequence[CellResult], fingerprints: Sequence[Path]
+    results: Results, run_dir: Path, all_cells: Sequence[CellResult], fingerprints: Sequence[Path]
 ) -> dict[str, Any]:
     """What the page says, but for its findings."""
-    numbers = counts(found)
+    numbers = counts(all_cells)
     script = source("report.js")
     links = anchors_of(results)
     return {
@@ -56,42 +56,43 @@ def context(
         "name": results.run.id or run_dir.name,
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
-        "n_cells": len(found),
-        "statuses": statuses(numbers),
+        "n_cells": len(all_cells),
+        "statuses": [(status, LABELS[Status(status)], n) for status, n in numbers.items()],
         "n_passed": numbers.get(Status.PASSED.value, 0),
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
         "causes": summary.causes(results),
         "suspects": list(map(summary.marked_up, [*suspects(results), *known_lines(results.known)])),
         "gate": summary.gate_facts(results),
-        "matrix": summary.matrix(found, results),
-        "rows": [table_row(cell, links.get((cell.id, cell.dtype), "")) for cell in found],
-        "filters": filters(found),
-        "n_findings": sum(cell.finding for cell in found),
-        "trainings": Markup().join(report.html_section(results, found) for report in reports_of(results)),
-        "no_results": summary.no_results(found),
+        "matrix": summary.matrix(all_cells, results),
+        "rows": [table_row(cell, links.get((cell.id, cell.dtype), "")) for cell in all_cells],
+        "filters": filters(all_cells),
+        "n_findings": sum(cell.finding for cell in all_cells),
+        "trainings": Markup().join(report.html_section(results, all_cells) for report in reports_of(results)),
+        "no_results": summary.no_results(all_cells),
+        "max_listed": summary.MAX_LISTED,
         "fingerprints": read_fingerprints(run_dir, fingerprints),
         "ledger": summary.ledger(results),
         "backends": results.backends,
         "environment": summary.environment(results.backends),
         "facts": list(summary.facts_of_run(results.run)),
         "configs": results.run.configs,
-        "glossary": glossary(cause for cell in found if cell.finding for cause in cell.causes),
+        "glossary": glossary(cause for cell in all_cells if cell.finding for cause in cell.causes),
         "style": Markup(source("report.css")),  # noqa: S704 - a file of this package
         "script": Markup(script),  # noqa: S704
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
 
 
-def findings(found: Sequence[CellResult], renderer: FindingRenderer, budget: int) -> Markup:
+def findings(all_cells: Sequence[CellResult], renderer: FindingRenderer, budget: int) -> Markup:
     """All findings in about `budget` bytes: in a line each, then more of the most urgent ones while it lasts."""
-    shown = [cell for cell in found if cell.finding]
-    space = Space(renderer, case_anchors(found), budget)
+    shown = [cell for cell in all_cells if cell.finding]
+    space = Space(renderer, case_anchors(all_cells), budget)
     for cell in shown:
-        space.tell(cell, Detail.LINE)
+        space.show(cell, Detail.LINE)
     space.left = max(space.left, LEAST_FOR_MORE)
-    for some, detail in ((shown[:N_FIRST], Detail.PICTURES), *((shown, detail) for detail in MORE)):
-        all(space.tell(cell, detail) for cell in some)  # until there is no space
-    told = Counter(space.details.values())
-    numbers = {"n_findings": len(shown), "n_line": told[Detail.LINE], "n_text": told[Detail.TEXT]}
+    for group, detail in ((shown[:N_FIRST], Detail.PICTURES), *((shown, detail) for detail in MORE)):
+        all(space.show(cell, detail) for cell in group)  # until there is no space
+    details = Counter(space.details.values())
+    numbers = {"n_findings": len(shown), "n_line": details[Detail.LINE], "n_text": details[Detail.TEXT]}
     return rendered("findings", cases=space.cases(), **numbers)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 from markupsafe import Markup
 
-from parity.reporting.html.findings import CaseHead, FindingRenderer
+from parity.reporting.html.findings import FindingRenderer
 from parity.reporting.html.table import table_row
 from parity.reporting.html.templates import n_bytes, rendered
 from parity.reporting.results.cells import CellResult
@@ -28,17 +28,6 @@ class Detail(IntEnum):
 N_PICTURES = {Detail.TEXT: 0, Detail.PICTURE: 1, Detail.PICTURES: 3}
 
 
-@dataclass(frozen=True)
-class CaseSection:
-    """A case with its findings as HTML, the most urgent first; `head` is None where all are told in a line."""
-
-    id: str
-    anchor: str
-    head: CaseHead | None
-    explain: str
-    parts: Sequence[Markup] = ()
-
-
 class Space:
     """The findings as they are told, and the bytes that are left; the first finding that was ever told is unfolded."""
 
@@ -48,18 +37,18 @@ class Space:
         self._renderer = renderer
         self._anchors = anchors
         self._parts: dict[str, dict[str, Markup]] = {}
-        self._heads: dict[str, CaseHead] = {}
+        self._heads: dict[str, dict[str, Any]] = {}
 
-    def tell(self, cell: CellResult, detail: Detail) -> bool:
-        """Tell so much of a cell, unless more of it is told already; False where there is no space for that."""
+    def show(self, cell: CellResult, detail: Detail) -> bool:
+        """Show so much of a cell, unless more of it is shown already; False where there is no space for that."""
         if self.details.get(cell.anchor, 0) >= detail:
             return True
         parts = self._parts.setdefault(cell.id, {})
         part = self.part(cell, detail)
         needed = n_bytes(part) - n_bytes(parts.get(cell.anchor, ""))
         needs_head = cell.id not in self._heads and (not parts or detail is not Detail.LINE)
-        head = self._renderer.head(cell.case, self._anchors[cell.id]) if detail is not Detail.LINE else None
-        needed += n_bytes(rendered("case", case=self.case(cell.id, head))) if needs_head else 0
+        head = self._renderer.head(cell.case) if detail is not Detail.LINE else None
+        needed += n_bytes(self.case(cell.id, head)) if needs_head else 0
         if detail is not Detail.LINE and needed > self.left:
             return False
         self.left -= needed
@@ -75,11 +64,12 @@ class Space:
         opened = next(iter(self.details)) == cell.anchor
         return rendered("finding", f=self._renderer.finding(cell, N_PICTURES[detail]), opened=opened)
 
-    def case(self, name: str, head: CaseHead | None, parts: Sequence[Markup] = ()) -> CaseSection:
-        """A case with its findings."""
-        return CaseSection(name, self._anchors[name], head, self._renderer.command("explain", name), parts)
+    def case(self, name: str, head: dict[str, Any] | None, parts: Iterable[Markup] = ()) -> Markup:
+        """A case with its findings, the most urgent first; `head` is None where all are told in a line."""
+        explain = self._renderer.command("explain", name)
+        case = {"id": name, "anchor": self._anchors[name], "head": head, "explain": explain, "parts": parts}
+        return rendered("case", case=case)
 
     def cases(self) -> list[Markup]:
-        """All cases as HTML, in the order in which they were first told of."""
-        told = (self.case(name, self._heads.get(name), list(parts.values())) for name, parts in self._parts.items())
-        return [rendered("case", case=case) for case in told]
+        """All cases, in the order in which they were first told of."""
+        return [self.case(name, self._heads.get(name), parts.values()) for name, parts in self._parts.items()]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
@@ -18,6 +17,7 @@ from parity.exit_codes import FAIL_ON
 from parity.reporting.results.cells import LABELS, CellResult, Status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
 from parity.reporting.text.answer import answer, causes_found
+from parity.reporting.text.words import grouped
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
 """The elements for the styles in which the console prints its lines."""
@@ -40,84 +40,11 @@ MISSING = "—"
 MAX_LISTED = 8
 
 
-@dataclass(frozen=True)
-class AnswerParts:
+def answer_parts(results: Results) -> dict[str, str]:
     """The verdict line in its parts: the word, the first clause, and what follows it."""
-
-    word: str
-    first: str
-    rest: str
-
-
-@dataclass(frozen=True)
-class MatrixEntry:
-    """An entry of the matrix: its worst verdict, how many cells have each status, and the filter that shows them.
-
-    A difference comes before what has no result, so that three cells that are unsupported do not hide the findings.
-    """
-
-    status: Status
-    verdict: str
-    numbers: Mapping[Status, int]
-    link: str
-
-    @property
-    def total(self) -> int:
-        """How many cells there are."""
-        return sum(self.numbers.values())
-
-    @property
-    def told(self) -> tuple[tuple[Status, int, str], ...]:
-        """2 failed, 1 no result: the worst first, what passed only where all did."""
-        told = [(status, n, LABELS[status]) for status, n in self.numbers.items()]
-        return tuple(row for row in told if row[0] is not Status.PASSED) or tuple(told)
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Ops by backends and dtypes; an entry is None where nothing was asked."""
-
-    columns: tuple[tuple[str, tuple[str, ...]], ...]
-    rows: tuple[tuple[str, tuple[MatrixEntry | None, ...]], ...]
-
-
-@dataclass(frozen=True)
-class NoResult:
-    """A reason for which a backend gave no result, or a note, with the cells that it is about."""
-
-    backend: str
-    outcome: str
-    lines: tuple[str, ...]
-    cells: tuple[CellResult, ...]
-
-    @property
-    def listed(self) -> tuple[CellResult, ...]:
-        """The cells that are named."""
-        return self.cells[:MAX_LISTED]
-
-    @property
-    def link(self) -> str:
-        """The filter that shows these cells and others of the same backend and outcome."""
-        wanted = (
-            {"backend": self.backend} if self.outcome == "note" else {"backend": self.backend, "verdict": self.outcome}
-        )
-        return filter_link(**wanted)
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A row of the environment table: what `same` says is `differs`, `same` or who alone has it."""
-
-    name: str
-    values: tuple[str, ...]
-    same: str
-
-
-def answer_parts(results: Results) -> AnswerParts:
-    """The verdict line, taken apart."""
-    word, _, said = answer(results).plain.partition("  ")
-    first, _, rest = said.partition("; ")
-    return AnswerParts(word, first, rest)
+    word, _, clauses = answer(results).plain.partition("  ")
+    first, _, rest = clauses.partition("; ")
+    return {"word": word, "first": first, "rest": rest}
 
 
 def marked_up(line: Text) -> Markup:
@@ -140,30 +67,36 @@ def causes(results: Results) -> list[tuple[Markup, str]]:
     ]
 
 
-def matrix(found: Sequence[CellResult], results: Results) -> Matrix:
-    """The cells by op, backend and dtype; `found` has the most urgent first."""
-    groups: dict[tuple[str, str, str], list[CellResult]] = {}
-    for cell in found:
-        groups.setdefault((cell.op, cell.backend, cell.dtype), []).append(cell)
-    dtypes = sorted({cell.dtype for cell in found})
+def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
+    """Ops by backends and dtypes, None where nothing was asked; `cells` has the most urgent first."""
+    groups = grouped(((cell.op, cell.backend, cell.dtype), cell) for cell in cells)
+    dtypes = sorted({cell.dtype for cell in cells})
     ops = dict.fromkeys(case.op for case in results.cases)
-    names = results.backend_names
-    columns = tuple((name, tuple(d for d in dtypes if any((o, name, d) in groups for o in ops))) for name in names)
-    keys = [(name, dtype) for name, its in columns for dtype in its]
-    return Matrix(columns, tuple((op, tuple(entry(groups.get((op, *key)), op, *key) for key in keys)) for op in ops))
+    asked = {key[1:] for key in groups}
+    columns = [(name, [dtype for dtype in dtypes if (name, dtype) in asked]) for name in results.backend_names]
+    keys = [(name, dtype) for name, its_dtypes in columns for dtype in its_dtypes]
+    rows = [(op, [entry(group) if (group := groups.get((op, *key))) else None for key in keys]) for op in ops]
+    return {"columns": columns, "rows": rows}
 
 
-def entry(group: Sequence[CellResult] | None, op: str, backend: str, dtype: str) -> MatrixEntry | None:
-    """What an entry of the matrix says."""
-    if not group:
-        return None
-    numbers = Counter(cell.status for cell in group)
-    order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if numbers[status]]
+def entry(group: Sequence[CellResult]) -> dict[str, Any]:
+    """The worst verdict of some cells, how many have each status, and the filter that shows them.
+
+    A difference comes before what has no result, so that three cells that are unsupported do not hide the findings.
+    The worst status comes first, what passed only where all did.
+    """
+    counts = Counter(cell.status for cell in group)
+    order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if counts[status]]
     worst = next(cell for cell in group if cell.status is order[0])
     word = LABELS[order[0]] if order[0] is Status.NOT_RUN else worst.outcome
-    verdict = worst.verdict if worst.compared else word
-    link = filter_link(op=op, backend=backend, dtype=dtype)
-    return MatrixEntry(order[0], verdict, {status: numbers[status] for status in order}, link)
+    return {
+        "status": order[0].value,
+        "verdict": worst.verdict if worst.compared else word,
+        "numbers": [(s.value, counts[s], LABELS[s]) for s in order if s is not Status.PASSED or len(order) == 1],
+        "mixed": len(order) > 1,
+        "total": len(group),
+        "link": filter_link(op=worst.op, backend=worst.backend, dtype=worst.dtype),
+    }
 
 
 def gate_facts(results: Results) -> list[tuple[str, str, str]]:
@@ -180,24 +113,37 @@ def filter_link(**wanted: str) -> str:
     return f"#?{urlencode({key: printable(value) for key, value in wanted.items()})}"
 
 
-def no_results(found: Sequence[CellResult]) -> list[NoResult]:
+def no_results(cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     """The reasons for which cells have no result, and notes on cells that have one; the most frequent first."""
-    groups: dict[tuple[str, str, str], list[CellResult]] = {}
-    for cell in found:
-        if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED):
-            outcome = "note" if cell.outcome == "ok" else cell.outcome
-            groups.setdefault((cell.backend, outcome, cell.message), []).append(cell)
+    groups = grouped(
+        ((cell.backend, "note" if cell.outcome == "ok" else cell.outcome, cell.message), cell)
+        for cell in cells
+        if cell.message or cell.status in (Status.ERROR, Status.UNSUPPORTED)
+    )
     ranked = sorted(groups.items(), key=lambda item: (item[0][1] == "note", -len(item[1])))
-    return [NoResult(b, o, tuple(message.strip().split("\n")), tuple(cells)) for (b, o, message), cells in ranked]
+    return [
+        {
+            "backend": backend,
+            "outcome": outcome,
+            "status": "note" if outcome == "note" else group[0].status.value,
+            "lines": message.strip().split("\n"),
+            "cells": group,
+            "link": filter_link(backend=backend, **({} if outcome == "note" else {"verdict": outcome})),
+        }
+        for (backend, outcome, message), group in ranked
+    ]
 
 
-def environment(backends: Sequence[BackendRow]) -> list[Fact]:
-    """What is known about the backends, what differs between them first."""
+def environment(backends: Sequence[BackendRow]) -> list[tuple[str, list[str], str]]:
+    """What is known about each backend, and whether it is the same: `differs`, `same` or who alone has it."""
     rows = [flattened(row) for row in backends]
-    names = dict.fromkeys(key for row in rows for key in row)
-    facts = [fact(name, [row.get(name, MISSING) for row in rows], backends) for name in names]
-    order = {"differs": 0, "same": 1}
-    return sorted(facts, key=lambda item: order.get(item.same, 2))
+    facts = []
+    for name in dict.fromkeys(key for row in rows for key in row):
+        having = [backend.name for backend, row in zip(backends, rows, strict=True) if name in row]
+        differs = len({row[name] for row in rows if name in row}) > 1
+        same = "differs" if differs else "same" if len(having) == len(rows) else f"only {', '.join(having)}"
+        facts.append((name, [row.get(name, MISSING) for row in rows], same))
+    return sorted(facts, key=lambda fact: {"differs": 0, "same": 1}.get(fact[2], 2))
 
 
 def flattened(row: BackendRow) -> dict[str, str]:
@@ -213,14 +159,6 @@ def flattened(row: BackendRow) -> dict[str, str]:
 def text(value: Any) -> str:
     """A value of a JSON document for reading."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def fact(name: str, values: Sequence[str], backends: Sequence[BackendRow]) -> Fact:
-    """A row of the table, with whether those that have it agree."""
-    having = [row.name for row, value in zip(backends, values, strict=True) if value != MISSING]
-    if len({value for value in values if value != MISSING}) > 1:
-        return Fact(name, tuple(values), "differs")
-    return Fact(name, tuple(values), "same" if len(having) == len(backends) else f"only {', '.join(having)}")
 
 
 def facts_of_run(run: RunRow) -> Iterator[tuple[str, str]]:

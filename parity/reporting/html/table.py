@@ -1,11 +1,10 @@
-"""The report's table of cells: its rows, and what it can be filtered by."""
+"""The report's table of cells: its rows, and the filters."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from parity.config.nodes import printable
 from parity.reporting.results.cells import LABELS, CellResult, Status
@@ -17,43 +16,26 @@ ZEROS = "zeros would have passed too"
 NOT_FINITE = "nothing finite exceeds the tolerance"
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row; `link` is the anchor of a finding, or else of the training; `anchor` that of the row itself where it has
-    no finding."""
+def table_row(cell: CellResult, training: str = "") -> dict[str, str]:
+    """The row of a cell.
 
-    status: str
-    label: str
-    verdict: str
-    case: str
-    op: str
-    dtype: str
-    backend: str
-    tensors: str
-    excess: str
-    ratio: str
-    causes: str
-    link: str
-    anchor: str
-
-
-def table_row(cell: CellResult, training: str = "") -> TableRow:
-    """The row of a cell; `training` is the anchor of its training."""
-    return TableRow(
-        status=cell.status.value,
-        label=LABELS[cell.status],
-        verdict=cell.verdict if cell.compared else cell.outcome,
-        case=cell.id,
-        op=cell.op,
-        dtype=cell.dtype,
-        backend=cell.backend,
-        tensors=shortened(cell.tensors),
-        excess=factor(cell.excess) if cell.compared else "",
-        ratio="" if cell.ratio is None else factor(cell.ratio),
-        causes=because(cell),
-        link=cell.anchor if cell.finding else training,
-        anchor="" if cell.finding else cell.anchor,
-    )
+    `link` is the anchor of its finding, else `training`, that of its training; `anchor` names a row without a finding.
+    """
+    return {
+        "status": cell.status.value,
+        "label": LABELS[cell.status],
+        "verdict": cell.verdict if cell.compared else cell.outcome,
+        "case": cell.id,
+        "op": cell.op,
+        "dtype": cell.dtype,
+        "backend": cell.backend,
+        "tensors": few(cell.tensors, MAX_TENSORS if len(cell.tensors) > MAX_TENSORS + 1 else len(cell.tensors)),
+        "excess": factor(cell.excess) if cell.compared else "",
+        "ratio": "" if cell.ratio is None else factor(cell.ratio),
+        "causes": because(cell),
+        "link": cell.anchor if cell.finding else training,
+        "anchor": "" if cell.finding else cell.anchor,
+    }
 
 
 def because(cell: CellResult) -> str:
@@ -62,8 +44,8 @@ def because(cell: CellResult) -> str:
         return vacuous(cell)
     if cell.finding or cell.compared:
         return ", ".join(cell.causes)
-    said = (cell.message, *(f"accepted: {reason}" for reason in cell.reasons))
-    return "; ".join(brief(text) for text in said if text)
+    remarks = (cell.message, *(f"accepted: {reason}" for reason in cell.reasons))
+    return "; ".join(brief(text) for text in remarks if text)
 
 
 def vacuous(cell: CellResult) -> str:
@@ -72,39 +54,23 @@ def vacuous(cell: CellResult) -> str:
     return ZEROS if any(value is not None and math.isfinite(value) for value in values) else NOT_FINITE
 
 
-def shortened(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return few(names, MAX_TENSORS if len(names) > MAX_TENSORS + 1 else len(names))
-
-
 def brief(message: str) -> str:
     """The beginning of a message's last line."""
     line = message.strip().rpartition("\n")[2]
     return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A column that the table is filtered by, with its values and how many cells have each."""
+def filters(cells: Sequence[CellResult]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The columns that the table is filtered by, each with its values and how many cells have each.
 
-    key: str
-    options: tuple[tuple[str, int], ...]
-
-
-def filters(found: Sequence[CellResult]) -> list[Filter]:
-    """The choices that there are; a column in which all cells are alike is left out."""
+    A column in which all cells are alike is left out.
+    """
     columns: dict[str, Iterable[str]] = {
-        "op": (cell.op for cell in found),
-        "backend": (cell.backend for cell in found),
-        "dtype": (cell.dtype for cell in found),
-        "verdict": (table_row(cell).verdict for cell in found),
-        "cause": (cause for cell in found if cell.finding for cause in cell.causes),
+        "op": (cell.op for cell in cells),
+        "backend": (cell.backend for cell in cells),
+        "dtype": (cell.dtype for cell in cells),
+        "verdict": (cell.verdict if cell.compared else cell.outcome for cell in cells),
+        "cause": (cause for cell in cells if cell.finding for cause in cell.causes),
     }
     counted = {key: Counter(map(printable, values)) for key, values in columns.items()}
-    telling = {key: numbers for key, numbers in counted.items() if numbers and set(numbers.values()) != {len(found)}}
-    return [Filter(key, tuple(sorted(numbers.items()))) for key, numbers in telling.items()]
-
-
-def statuses(numbers: dict[str, int]) -> list[tuple[str, str, int]]:
-    """Each status with its words and its number of cells."""
-    return [(status, LABELS[Status(status)], n) for status, n in numbers.items()]
+    return [(key, sorted(n.items())) for key, n in counted.items() if n and set(n.values()) != {len(cells)}]

@@ -22,13 +22,12 @@ from parity.reporting.results.rows import (
     NOT_COMPARED,
     SEVERITY,
     CaseRow,
-    CellKey,
     ComparisonRow,
     OutcomeRow,
     Results,
     TrainingRow,
 )
-from parity.reporting.text.words import unique
+from parity.reporting.text.words import grouped, unique
 
 
 class Status(StrEnum):
@@ -110,7 +109,7 @@ class CellResult:
         return "" if self.ended is None else self.ended.message
 
     @property
-    def made(self) -> tuple[ComparisonRow, ...]:
+    def compared_rows(self) -> tuple[ComparisonRow, ...]:
         """The comparisons that could be made."""
         return tuple(row for row in self.rows if row.compared)
 
@@ -127,12 +126,12 @@ class CellResult:
     @cached_property
     def excess(self) -> float:
         """By how many tolerances the worst element is off."""
-        return max(map(self.report.excess, self.made), default=0.0)
+        return max(map(self.report.excess, self.compared_rows), default=0.0)
 
     @cached_property
     def ratio(self) -> float | None:
         """The largest error ratio of this backend, None where it was not measured."""
-        ratios = (ratio_of(row, self.backend) for row in self.made)
+        ratios = (ratio_of(row, self.backend) for row in self.compared_rows)
         return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
@@ -168,13 +167,9 @@ class CellResult:
 
 def cells(results: Results) -> list[CellResult]:
     """All cells that the run was asked for, the most urgent and worst first."""
-    compared: dict[CellKey, list[ComparisonRow]] = {}
-    for row in results.comparisons:
-        for owner in row.owners:
-            compared.setdefault((row.case, row.dtype, owner), []).append(row)
-    diagnosed: dict[CellKey, list[Diagnosis]] = {}
-    for cause in results.diagnoses:
-        diagnosed.setdefault((cause.case, cause.dtype, cause.backend), []).append(cause)
+    owned = ((owner, row) for row in results.comparisons for owner in row.owners)
+    compared = grouped(((row.case, row.dtype, owner), row) for owner, row in owned)
+    diagnosed = grouped(((cause.case, cause.dtype, cause.backend), cause) for cause in results.diagnoses)
     outcomes = {row.key: row for row in results.outcomes}
     trainings = {row.key: row for row in results.trainings}
     level, anchors, made = failing_level(results), set[str](), []

@@ -209,7 +209,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
         return self.suspect and bool(self.culprit)
 
     @property
-    def place(self) -> CellKey:
+    def tensor_key(self) -> CellKey:
         """Case, dtype and tensor."""
         return self.case, self.dtype, self.tensor
 
@@ -255,7 +255,7 @@ class EnsembleRow(Struct, frozen=True):
     members: Count
 
 
-class PartingRow(Struct, frozen=True):
+class DivergenceRow(Struct, frozen=True):
     """The first divergence of a backend: where it leaves what rounding explains."""
 
     step: Count
@@ -300,7 +300,7 @@ class TrainingRow(Struct, frozen=True):
     steps: Count
     planned: Count
     ensemble: EnsembleRow
-    parting: PartingRow | None
+    parting: DivergenceRow | None
     probes: Annotated[list[ProbeRow], Meta(max_length=10_000)]
     curves: CurveRows
     norms: Name | None = None

@@ -74,8 +74,8 @@ def differ(failing: Sequence[ComparisonRow], n_cells: int) -> str:
 def blame(failing: Sequence[ComparisonRow]) -> str:
     """`; off: oneflow in 9, paddle in 3`; what is only rounding counts for nobody."""
     off = Counter(side for _, _, _, side in {(r.case, r.dtype, r.tensor, s) for r in failing for s in r.culprit})
-    worse = {row.place for row in failing if row.verdict != "rounding"}
-    n_rounding = len({row.place for row in failing} - worse)
+    worse = {row.tensor_key for row in failing if row.verdict != "rounding"}
+    n_rounding = len({row.tensor_key for row in failing} - worse)
     if not worse:
         return "; in these, all of it is rounding"
     if not off:
@@ -158,7 +158,7 @@ def suspects(results: Results) -> Iterator[Text]:
 
 def count_tensors(rows: Sequence[ComparisonRow]) -> int:
     """How many tensors of how many cells the rows are about."""
-    return len({row.place for row in rows})
+    return len({row.tensor_key for row in rows})
 
 
 def n_cases(rows: Sequence[ComparisonRow]) -> int:

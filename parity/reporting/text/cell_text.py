@@ -28,7 +28,7 @@ def failing_entries(results: Results) -> list[KnownRow]:
     return [row for row in results.known if row.fails]
 
 
-def place(source: Source | None) -> tuple[str, int]:
+def config_location(source: Source | None) -> tuple[str, int]:
     """File and line of the config in which a case or an entry of the ledger stands."""
     return ("", 1) if source is None else (source.file, max(source.line, 1))
 

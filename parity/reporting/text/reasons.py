@@ -15,7 +15,7 @@ from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
-from parity.reporting.text.words import listed, number
+from parity.reporting.text.words import grouped, listed, number
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -61,14 +61,13 @@ class CaseRows:
 
 def case_rows(results: Results) -> dict[str, CaseRows]:
     """What a run says about each case, by its id."""
-    compared: dict[str, list[ComparisonRow]] = {case.id: [] for case in results.cases}
-    diagnosed: dict[str, list[Diagnosis]] = {case.id: [] for case in results.cases}
-    for row in results.comparisons:
-        compared[row.case].append(row)
-    for cause in results.diagnoses:
-        diagnosed.setdefault(cause.case, []).append(cause)
-    started = results.run.started
-    return {c.id: CaseRows(c, compared[c.id], diagnosed[c.id], compared[c.id], started) for c in results.cases}
+    compared = grouped((row.case, row) for row in results.comparisons)
+    diagnosed = grouped((row.case, row) for row in results.diagnoses)
+    return {
+        case.id: CaseRows(case, rows, diagnosed.get(case.id, ()), rows, results.run.started)
+        for case in results.cases
+        for rows in [compared.get(case.id, [])]
+    }
 
 
 def failing(rows: Iterable[ComparisonRow]) -> list[ComparisonRow]:
@@ -121,9 +120,7 @@ def needs(found: Sequence[ComparisonRow]) -> str:
 
 def needed(found: Sequence[ComparisonRow]) -> dict[tuple[str, str], dict[str, float]]:
     """By dtype and tensor the rtol that would let all pass; atol, where the expected value is next to zero."""
-    by_tensor: dict[tuple[str, str], list[ComparisonRow]] = {}
-    for row in found:
-        by_tensor.setdefault((row.dtype, row.tensor), []).append(row)
+    by_tensor = grouped(((row.dtype, row.tensor), row) for row in found)
     return {key: limit(rows) for key, rows in by_tensor.items()}
 
 

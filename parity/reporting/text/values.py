@@ -16,7 +16,7 @@ def values_text(row: ComparisonRow, report: CaseReport) -> str:
     shown = " against ".join(f"{name} {number(value, digits)}" for name, value in values)
     exact = not row.with_oracle and report.shows_oracle(row)
     oracle = f", oracle {number(row.oracle_value, digits)}" if exact else ""
-    at = f"{shown} at {report.place(row)}{oracle}"
+    at = f"{shown} at {report.location(row)}{oracle}"
     if report.enveloped(row):
         return at
     outside = f"; {row.n_mismatched} of {row.n_elements} outside" if row.n_mismatched else ""

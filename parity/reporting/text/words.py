@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -32,6 +35,14 @@ def few(names: Iterable[str], most: int = 4, between: str = ", ") -> str:
     every = list(names)
     hidden = len(every) - most
     return between.join(every[:most]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """The items of each key, both in the order of their first pair."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def plural(n: int, noun: str, nouns: str = "") -> str:

@@ -89,10 +89,10 @@ class TrainingReport(CaseReport):
             return row.largest_ratio / OFF
         return super().excess(row)
 
-    def place(self, row: ComparisonRow) -> str:
+    def location(self, row: ComparisonRow) -> str:
         """Of a curve the step."""
         if row.tensor.startswith(STAGE):
-            return super().place(row)
+            return super().location(row)
         return f"step {row.worst_index[0] + 1}" if row.tensor in STEPWISE and row.worst_index else "the last step"
 
     def shows_oracle(self, row: ComparisonRow) -> bool:

@@ -9,15 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.judge.bound.envelope import OFF
 from parity.reporting.results.rows import Results, TrainingRow
-from parity.reporting.text.words import factor
 from parity.training.report.view import (
     HEAD,
-    Probed,
     TrainingRun,
     brief,
     probed,
+    ratio_texts,
     remark,
     sparkline,
     stages_of,
@@ -28,6 +26,7 @@ from parity.training.report.view import (
 SPARK_FROM = 110
 """The width of a console from which a table has room for a line of the loss."""
 RIGHT = frozenset(("steps", "final loss", "largest ratio"))
+PROBE_STYLES = {"first": "bold red", "off": "red", "": "dim"}
 
 
 def training_tables(results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
@@ -56,7 +55,7 @@ def sides(run: TrainingRun, *, spark: bool) -> Table:
         table.add_column(name, justify="right" if name in RIGHT else "left", overflow="fold")
     if spark:
         table.add_column("loss", no_wrap=True)
-    for row in (*run.rows, *([run.oracle] if run.oracle else [])):
+    for row in run.every:
         style = "red" if row.parting else ""
         texts = [Text(printable(text), style=style if i > 3 else "") for i, text in enumerate(table_row(run, row))]
         table.add_row(*texts, *([Text(sparkline(row.curves.loss), style="dim")] if spark else []))
@@ -70,12 +69,6 @@ def probe_table(row: TrainingRow, stages: Sequence[str]) -> Table:
     for name in ("step", *stages):
         table.add_column(name, justify="right", no_wrap=True)
     for item in probed(row, stages):
-        table.add_row(f"{item.step:,}", *entries(item))
+        styles = (PROBE_STYLES[style] for style in item.styles)
+        table.add_row(f"{item.step:,}", *map(Text, ratio_texts(item), styles))
     return table
-
-
-def entries(item: Probed) -> Iterator[Text]:
-    """The ratios of a probed step."""
-    for i, ratio in enumerate(item.ratios):
-        style = "red" if ratio is not None and not ratio < OFF else "dim"
-        yield Text("" if ratio is None else factor(ratio), style="bold red" if i == item.outside else style)

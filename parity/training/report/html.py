@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -12,18 +12,19 @@ from markupsafe import Markup
 from parity.judge.bound.envelope import OFF
 from parity.reporting.html.templates import n_bytes, rendered
 from parity.reporting.kinds import report_of
+from parity.reporting.plots.svg import Floats
 from parity.reporting.results.cells import CellResult, Status
 from parity.reporting.results.rows import CellKey, Results, TrainingRow
-from parity.reporting.text.words import cut, factor, listed
-from parity.training.report.plot import Band, DrawnCurve, Floats, Look, Mark, Panel, key, plot
+from parity.reporting.text.words import cut, listed
+from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, key, plot
 from parity.training.report.view import (
     HEAD,
-    Probed,
     TrainingRun,
     clauses,
     place_text,
     probed,
     ratio_curve,
+    ratio_texts,
     remark,
     stages_of,
     table_row,
@@ -40,47 +41,11 @@ MAX_TRIED = 3
 """Once so many trainings had no space, the others are not tried."""
 
 
+BRIEF: dict[str, Any] = {"recipe": (), "backends": (), "plots": (), "probes": ()}
+"""What a training without details shows."""
+
 Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
-
-
-@dataclass(frozen=True)
-class BackendLine:
-    """A backend in the table of a training: its line's key, the texts of HEAD, and where its cell is told."""
-
-    key: Markup
-    texts: tuple[str, ...]
-    link: str
-    parts: bool
-
-
-@dataclass(frozen=True)
-class Probes:
-    """The probed steps of a backend: a row of texts for each, and the column of the first one that is off."""
-
-    backend: str
-    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    parts: bool
-    n_hidden: int
-
-
-@dataclass(frozen=True)
-class TrainingSection:
-    """A training with all that is told of it; `plots` is empty where there is no space, or nothing to draw."""
-
-    id: str
-    dtype: str
-    anchor: str
-    said: tuple[str, ...]
-    badge: str
-    style: str
-    recipe: tuple[tuple[str, str], ...]
-    ensemble: str
-    head: tuple[str, ...]
-    sides: tuple[BackendLine, ...]
-    plots: tuple[Markup, ...]
-    stages: tuple[str, ...]
-    probes: tuple[Probes, ...]
 
 
 def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
@@ -92,9 +57,10 @@ def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
     looks = looks_of(results)
     left, parts, n_brief = BUDGET, [], 0
     for run in sorted(runs, key=lambda run: not run.parted):
-        part = rendered("training", t=training(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
+        t = answer(run, by_key)
+        part = rendered("training", t=t | details(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
         if not part or n_bytes(part) > left:
-            part, n_brief = rendered("training", t=in_brief(run, by_key)), n_brief + 1
+            part, n_brief = rendered("training", t=t | BRIEF), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
     n_parted = sum(bool(run.parted) for run in runs)
@@ -104,12 +70,6 @@ def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
 def looks_of(results: Results) -> dict[str, Look]:
     """How each backend is drawn."""
     return {name: Look(i, name == results.run.baseline) for i, name in enumerate(results.backend_names)}
-
-
-def in_brief(run: TrainingRun, found: Cells) -> TrainingSection:
-    """A training in a sentence."""
-    said, style = tuple(clauses(run)), style_of(run, found)
-    return TrainingSection(run.id, run.dtype, run.anchor, said, badge(run), style, (), "", (), (), (), (), ())
 
 
 def style_of(run: TrainingRun, found: Cells) -> str:
@@ -123,55 +83,52 @@ def style_of(run: TrainingRun, found: Cells) -> str:
 
 def badge(run: TrainingRun) -> str:
     """`2 of 4 backends part`."""
-    n = len(run.parted)
-    return (
-        f"{n} of {len(run.rows)} backends {'parts' if n == 1 else 'part'}"
-        if n
-        else "together"
-        if run.rows
-        else "nothing"
-    )
+    if n := len(run.parted):
+        return f"{n} of {len(run.rows)} backends {'parts' if n == 1 else 'part'}"
+    return "together" if run.rows else "nothing"
 
 
-def training(run: TrainingRun, looks: Mapping[str, Look], found: Cells) -> TrainingSection:
-    """All that is told of a training."""
+def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
+    """What a training always has: its names and the answer."""
+    return {
+        "id": run.id,
+        "dtype": run.dtype,
+        "anchor": run.anchor,
+        "clauses": clauses(run),
+        "badge": badge(run),
+        "style": style_of(run, cells),
+    }
+
+
+def details(run: TrainingRun, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
+    """What is shown of a training where there is space: recipe, table of backends, plots and probes."""
     stages = stages_of(run.rows)
-    sides = [side_row(run, row, looks, found) for row in run.rows]
-    return TrainingSection(
-        id=run.id,
-        dtype=run.dtype,
-        anchor=run.anchor,
-        said=tuple(clauses(run)),
-        badge=badge(run),
-        style=style_of(run, found),
-        recipe=tuple(report_of(run.case.op).recipe(run.case)),
-        ensemble=remark(run),
-        head=HEAD,
-        sides=(*sides, *oracle_row(run)),
-        plots=tuple(plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)),
-        stages=stages,
-        probes=tuple(probes(row, stages) for row in run.rows if row.probes),
-    )
+    return {
+        "recipe": report_of(run.case.op).recipe(run.case),
+        "ensemble": remark(run),
+        "head": HEAD,
+        "backends": [backend_row(run, row, looks, cells) for row in run.every],
+        "plots": [plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)],
+        "stages": stages,
+        "probes": [probes(row, stages) for row in run.rows if row.probes],
+    }
 
 
-def side_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], found: Cells) -> BackendLine:
-    """A backend in the table."""
-    cell = found.get((run.id, run.dtype, row.backend))
-    link = "" if cell is None else cell.anchor
-    return BackendLine(key(looks[row.backend]), table_row(run, row), link, row.parting is not None)
-
-
-def oracle_row(run: TrainingRun) -> Iterator[BackendLine]:
-    """The oracle, where its own curve is drawn."""
-    if run.oracle is not None:
-        yield BackendLine(key(None), table_row(run, run.oracle), "", parts=False)
+def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
+    """A backend in the table, or the oracle, whose curve is drawn too: its line's key, its texts, its cell."""
+    cell = cells.get((run.id, run.dtype, row.backend))
+    return {
+        "key": key(looks.get(row.backend)),
+        "texts": table_row(run, row),
+        "link": "" if cell is None else cell.anchor,
+        "parts": row is not run.oracle and row.parting is not None,
+    }
 
 
 def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
     """The plots: loss and ratio large, the gradient's norm and the rate small."""
-    rows = [*run.rows, *([run.oracle] if run.oracle else [])]
     losses, norms, rates = (
-        [DrawnCurve(row.backend, floats(getattr(row.curves, name)), looks.get(row.backend)) for row in rows]
+        [DrawnCurve(row.backend, floats(getattr(row.curves, name)), looks.get(row.backend)) for row in run.every]
         for name in ("loss", "grad_norm", "lr")
     )
     ratios = [DrawnCurve(row.backend, ratio_curve(row), looks[row.backend]) for row in run.rows]
@@ -213,8 +170,7 @@ def mark_text(run: TrainingRun, row: TrainingRow) -> str:
 
 def band(run: TrainingRun, name: str) -> Band | None:
     """What rounding explains: OFF envelopes around the baseline's curve."""
-    rows = [*run.rows, *([run.oracle] if run.oracle else [])]
-    centre: Sequence[float] = next((getattr(row.curves, name) for row in rows if row.backend == row.expected), [])
+    centre: Sequence[float] = next((getattr(row.curves, name) for row in run.every if row.backend == row.expected), [])
     width: Sequence[float] = next((found for row in run.rows if (found := row.curves.envelope.get(name))), [])
     n = min(len(centre), len(width))
     if not n:
@@ -224,15 +180,14 @@ def band(run: TrainingRun, name: str) -> Band | None:
         return Band(around - off, around + off)
 
 
-def probes(row: TrainingRow, stages: Sequence[str]) -> Probes:
-    """The probed steps of a backend; in each the first stage that is off is marked."""
-    found = list(probed(row, stages))
-    rows = tuple((f"{item.step:,}", tuple(entries(item))) for item in found[:MAX_PROBES])
-    return Probes(row.backend, rows, row.parting is not None, max(len(found) - MAX_PROBES, 0))
-
-
-def entries(item: Probed) -> Iterator[tuple[str, str]]:
-    """The ratio of each stage for reading, and how it is set."""
-    for i, ratio in enumerate(item.ratios):
-        off = ratio is not None and not ratio < OFF
-        yield "" if ratio is None else factor(ratio), "first" if i == item.outside else "off" if off else ""
+def probes(row: TrainingRow, stages: Sequence[str]) -> dict[str, Any]:
+    """The probed steps of a backend: the ratio of each stage and how it is set, `first` where the step goes wrong."""
+    steps = list(probed(row, stages))
+    return {
+        "backend": row.backend,
+        "rows": [
+            (f"{item.step:,}", [*zip(ratio_texts(item), item.styles, strict=True)]) for item in steps[:MAX_PROBES]
+        ],
+        "parts": row.parting is not None,
+        "n_hidden": max(len(steps) - MAX_PROBES, 0),
+    }

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import ArrayLike, NDArray
 
 from parity.judge.bound.envelope import OFF
-from parity.reporting.html.figures import power, svg, words
 from parity.reporting.plots.drift import COLOURS, DASHES
+from parity.reporting.plots.svg import Floats, Scale, power, svg, tick, words
 from parity.reporting.text.words import cut, factor, number
 
 WIDTH, LEFT, RIGHT = 484, 52, 464
@@ -40,8 +39,6 @@ SHAPES = (
     "m-2-3.6h4v7.2h-4z",
 )
 """The marks of backends as paths around their place."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -111,28 +108,21 @@ class Panel:
 
 @dataclass(frozen=True)
 class CurveFrame:
-    """Where steps and values stand on the page; with `log` values are taken as decimal logarithms."""
+    """Where steps and values stand on the page."""
 
     n_steps: int
-    low: float
-    high: float
-    log: bool
-    top: float
-    bottom: float
+    steps: Scale
+    values: Scale
 
-    def x(self, steps: ArrayLike) -> Floats:
-        """Where steps stand; a single one in the middle."""
-        places = np.asarray(steps, dtype=np.float64)
-        share = (places - 1) / (self.n_steps - 1) if self.n_steps > 1 else places * 0 + 0.5
-        return np.asarray(LEFT + share * (RIGHT - LEFT))
+    @property
+    def top(self) -> float:
+        """The upper edge."""
+        return self.values.end
 
-    def y(self, values: ArrayLike) -> Floats:
-        """Where values stand; what lies beyond the frame at its edge, NaN as it is."""
-        with np.errstate(all="ignore"):
-            heights = np.asarray(values, dtype=np.float64)
-            heights = np.log10(np.maximum(heights, 0)) if self.log else heights
-            share = np.clip((heights - self.low) / (self.high - self.low), 0, 1)
-        return np.asarray(self.bottom - share * (self.bottom - self.top))
+    @property
+    def bottom(self) -> float:
+        """The lower edge."""
+        return self.values.start
 
 
 def plot(panel: Panel) -> Markup:
@@ -165,46 +155,40 @@ def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFram
     found = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
     usable = np.clip(found[np.isfinite(found)], -1e300, 1e300)
     bottom = top + panel.height
+    # A single step stands in the middle.
+    steps = Scale(1, n_steps, LEFT, RIGHT) if n_steps > 1 else Scale(0, 2, LEFT, RIGHT)
     if panel.ratio:
         inside = np.clip(usable[usable > 0], LEAST_RATIO, MOST_RATIO)
         low = min(math.log10(float(inside.min())) if inside.size else 0.0, -1.0)
         high = max(math.log10(float(inside.max())) if inside.size else 0.0, 1.5)
-        return CurveFrame(n_steps, math.floor(low), high + 0.08 * (high - math.floor(low)), True, top, bottom)
+        low = math.floor(low)
+        return CurveFrame(n_steps, steps, Scale(low, high + 0.08 * (high - low), bottom, top, log=True))
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
     log = panel.may_log and low > 0 and high / low >= LOG_FROM
     if log:
         low, high = math.log10(low), math.log10(high)
     room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
-    return CurveFrame(n_steps, low - room, high + room, log, top, bottom)
+    return CurveFrame(n_steps, steps, Scale(low - room, high + room, bottom, top, log))
 
 
 def grid(frame: CurveFrame) -> Iterator[str]:
     """Lines and numbers of both axes."""
-    exponents = decades(frame) if frame.log else []
-    values = exponents or linear_ticks(frame.low, frame.high, 5)
-    many = len(exponents) >= 2
-    heights = [10.0**v for v in values] if exponents else [10.0**v if frame.log else v for v in values]
+    scale = frame.values
+    exponents = scale.decades(6) if scale.log else range(0)
+    whole = len(exponents) > 1
     lines, texts = [], []
-    for value, height in zip(values, heights, strict=True):
-        y = float(frame.y(height))
+    for value in exponents if whole else linear_ticks(scale.low, scale.high, 5):
+        height = 10.0**value if scale.log else value
+        y = float(scale.at(height))
         lines.append(f"M{LEFT} {y:.1f}h{RIGHT - LEFT}")
-        label = power(int(value)) if many else number(height, 4)
-        texts.append(f'<text class="end dim" x="{LEFT - 5}" y="{y + 4:.0f}">{label}</text>')
+        texts.append(tick(LEFT - 5, y + 4, power(int(value)) if whole else number(height, 4), "end"))
     for step in step_ticks(frame.n_steps):
-        x = float(frame.x(step))
+        x = float(frame.steps.at(step))
         lines.append(f"M{x:.1f} {frame.bottom}v3")
-        texts.append(f'<text class="middle dim" x="{x:.0f}" y="{frame.bottom + 14:g}">{step:,}</text>')
+        texts.append(tick(x, frame.bottom + 14, f"{step:,}", "middle"))
     yield f'<path class="line" d="{"".join(lines)}"/>'
     yield from texts
     yield words((LEFT + RIGHT) / 2, frame.bottom + 27, "step", "middle dim")
-
-
-def decades(frame: CurveFrame) -> list[float]:
-    """The exponents that get a line; none where fewer than two are in view."""
-    first, last = math.ceil(frame.low), math.floor(frame.high)
-    every = max(1, math.ceil((last - first + 1) / 6))
-    found = [float(e) for e in range(-(-first // every) * every, last + 1, every)]
-    return found if len(found) > 1 else []
 
 
 def linear_ticks(low: float, high: float, most: int) -> list[float]:
@@ -227,7 +211,7 @@ def step_ticks(n_steps: int) -> list[int]:
 
 def threshold(frame: CurveFrame) -> Iterator[str]:
     """What is off, and the envelope itself, 1."""
-    off, one = float(frame.y(OFF)), float(frame.y(1.0))
+    off, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
     yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {off:.1f}H{RIGHT}"/>'
     yield words(RIGHT - 3, round(off - 3, 1), f"{OFF:g}: off", "end eight")
@@ -239,7 +223,7 @@ def band(found: Band, frame: CurveFrame) -> Iterator[str]:
     usable = ~(np.isnan(high) | np.isnan(low))
     if usable.any():
         steps = np.linspace(1, len(found.high), len(high))[usable]
-        xs, above, below = frame.x(steps), frame.y(high[usable]), frame.y(low[usable])
+        xs, above, below = frame.steps.at(steps), frame.values.at(high[usable]), frame.values.at(low[usable])
         edge = [*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True)]
         yield f'<g transform="scale({1 / SCALE:g})"><path class="band" d="{relative(edge)}z"/></g>'
 
@@ -303,7 +287,7 @@ def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list
 def pairs(points: Sequence[tuple[float, float]], frame: CurveFrame) -> list[tuple[float, float]]:
     """Points as places on the page."""
     steps, values = zip(*points, strict=True)
-    return list(zip(frame.x(steps).tolist(), frame.y(values).tolist(), strict=True))
+    return list(zip(frame.steps.at(steps).tolist(), frame.values.at(values).tolist(), strict=True))
 
 
 def relative(points: Sequence[tuple[float, float]]) -> str:
@@ -344,11 +328,11 @@ def scaled(dash: str) -> str:
 def partings(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
     """A line down at each parting, with a ring on the curve and its text above; of many, the first have a text."""
     for i, mark in enumerate(marks):
-        x, y = float(frame.x(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
+        x, y = float(frame.steps.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
         look = f'stroke="{mark.look.colour}"'
         yield f'<path class="parting" {look} d="M{x:.1f} {y + 3}V{frame.bottom}"/>'
         if not math.isnan(mark.value):
-            yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.y(mark.value)):.1f}" r="5"/>'
+            yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.values.at(mark.value)):.1f}" r="5"/>'
         if i <= MAX_LABELS:
             yield label(x, y + 4, mark.text if i < MAX_LABELS else f"and {len(marks) - MAX_LABELS} more")
 

@@ -16,8 +16,8 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.rows import CaseRow, PartingRow, Results, TrainingRow
-from parity.reporting.text.words import factor, listed, plural, unique
+from parity.reporting.results.rows import CaseRow, DivergenceRow, Results, TrainingRow
+from parity.reporting.text.words import factor, grouped, listed, plural, unique
 from parity.training.spec import STAGES, TRAIN
 
 STAGE_WORDS: Mapping[str, str] = {
@@ -65,7 +65,12 @@ class TrainingRun:
         return self.case.id
 
     @property
-    def parted(self) -> list[tuple[TrainingRow, PartingRow]]:
+    def every(self) -> tuple[TrainingRow, ...]:
+        """The backends, and the oracle where it ran itself."""
+        return (*self.rows, *([self.oracle] if self.oracle else []))
+
+    @property
+    def parted(self) -> list[tuple[TrainingRow, DivergenceRow]]:
         """The backends that part, each with where, the earliest first."""
         return sorted(((row, row.parting) for row in self.rows if row.parting), key=lambda pair: pair[1].step)
 
@@ -149,22 +154,25 @@ def rest(run: TrainingRun) -> Iterator[str]:
     """Who stopped, who stays within rounding, who has no result."""
     calm = [row for row in run.rows if not row.parting]
     stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
-    yield from (f"{listed(names)} {text}" for text, names in grouped(stops.items()).items())
+    yield from (
+        f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in stops.items()).items()
+    )
     whole = [row for row in calm if row.backend not in stops]
     alone = [row.backend for row in whole if row.backend != row.expected and not len(ratio_curve(row))]
     drifts = {row.backend: drift_text(step) for row in whole if (step := drift_step(row)) is not None}
     if together := [row.backend for row in whole if row.backend not in (*alone, *drifts)]:
         yield calm_text(together, run)
-    yield from (f"{listed(names)} {text}" for text, names in grouped(drifts.items()).items())
+    yield from (
+        f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in drifts.items()).items()
+    )
     for row in calm:
         if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
             verb = "is" if len(off) == 1 else "are"
             yield f"the {listed(off)} of {row.backend} {verb} off in a probe, and tolerated"
     if alone:
         yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
-    yield from (
-        f"{listed(names)} gave no result ({outcome})" for outcome, names in grouped(run.missing.items()).items()
-    )
+    outcomes = grouped((outcome, name) for name, outcome in run.missing.items())
+    yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in outcomes.items())
 
 
 def remedy(run: TrainingRun) -> str:
@@ -172,13 +180,13 @@ def remedy(run: TrainingRun) -> str:
     return "" if run.rows[0].ensemble.of == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
-def part_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
+def part_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
     return f"{row.backend} {where_text(at)}{why_text(run, row, at)}{also_text(run, row)}{stop}"
 
 
-def where_text(at: PartingRow) -> str:
+def where_text(at: DivergenceRow) -> str:
     """`parts at step 1 in the update`."""
     step = f"{at.step:,}"
     if at.stage is not None:
@@ -189,12 +197,12 @@ def where_text(at: PartingRow) -> str:
 
 def also_text(run: TrainingRun, row: TrainingRow) -> str:
     """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
-    stages = grouped((cause.id, STAGE_WORDS[stage]) for stage, cause in run.others(row))
+    stages = grouped((STAGE_WORDS[stage], cause.id) for stage, cause in run.others(row))
     texts = [f"{stage} ({', '.join(ids)})" for stage, ids in stages.items()]
     return f", and is off in the {listed(texts)} too" if texts else ""
 
 
-def why_text(run: TrainingRun, row: TrainingRow, at: PartingRow) -> str:
+def why_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`: the first step is dampened too (dampening-first-step)`."""
     name = at.diagnosis
     if name is None:
@@ -223,14 +231,6 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
     return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
 
 
-def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names of which the same is true, by what that is."""
-    names: dict[str, list[str]] = {}
-    for name, text in texts:
-        names.setdefault(text, []).append(name)
-    return names
-
-
 def drift_step(row: TrainingRow) -> int | None:
     """The step from which on a curve is outside though nothing parts: each stage of it was right."""
     outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
@@ -243,7 +243,7 @@ def drift_text(step: int) -> str:
     return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
 
 
-def place_text(at: PartingRow | None) -> str:
+def place_text(at: DivergenceRow | None) -> str:
     """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
     if at is None:
         return ""
@@ -326,6 +326,17 @@ class Probed:
     step: int
     ratios: tuple[float | None, ...]
     outside: int | None
+
+    @property
+    def styles(self) -> list[str]:
+        """How each ratio is set: `first` where the step goes wrong, `off` for others that are off."""
+        off = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
+        return ["first" if i == self.outside else style for i, style in enumerate(off)]
+
+
+def ratio_texts(item: Probed) -> list[str]:
+    """The ratios of a probed step for reading."""
+    return ["" if ratio is None else factor(ratio) for ratio in item.ratios]
 
 
 def stages_off(row: TrainingRow) -> list[str]:
