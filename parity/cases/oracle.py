@@ -79,4 +79,6 @@ def is_arriving(op: Op, name: str) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is the same where its text is."""
-    return value is None or isinstance(value, (bool, int, float, str, tuple))
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.exact.formats import FORMATS, rounded
+from parity.cases.formula import differences
 from parity.cases.op import IncompatibleError
-from parity.cases.oracle import evaluate
+from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio
 
@@ -211,6 +212,17 @@ class Evaluator:
             raise IncompatibleError("the altered reference returns tensors of other shapes")
         values = {f"grad.{name}": np.zeros(self.inputs[name].shape, work) for name in alteration.absent} | computed
         return {name: values[name] for name in self._exact if name in values}
+
+    def expression(self, alteration: Alteration) -> str:
+        """What the alteration computes otherwise, in the reference's own names; "" where that is no formula."""
+        options = {**alteration.arguments, **alteration.unstable}
+        if not all(map(is_plain, options.values())):
+            return ""
+        case, gradients = self._changed_case(alteration), self.case.gradients
+        reference = program_of(self.op, self.case.params, self.inputs, gradients=gradients)
+        variant = program_of(self.op, case.params, self._tensors(alteration), gradients=gradients, **options)
+        lines = differences(reference, variant)
+        return lines[0] if lines else ""
 
     def _changed_case(self, alteration: Alteration) -> CasePlan:
         return replace(self.case, params=replace(self.case.params, **alteration.params))

@@ -49,6 +49,9 @@ def diagnosis(cell: Cell, cause: Cause, needing: Mapping[str, float], result: Se
         evidence["first_found_in"] = result.taken_from
     if cause.alteration is not None and cause.alteration.unstable:
         evidence["sizes"] = {n: sizes(best, n) for n in needing if best.prediction[n].unstable}
+    expression = "" if cause.alteration is None else best.evaluator.expression(cause.alteration)
+    if expression:
+        evidence["expression"] = expression
     title = CATALOGUE[cause.id].title
     return Diagnosis(*cell, cause.id, title, tuple(needing), left < OFF, worst(needing.values()), left, evidence)
 

@@ -96,6 +96,7 @@ def candidate_text(value: Mapping[str, Any]) -> str:
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "expression": lambda value: f"computes {value}",
     "parameters": lambda value: f"with {plain(value, 9)}",
     "second": lambda value: f"second best: {candidate_text(value)}",
     "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
