@@ -123,7 +123,7 @@ def test_every_kind_of_layer_names_its_sizes_and_weights(case: Case) -> None:
     assert shapes(training)["position_embedding0.weight"] == (5, 6)
     assert options["multi_head_attention"]["num_heads"] == 2
     assert shapes(training)["multi_head_attention0.q_proj.weight"] == (6, 6)
-    assert options["layer_norm"] == {"normalized_shape": (6,), "eps": 1e-5}
+    assert options["layer_norm"] == {"normalized_shape": (6,), "eps": 1e-5, "bias": True}
     assert options["linear"] == {"in_features": 6, "out_features": 9, "bias": True}
     own = {n for n in shapes(training) if n.startswith("multi_head_attention0")}
     parts = [f"{p}_proj.{w}" for p in ("q", "k", "v", "out") for w in ("weight", "bias")]
