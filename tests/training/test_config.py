@@ -120,8 +120,9 @@ def test_every_kind_of_layer_names_its_sizes_and_weights(case: Case) -> None:
     training = trained(case(f"model: {tokens}, optimizer: sgd, data: {{name: masked_lm, vocab: 9, sequence: 5}}"))
     options = {layer.op: layer.options for layer in training.layers}
     assert options["embedding"] == {"num_embeddings": 9, "embedding_dim": 6}
-    assert options["position_embedding"] == {"num_embeddings": 5}
-    assert options["multi_head_attention"] == {"num_heads": 2}
+    assert shapes(training)["position_embedding0.weight"] == (5, 6)
+    assert options["multi_head_attention"]["num_heads"] == 2
+    assert shapes(training)["multi_head_attention0.q_proj.weight"] == (6, 6)
     assert options["layer_norm"] == {"normalized_shape": (6,), "eps": 1e-5, "bias": True}
     assert options["linear"] == {"in_features": 6, "out_features": 9, "bias": True}
     own = {n for n in shapes(training) if n.startswith("multi_head_attention0")}
