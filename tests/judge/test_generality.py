@@ -105,10 +105,8 @@ def test_options_that_the_reference_refuses_together_give_no_explanation():
 
 def test_a_variant_that_changes_shapes_gives_no_explanation():
     evaluator = evaluator_of(planned("avg_pool2d", x=(2, 3, 6, 6), kernel_size=2))
-    smaller = Alteration(params={"kernel_size": 3})
     with pytest.raises(IncompatibleError, match="other shapes"):
-        evaluator.values_of(smaller)
-    assert evaluator.predict(smaller) is None
+        evaluator.values_of(Alteration(params={"kernel_size": 3}), gradients=False)
 
 
 MOST_ELEMENTS, MOST_CASES = 4000, 4

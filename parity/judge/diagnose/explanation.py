@@ -30,7 +30,7 @@ MAX_REFINED = 1e6
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class KernelExplanation:
     """Causes for what was `observed`, the `prediction` that follows, the error ratios that are `left`.
 
     `exceptions` counts the tensors for which a cause had to be waived. The errors of the tensors in `exact` are the
@@ -61,7 +61,7 @@ class Explanation:
         """How much is left, in powers of two beyond what chance explains."""
         return sum(math.log2(min(max(value, CLEAR), 2.0**60)) for value in self.left.values())
 
-    def improves(self, origin: Explanation) -> bool:
+    def improves(self, origin: KernelExplanation) -> bool:
         """Whether it leaves less than `origin`."""
         return self.score < origin.score - 1
 
@@ -93,14 +93,14 @@ class Explanation:
         alterations = [cause.alteration for cause in self.causes if cause.alteration is not None]
         return reduce(Alteration.with_, alterations, Alteration())
 
-    def extended(self, *causes: Cause) -> Explanation | None:
+    def extended(self, *causes: Cause) -> KernelExplanation | None:
         """The explanation with more causes, one after the other; None where some contradict each other."""
-        explanation: Explanation | None = self
+        explanation: KernelExplanation | None = self
         for cause in causes:
             explanation = explanation and explanation._with(cause)
         return explanation
 
-    def _with(self, cause: Cause) -> Explanation | None:
+    def _with(self, cause: Cause) -> KernelExplanation | None:
         if cause.change is not None:
             return self._merged(cause, cause.change(self.prediction))
         try:
@@ -112,7 +112,7 @@ class Explanation:
         changes = [c.change for c in self.causes if c.change is not None]
         return self._merged(cause, reduce(lambda p, change: change(p), changes, prediction))
 
-    def _merged(self, cause: Cause, prediction: Prediction) -> Explanation:
+    def _merged(self, cause: Cause, prediction: Prediction) -> KernelExplanation:
         """Takes from `prediction` the tensors in which it leaves no more than before."""
         taken, left, exceptions = dict(self.prediction), dict(self.left), self.exceptions
         comparable = {name: predicted for name, predicted in prediction.items() if name in self.left}
@@ -128,7 +128,7 @@ class Explanation:
                 exceptions += 1
         return replace(self, causes=(*self.causes, cause), prediction=taken, left=left, exceptions=exceptions)
 
-    def refined(self) -> Explanation:
+    def refined(self) -> KernelExplanation:
         """With the error bound of a careful implementation of its causes, where the oracle's own is too narrow."""
         if self.explains or not self.alteration.key or not any(c.alteration for c in self.causes):
             return self
@@ -138,7 +138,7 @@ class Explanation:
         wider = {n: replace(p, envelope=p.envelope.joined(own.get(n, p.envelope))) for n, p in self.prediction.items()}
         return replace(self, prediction=wider, left=ratios(self.observed, wider))
 
-    def pruned(self) -> Explanation:
+    def pruned(self) -> KernelExplanation:
         """Without the causes that change nothing."""
         start = unaltered(self.evaluator, self.observed, self.exact)
         for cause in self.causes if len(self.causes) > 1 else ():
@@ -148,9 +148,11 @@ class Explanation:
         return self
 
 
-def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] = ()) -> Explanation:
+def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] = ()) -> KernelExplanation:
     """The explanation without any cause."""
-    return Explanation(evaluator, observed, evaluator.base, ratios(observed, evaluator.base), exact=frozenset(exact))
+    return KernelExplanation(
+        evaluator, observed, evaluator.base, ratios(observed, evaluator.base), exact=frozenset(exact)
+    )
 
 
 def credible(values: Array | None, predicted: Predicted, before: float) -> bool:

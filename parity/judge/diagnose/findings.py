@@ -12,14 +12,14 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import WIDE, worst
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.search import SearchResult
 
-Cell = tuple[str, str, str]
+CellKey = tuple[str, str, str]
 """A case, a dtype and a backend."""
 
 
-def diagnoses_of(cell: Cell, result: SearchResult) -> list[Diagnosis]:
+def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     """The causes with the largest effect first; before them, that others explain as much; last, what is left."""
     best, start = result.best, result.start
     rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
@@ -36,7 +36,7 @@ def diagnoses_of(cell: Cell, result: SearchResult) -> list[Diagnosis]:
     return rows
 
 
-def diagnosis(cell: Cell, cause: Cause, needing: Mapping[str, float], result: SearchResult) -> Diagnosis:
+def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result: SearchResult) -> Diagnosis:
     """One cause."""
     best = result.best
     left = worst(best.left[n] for n in needing)
@@ -56,7 +56,7 @@ def diagnosis(cell: Cell, cause: Cause, needing: Mapping[str, float], result: Se
     return Diagnosis(*cell, cause.id, title, tuple(needing), left < OFF, worst(needing.values()), left, evidence)
 
 
-def sizes(best: Explanation, tensor: str) -> dict[str, float | None]:
+def sizes(best: KernelExplanation, tensor: str) -> dict[str, float | None]:
     """The size of an error, beside that of the suspected algorithm and of a careful one (root mean squares)."""
     values, predicted = best.observed[tensor], best.prediction[tensor]
     error = None
@@ -66,7 +66,7 @@ def sizes(best: Explanation, tensor: str) -> dict[str, float | None]:
     return {"error": error, "this_algorithm": predicted.envelope.rms / WIDE, "careful_code": careful}
 
 
-def summary(explanation: Explanation) -> dict[str, Any]:
+def summary(explanation: KernelExplanation) -> dict[str, Any]:
     """An explanation in short."""
     return {
         "id": " + ".join(cause.id for cause in explanation.causes),
@@ -80,7 +80,7 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
 
 
-def not_identifiable(cell: Cell, result: SearchResult) -> Diagnosis:
+def not_identifiable(cell: CellKey, result: SearchResult) -> Diagnosis:
     """That several explanations fit the data, and which inputs would distinguish them."""
     explanations = [result.best, *result.rivals]
     shown_by = dict.fromkeys(c.shown_by for explanation in explanations for c in explanation.causes if c.shown_by)

@@ -10,7 +10,7 @@ from parity.cases.op import Fit, IncompatibleError
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 
 COARSE = tuple(10.0 ** (k / 2) for k in range(-18, 13))
 FEW = 3
@@ -20,7 +20,7 @@ STEPS = 8
 STEP = 2.0**-18
 
 
-def fitted(origin: Explanation) -> Iterator[Cause]:
+def fitted(origin: KernelExplanation) -> Iterator[Cause]:
     """For every number that can be fitted, the values that fit the wrong tensors best: together, and one by one."""
     evaluator, observed = origin.evaluator, origin.observed
     tensors = [name for name in origin.wrong if observed.get(name) is not None]
@@ -53,7 +53,7 @@ def alteration_of(evaluator: Evaluator, fit: Fit, value: float) -> Alteration:
     return Alteration(params=change) if hasattr(evaluator.case.params, fit.target) else Alteration(arguments=change)
 
 
-def fit_value(origin: Explanation, fit: Fit, tensors: list[str]) -> float | None:
+def fit_value(origin: KernelExplanation, fit: Fit, tensors: list[str]) -> float | None:
     """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
     evaluator = origin.evaluator
     given = {n: values for n in tensors if (values := origin.observed.get(n)) is not None}

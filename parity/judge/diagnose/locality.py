@@ -12,7 +12,7 @@ from parity.cases.exact.formats import FORMATS
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.causes import DIGITS, Cause, Change, narrowed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 
 MOST = 0.5
 """An error at more than half of the locations is not local."""
@@ -21,7 +21,7 @@ STRONG = 32.0
 """Near the threshold, a few elements beyond it are the tail of an error that is everywhere."""
 
 
-def localized(origin: Explanation) -> Iterator[Cause]:
+def localized(origin: KernelExplanation) -> Iterator[Cause]:
     """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
     strong = [name for name, value in origin.left.items() if value >= STRONG]
     if origin.evaluator.dtype == "float64" and strong and origin.exact.isdisjoint(strong):
@@ -49,7 +49,7 @@ def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
     return change
 
 
-def narrow_step(origin: Explanation) -> Iterator[Cause]:
+def narrow_step(origin: KernelExplanation) -> Iterator[Cause]:
     """Errors in float64 of the size of one rounding to float32, or of a careful implementation in float32."""
     observed, wrong = origin.observed, origin.wrong
     for change in narrowed(wrong, FORMATS["float32"], DIGITS["float64"]):

@@ -11,13 +11,13 @@ import numpy as np
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import FEW, Cause, Change, replaced
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 
 MAX_ROLL = 3
 LONG = 2048
 
 
-def rearranged(origin: Explanation, name: str) -> Iterator[tuple[Cause, Predicted]]:
+def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Predicted]]:
     """The right values at other locations, by a rule or by none, with the tensor that would follow."""
     values, predicted = origin.observed.get(name), origin.prediction[name]
     exact = predicted.values

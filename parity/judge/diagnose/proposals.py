@@ -14,7 +14,7 @@ from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
 from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Evaluator, Predicted, ratio
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
 
 Causes = tuple[Cause, ...]
@@ -31,7 +31,7 @@ UNNAMED_WEIGHT = 2.5
 """Two plain causes are easier to believe than one factor without a meaning."""
 
 
-def proposals(origin: Explanation) -> Iterator[Causes]:
+def proposals(origin: KernelExplanation) -> Iterator[Causes]:
     """All changes that come nearer to what was observed, some with a factor beside them."""
     for propose in (absent, stale, scaled, coarse):
         yield from ((cause,) for cause in propose(origin))
@@ -46,7 +46,7 @@ def proposals(origin: Explanation) -> Iterator[Causes]:
     yield from exchanged(origin)
 
 
-def absent(origin: Explanation) -> Iterator[Cause]:
+def absent(origin: KernelExplanation) -> Iterator[Cause]:
     """Nothing, or nothing but zeros."""
     for kind, gradient in (("missing-gradient", True), ("missing-output", False)):
         tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
@@ -59,7 +59,7 @@ def absent(origin: Explanation) -> Iterator[Cause]:
             yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
 
 
-def stale(origin: Explanation) -> Iterator[Cause]:
+def stale(origin: KernelExplanation) -> Iterator[Cause]:
     """The very values of an input."""
     sources: dict[str, str] = {}
     copies: dict[str, Predicted] = {}
@@ -74,7 +74,7 @@ def stale(origin: Explanation) -> Iterator[Cause]:
         yield Cause("stale", {"equals": sources}, change=replaced(copies))
 
 
-def coarse(origin: Explanation) -> Iterator[Cause]:
+def coarse(origin: KernelExplanation) -> Iterator[Cause]:
     """Every value on the grid of a format of fewer digits: rounded to it in the end, or computed in it."""
     digits = DIGITS[origin.evaluator.dtype]
     for target in (target for target in FORMATS.values() if target.digits < digits):
@@ -128,7 +128,7 @@ def factor_cause(kind: str, factor: float, meaning: str, names: list[str]) -> Ca
     return Cause(kind, {"factor": factor, "meaning": meaning}, change=multiplied(names, factor), weight=weight)
 
 
-def scaled(origin: Explanation) -> Iterator[Cause]:
+def scaled(origin: KernelExplanation) -> Iterator[Cause]:
     """A factor for every wrong tensor, together with all others that have the same; first those with a name."""
     observed, prediction = origin.observed, origin.prediction
     best = {name: best_factor(observed.get(name), prediction[name]) for name in origin.wrong}
@@ -197,7 +197,7 @@ def element_counts(evaluator: Evaluator, n_elements: int) -> dict[str, int]:
     return {label: count for count, label in counts.items()}
 
 
-def exchanged(origin: Explanation) -> Iterator[Causes]:
+def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
     """Another gradient, or a multiple of it, in the place of a wrong one."""
     is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
     sources: dict[str, str] = {}

@@ -10,7 +10,7 @@ from functools import cached_property
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.evaluator import Evaluator, Observed, worst
-from parity.judge.diagnose.explanation import CLEAR, COST, Explanation, unaltered
+from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, unaltered
 from parity.judge.diagnose.fits import fitted
 from parity.judge.diagnose.locality import localized
 from parity.judge.diagnose.proposals import proposals, scaled
@@ -35,9 +35,9 @@ class SearchResult:
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too.
     """
 
-    best: Explanation
-    rivals: tuple[Explanation, ...] = ()
-    second: Explanation | None = None
+    best: KernelExplanation
+    rivals: tuple[KernelExplanation, ...] = ()
+    second: KernelExplanation | None = None
     taken_from: str = ""
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
@@ -47,7 +47,7 @@ class SearchResult:
         return tuple(cause for cause, needing in self.needed if tensor in needing)
 
     @cached_property
-    def start(self) -> Explanation:
+    def start(self) -> KernelExplanation:
         """The explanation without any cause."""
         return unaltered(self.best.evaluator, self.best.observed)
 
@@ -68,7 +68,7 @@ def search(evaluator: Evaluator, observed: Observed, *, exact: Collection[str] =
     standing = standing_causes(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
     n_followed = max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * len(standing) * DEPTH))))
-    tried: list[Explanation] = []
+    tried: list[KernelExplanation] = []
     level = [start]
     for depth in range(DEPTH):
         wider = [step for origin in level for step in steps(origin, plain)]
@@ -111,7 +111,7 @@ def recalled(
     return None
 
 
-def steps(origin: Explanation, causes: Iterable[Cause], *, propose: bool = True) -> Iterator[Explanation]:
+def steps(origin: KernelExplanation, causes: Iterable[Cause], *, propose: bool = True) -> Iterator[KernelExplanation]:
     """All explanations one step further that leave less; `propose` adds changes that the observed tensors suggest."""
     for cause in causes:
         step = origin.extended(cause)
@@ -129,7 +129,7 @@ def steps(origin: Explanation, causes: Iterable[Cause], *, propose: bool = True)
             yield step
 
 
-def pairs(start: Explanation, plain: Sequence[Cause]) -> Iterator[Explanation]:
+def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelExplanation]:
     """Two causes that work against each other, so that neither helps alone; tried where predictions are cheap."""
     if start.evaluator.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
         return
@@ -141,7 +141,7 @@ def pairs(start: Explanation, plain: Sequence[Cause]) -> Iterator[Explanation]:
                 yield both
 
 
-def believable(origin: Explanation, weighty: Sequence[Cause]) -> list[Cause]:
+def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Cause]:
     """The causes that take more to believe: standing ones, and the statistics that the output implies.
 
     A lossy variance is believable only where the output implies one.
@@ -156,9 +156,9 @@ def believable(origin: Explanation, weighty: Sequence[Cause]) -> list[Cause]:
     return [*weighty, *implied]
 
 
-def best_of(explanations: Iterable[Explanation], count: int, n_alike: int = 1) -> list[Explanation]:
+def best_of(explanations: Iterable[KernelExplanation], count: int, n_alike: int = 1) -> list[KernelExplanation]:
     """The best explanations, of every set of causes no more than `n_alike`."""
-    kept: list[Explanation] = []
+    kept: list[KernelExplanation] = []
     counts: Counter[tuple[frozenset[str], bool]] = Counter()
     for explanation in sorted(explanations, key=lambda e: e.rank):
         kind = (explanation.ids, explanation.plain or n_alike == 1)
@@ -168,7 +168,7 @@ def best_of(explanations: Iterable[Explanation], count: int, n_alike: int = 1) -
     return kept[:count]
 
 
-def conclude(start: Explanation, tried: Sequence[Explanation]) -> SearchResult:
+def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> SearchResult:
     """The best of what was tried, refined, with its rivals; or what can at least be said about where it is wrong."""
     ranked = best_of([explanation.refined() for explanation in best_of(tried, 2 * BEAM)], 2 * BEAM)
     if ranked and ranked[0].explains:
@@ -185,13 +185,13 @@ def conclude(start: Explanation, tried: Sequence[Explanation]) -> SearchResult:
     return SearchResult((best if best.causes else start).pruned(), (), second)
 
 
-def helps(start: Explanation, partial: Explanation) -> bool:
+def helps(start: KernelExplanation, partial: KernelExplanation) -> bool:
     """Whether an incomplete explanation explains some tensor wholly, and spoils none."""
     fixed = any(start.left[n] >= OFF > partial.left[n] for n in start.left)
     return fixed and all(partial.left[n] < OFF for n in start.left if start.left[n] < OFF)
 
 
-def is_rival(best: Explanation, other: Explanation) -> bool:
+def is_rival(best: KernelExplanation, other: KernelExplanation) -> bool:
     """Whether the data cannot distinguish two complete explanations."""
     if other.weight > best.weight:
         return False

@@ -17,7 +17,7 @@ from parity.cases.op import Implied, IncompatibleError, group_lists
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Array
 from parity.judge.diagnose.causes import FEW, Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
-from parity.judge.diagnose.explanation import Explanation
+from parity.judge.diagnose.explanation import KernelExplanation
 
 LEAST = 0.02
 MOST = 4.0
@@ -45,7 +45,7 @@ def implies(evaluator: Evaluator, observed: Observed) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def statistics_causes(origin: Explanation) -> Iterator[Cause]:
+def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
     evaluator, statistics, implied = origin.evaluator, origin.evaluator.op.statistics, implied_by(origin)
     if statistics is None or implied is None or implied.n < ENOUGH:
@@ -78,7 +78,7 @@ def statistics_causes(origin: Explanation) -> Iterator[Cause]:
             yield cause("reduced-precision", parameters, shown_by="statistics of many digits")
 
 
-def implied_by(origin: Explanation) -> Implied | None:
+def implied_by(origin: KernelExplanation) -> Implied | None:
     """The statistics that the observed output implies; None where it cannot come from any."""
     evaluator, statistics = origin.evaluator, origin.evaluator.op.statistics
     values = None if statistics is None else origin.observed.get(statistics.output)
