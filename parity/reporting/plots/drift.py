@@ -89,7 +89,8 @@ def drawing(
         words((LEFT + RIGHT) / 2, BOTTOM + 46, axes[0], "middle"),
         words(24, middle, axes[1], "middle", f' transform="rotate(-90 24 {middle:g})"'),
         # What exceeds the frame is not seen: an inner element shows nothing outside of it.
-        f'<svg x="{LEFT}" y="{TOP}" width="{w}" height="{h}" viewBox="{LEFT} {TOP} {w} {h}">',
+        f'<svg role="img" aria-label="lines" x="{LEFT}" y="{TOP}" '
+        f'width="{w}" height="{h}" viewBox="{LEFT} {TOP} {w} {h}">',
         *(theory_path(line, frame, dashes[line.name]) for line in theory),
         *(part for line in shown for part in drawn(line, frame, colours[line.name])),
         "</svg>",
