@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,27 @@ def test_a_room_imports_only_what_the_table_allows(path):
     if room == "adapters" and path.parent.name != "numpy":
         allowed -= {"cases"}
     assert rooms_imported(path) <= allowed
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Rooms that import each other in a circle, from one of them back to itself; empty where there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_room_imports_itself_through_others():
+    assert " <- ".join(cycle_in(allowed_imports())) == ""
+
+
+@pytest.mark.parametrize("rooms", [{"a": {"b"}, "b": {"a"}}, {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}])
+def test_a_cycle_of_rooms_is_found(rooms):
+    cycle = cycle_in(rooms)
+    assert cycle[0] == cycle[-1]
+    assert set(cycle) == set(rooms) - {"d"}
+    assert cycle_in(rooms | {"a": set()}) == []
 
 
 def test_every_room_of_the_table_exists():

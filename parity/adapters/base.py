@@ -10,12 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from parity.training.worker.job import TrainJob
-    from parity.training.worker.trainer import Trainer
-
+from typing import Any, ClassVar
 
 PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
 """Composed ops, and the ops that they call; a user's function of such a name takes part."""
@@ -134,13 +129,13 @@ class Adapter:
             if function is not None:
                 setattr(self, name, function)
 
-    def trainer(self, job: TrainJob) -> Trainer:
-        """What trains in this mode; raises Unsupported where nothing does."""
+    def trainer(self, job: Any) -> Any:
+        """The `training.worker.trainer.Trainer` of a job in this mode; raises Unsupported where there is none."""
         place = self.trainers.get(self.mode)
         if place is None:
             raise Unsupported(f"{type(self).__name__} does not train in the mode {self.mode}")
         module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(self, job)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)(self, job)
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
         """`leaf`, for an array or a list of arrays."""
@@ -157,6 +152,11 @@ class Adapter:
     def describe(self, error: BaseException) -> str:
         """What the framework says by `error`, without its stack traces."""
         return str(error)
+
+
+def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options or params of a message, with tuples for lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

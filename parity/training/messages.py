@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parity.adapters.base import with_tuples
 from parity.cases import OPS
 from parity.cases.draw import Shape
 from parity.training.spec import RESIDUAL, Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
-from parity.training.worker.job import with_tuples
 
 
 def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Training:

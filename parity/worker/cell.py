@@ -11,8 +11,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from parity.adapters.base import Adapter, Job, Unsupported
-from parity.training.worker.job import with_tuples
+from parity.adapters.base import Adapter, Job, Unsupported, with_tuples
 from parity.worker.slot import write_arrays
 from parity.worker.user_ops import UserOps, UserOpsError
 

@@ -62,12 +62,16 @@ from typing import Any, Dict
 
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
-from parity.training.worker.ranks import is_led, lead, telling
-from parity.training.worker.requests import REQUESTS, TrainingRequests
 from parity.worker.cell import Backend, run_cell
+from parity.worker.ranks import is_led, lead, telling
 from parity.worker.user_ops import UserOps, UserOpsError
 
 PROTOCOL = 1
+
+CLIENTS = dict.fromkeys(
+    ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
+)
+"""Who answers the requests that are about no op: `place(backend).answer(request)`."""
 
 Message = Dict[str, Any]
 
@@ -75,7 +79,7 @@ Message = Dict[str, Any]
 def serve(requests: int, replies: int) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
     backend: Backend | None = None
-    trainings: TrainingRequests | None = None
+    clients: Dict[str, Any] = {}
     with os.fdopen(requests, "r", encoding="utf-8") as pipe:
         for line in pipe:
             request = json.loads(line)
@@ -85,13 +89,16 @@ def serve(requests: int, replies: int) -> None:
             with telling(request, replies, send):
                 if request["do"] == "hello":
                     backend, reply = hello(request)
-                    trainings = None if backend is None else TrainingRequests(backend)
+                    clients = {}
                 elif request["do"] == "load" and backend is not None:
                     reply = load(backend, request)
                 elif request["do"] == "run" and backend is not None:
                     reply = run_cell(backend, request)
-                elif request["do"] in REQUESTS and trainings is not None:
-                    reply = trainings.answer(request)
+                elif request["do"] in CLIENTS and backend is not None:
+                    place = CLIENTS[request["do"]]
+                    if place not in clients:
+                        clients[place] = named(place)(backend)
+                    reply = clients[place].answer(request)
                 else:
                     break
             if backend is None or backend.adapter.worn_out:
@@ -133,8 +140,13 @@ def load(backend: Backend, request: Message) -> Message:
 def load_adapter(request: Message) -> Any:
     """The adapter's instance; this is where the framework is imported."""
     mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
-    module, _, name = place_of(request["adapter"], mode, ranks).partition(":")
-    return getattr(importlib.import_module(module), name)(request["device"], request["threads"], mode, ranks)
+    return named(place_of(request["adapter"], mode, ranks))(request["device"], request["threads"], mode, ranks)
+
+
+def named(place: str) -> Any:
+    """What stands at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def send(replies: int, reply: Message) -> None:

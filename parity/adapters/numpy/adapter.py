@@ -15,7 +15,7 @@ class NumpyAdapter(Adapter):
     """Forward and gradients through HIPS autograd; a user's op through its `<op>_backward`."""
 
     needs_backward = True
-    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.adapters.numpy.trainer:NumpyTrainer"}
+    trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.numpy_trainer:NumpyTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import numpy

@@ -22,8 +22,8 @@ class OneflowAdapter(TorchStyleAdapter):
         r"no kernel|kernel.*not (found|registered)",
     )
     trainers: ClassVar[Mapping[str, str]] = {
-        "eager": "parity.adapters.oneflow.trainer:OneflowTrainer",
-        "graph": "parity.adapters.oneflow.graph_trainer:GraphTrainer",
+        "eager": "parity.training.worker.oneflow_trainer:OneflowTrainer",
+        "graph": "parity.training.worker.oneflow_graph:GraphTrainer",
     }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

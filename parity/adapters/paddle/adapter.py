@@ -46,8 +46,8 @@ class PaddleAdapter(FunctionalAdapter):
         r"[Tt]he kernel (\(|`|with key).*(not registered|not found)",
     )
     trainers: ClassVar[Mapping[str, str]] = {
-        "eager": "parity.adapters.paddle.trainer:PaddleTrainer",
-        "static": "parity.adapters.paddle.trainer:StaticTrainer",
+        "eager": "parity.training.worker.paddle_trainer:PaddleTrainer",
+        "static": "parity.training.worker.paddle_trainer:StaticTrainer",
     }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

@@ -14,11 +14,11 @@ class TorchAdapter(TorchStyleAdapter):
 
     no_kernel = (r'"\w+" not implemented for',)
     trainers: ClassVar[Mapping[str, str]] = {
-        "eager": "parity.adapters.torch.trainer:TorchTrainer",
-        "compile": "parity.adapters.torch.trainer:CompileTrainer",
-        "channels_last": "parity.adapters.torch.trainer:ChannelsLastTrainer",
-        "amp-bf16": "parity.adapters.torch.trainer:AmpTrainer",
-        "tf32": "parity.adapters.torch.trainer:TorchTrainer",
+        "eager": "parity.training.worker.torch_trainer:TorchTrainer",
+        "compile": "parity.training.worker.torch_trainer:CompileTrainer",
+        "channels_last": "parity.training.worker.torch_trainer:ChannelsLastTrainer",
+        "amp-bf16": "parity.training.worker.torch_trainer:AmpTrainer",
+        "tf32": "parity.training.worker.torch_trainer:TorchTrainer",
     }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

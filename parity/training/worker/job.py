@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+from parity.adapters.base import with_tuples
+
 Arrays = Mapping[str, Any]
 Keep = Callable[[str, Any], None]
 """Takes a tensor of the step by its name in the record, as a NumPy array, and copies it."""
@@ -53,11 +55,6 @@ HOOKS = ("batch", "learning_rate", "scale_loss", "shard", "zero_grad")
 """The functions of a user's file that take part in a step and are no ops."""
 
 PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
-
-
-def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options or params of a message, with tuples for lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def group_of(message: Mapping[str, Any]) -> ParameterGroup:

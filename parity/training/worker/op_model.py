@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parity.adapters.base import Adapter, named_outputs
-from parity.training.worker.job import Own, with_tuples
+from parity.adapters.base import Adapter, named_outputs, with_tuples
+from parity.training.worker.job import Own
 
 Function = Callable[..., Any]
 

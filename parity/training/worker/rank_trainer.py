@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from parity.adapters.base import Unsupported
-from parity.adapters.oneflow.trainer import OneflowTrainer
-from parity.adapters.paddle.trainer import PaddleTrainer
-from parity.adapters.torch.trainer import TorchTrainer
+from parity.training.worker.oneflow_trainer import OneflowTrainer
+from parity.training.worker.paddle_trainer import PaddleTrainer
+from parity.training.worker.torch_trainer import TorchTrainer
 from parity.training.worker.trainer import Trainer, mean
 
 

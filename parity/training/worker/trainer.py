@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Adapter, Unsupported, named_outputs, shape_of
+from parity.adapters.base import Adapter, Unsupported, named_outputs, shape_of, with_tuples
 from parity.training.worker.job import (
     PLAIN_SGD,
     Arrays,
@@ -26,7 +26,6 @@ from parity.training.worker.job import (
     ParameterGroup,
     TrainJob,
     group_of,
-    with_tuples,
 )
 from parity.training.worker.op_model import function_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from parity.adapters.base import Unsupported
-from parity.adapters.oneflow.trainer import OneflowTrainer
 from parity.training.worker.job import Arrays, Keep, ParameterGroup
+from parity.training.worker.oneflow_trainer import OneflowTrainer
 from parity.training.worker.op_model import attribute_of
 from parity.training.worker.trainer import mean
 
