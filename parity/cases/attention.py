@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as anp
+import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Shape
@@ -15,6 +16,7 @@ from parity.cases.exact.matmul import matmul
 from parity.cases.exact.summation import total
 from parity.cases.matmul import linear
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.oracle import evaluate
 from parity.cases.primitives import scalar
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -106,6 +108,11 @@ def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> Te
     return TensorShapes(inputs={"x": x, **inputs}, outputs={"y": x})
 
 
+def gradient_scale(op: Op, params: Any, tensors: Mapping[str, Any], gradients: bool) -> Mapping[str, Any]:
+    """The size of the terms that cancel in each tensor: those of a key's bias cancel in the softmax."""
+    return evaluate(op, params, tensors, dtype=np.float64, gradients=gradients, **op.terms)
+
+
 def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another scale of the scores, another axis of the softmax."""
     yield Variant("scaled", {"scaled": False}, shown_by=SCORES)
@@ -134,6 +141,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Op(
     reference=attention,
     variants=attention_variants,
     terms={"detached": True},
+    gradient_scale=gradient_scale,
 )
 MULTI_HEAD_ATTENTION = Op(
     name="multi_head_attention",
@@ -151,4 +159,5 @@ MULTI_HEAD_ATTENTION = Op(
     reference=multi_head,
     variants=multi_head_variants,
     terms={"detached": True},
+    gradient_scale=gradient_scale,
 )

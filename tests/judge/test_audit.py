@@ -156,6 +156,14 @@ OTHER_QUESTIONS = {"modes", "training"}
 
 
 @pytest.mark.slow
+BLIND = {
+    # Folding loses more than the reference where one element is a whole mean, which no instance_norm allows.
+    "instance_norm": {"affine-folding"},
+    # The gradient of a key's bias is zero: a softmax does not see what is added to all scores of a row.
+    "multi_head_attention": {"missing-gradient", "sign-flipped", "mean-vs-sum"},
+}
+
+
 @pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - OTHER_QUESTIONS))
 def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name):
     plan = load_plan([CONFIGS / f"{name}.yaml"], Overrides())
@@ -163,9 +171,7 @@ def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name
     for op in {audit.op for audit in found}:
         mine = [audit for audit in found if audit.op == op and not audit.problem]
         rows = cause_rows(mine, ())
-        # Folding loses more than careful code where one element is a whole mean, which no instance_norm allows.
-        expected = {"affine-folding"} if op == "instance_norm" else set()
-        assert {row.id for row in rows if row.unseen} == expected
+        assert {row.id for row in rows if row.unseen} == BLIND.get(op, set())
         assert {row.id for row in rows if not row.n_failing} <= {"affine-folding"}
         for ids in {pair for audit in mine for pair in pairs(audit)}:
             both = [a for a in mine if ids <= {m.id for m in a.mistakes if m.seen_in}]
