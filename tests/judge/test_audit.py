@@ -155,7 +155,6 @@ def test_a_large_case_is_left_out_and_named(tmp_path):
 OTHER_QUESTIONS = {"modes", "training"}
 
 
-@pytest.mark.slow
 BLIND = {
     # Folding loses more than the reference where one element is a whole mean, which no instance_norm allows.
     "instance_norm": {"affine-folding"},
@@ -164,6 +163,7 @@ BLIND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - OTHER_QUESTIONS))
 def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name):
     plan = load_plan([CONFIGS / f"{name}.yaml"], Overrides())
