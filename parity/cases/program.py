@@ -165,7 +165,8 @@ def call(function: Callable[..., Any], operands: Sequence[Any], keywords: Mappin
     if not all(type(item) in (int, float, bool) for item in operands) or not operands:
         return function(*operands, **keywords)
     try:
-        return PYTHON.get(function, function)(*operands, **keywords)
+        result = PYTHON.get(function, function)(*operands, **keywords)
+        return result.item() if isinstance(result, np.generic) else result
     except (ArithmeticError, ValueError):
         return float(function(*operands, **keywords))  # inf and nan, as for arrays
 
@@ -305,7 +306,6 @@ class Tape:
         function, operands, keywords = as_broadcast(function, operands, keywords)
         operands = tuple(constant(function, item, self.kind) for item in operands)
         value = call(function, plain(operands), plain(keywords))
-        value = value.item() if isinstance(value, np.bool_) else value
         result = self.stand_in(value)
         self.steps.append(Step(result.index, function, referred(operands), dict(keywords), backward=self.backward))
         return result

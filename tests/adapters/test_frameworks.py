@@ -21,6 +21,21 @@ cases:
   - {id: batch_norm-eval, op: batch_norm, params: {training: false}, inputs: {x: {shape: [3, 4, 5]}}}
   - {id: linear, op: linear, params: {in_features: 6, out_features: 5}, inputs: {x: {shape: [2, 3, 6]}}}
   - {id: linear-plain, op: linear, params: {in_features: 6, out_features: 5}, inputs: {x: {shape: [4, 6]}, bias: null}}
+  - {id: conv2d, op: conv2d, params: {out_channels: 4, kernel_size: 3, stride: 2, padding: 1}, inputs: {x: {shape: [2, 3, 7, 6]}}}
+  - {id: embedding, op: embedding, params: {num_embeddings: 7, embedding_dim: 4}, inputs: {x: {shape: [3, 5]}}}
+  - {id: position_embedding, op: position_embedding, inputs: {x: {shape: [3, 5, 4]}}}
+  - {id: attention, op: scaled_dot_product_attention, inputs: {query: {shape: [2, 2, 5, 4]}}}
+  - {id: multi_head_attention, op: multi_head_attention, params: {num_heads: 2}, inputs: {x: {shape: [2, 5, 4]}}}
+  - {id: relu, op: relu, inputs: {x: {shape: [4, 9]}}}
+  - {id: gelu, op: gelu, inputs: {x: {shape: [4, 9]}}}
+  - {id: gelu-tanh, op: gelu, params: {approximate: tanh}, inputs: {x: {shape: [4, 9]}}}
+  - {id: tanh, op: tanh, inputs: {x: {shape: [4, 9]}}}
+  - {id: silu, op: silu, inputs: {x: {shape: [4, 9]}}}
+  - {id: sigmoid, op: sigmoid, inputs: {x: {shape: [4, 9]}}}
+  - {id: avg_pool2d, op: avg_pool2d, params: {kernel_size: 2}, inputs: {x: {shape: [2, 3, 6, 4]}}}
+  - {id: flatten, op: flatten, inputs: {x: {shape: [2, 3, 4]}}}
+  - {id: cross_entropy, op: cross_entropy, inputs: {x: {shape: [6, 5]}}}
+  - {id: mse_loss, op: mse_loss, inputs: {x: {shape: [6, 5]}}}
   - {id: clip-2, op: clip_grad_norm, params: {max_norm: 0.7}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
   - {id: clip-1, op: clip_grad_norm, params: {max_norm: 0.7, norm_type: 1}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}
   - {id: clip-inf, op: clip_grad_norm, params: {max_norm: 0.7, norm_type: .inf}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}}

@@ -1,0 +1,142 @@
+"""References as programs: steps with the names of their source, evaluated in any dtype, printed, and changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+
+from parity.cases import OPS
+from parity.cases.exact.summation import sum_in_sequence, total
+from parity.cases.formula import differences, formulas
+from parity.cases.oracle import PROGRAMS, evaluate, program_of
+from parity.cases.program import TraceError, trace
+
+RNG = np.random.default_rng(0)
+TENSORS = {"x": RNG.normal(size=(4, 6)), "weight": RNG.normal(size=6), "bias": RNG.normal(size=6)}
+GRAD = {"grad.y": RNG.normal(size=(4, 6))}
+NORM = OPS["layer_norm"]
+PARAMS = NORM.params((6,), 0.1)
+
+
+def program(**options):
+    return program_of(NORM, PARAMS, {**TENSORS, **GRAD}, **options)
+
+
+@dataclass(frozen=True)
+class Rate:
+    lr: float = 0.5
+
+
+def scaled(tensors, params):
+    mean = total(tensors["x"], (1,)) / tensors["x"].shape[1]
+    return {"y": params.lr * (tensors["x"] - mean)}
+
+
+def test_steps_carry_the_names_of_their_source():
+    lines = formulas(program())
+    assert lines[:4] == [
+        "mean = sum(x, axis=(1,)) / 6",
+        "var = sum(square(x - mean), axis=(1,)) / 6",
+        "deviation = sqrt(var + eps)",
+        "xhat = (x - mean) / deviation",
+    ]
+    assert "grad of xhat = grad of scaled * weight" in lines or "grad of xhat = weight * grad.y" in lines
+    assert [line.partition(" = ")[0] for line in lines if line.startswith("grad.")] == [
+        "grad.bias",
+        "grad.weight",
+        "grad.x",
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+def test_one_program_is_evaluated_in_every_dtype(dtype):
+    results = program().run({**TENSORS, **GRAD}, dtype)
+    assert {values.dtype for values in results.values()} == {np.dtype(dtype)}
+    exact = program().run({**TENSORS, **GRAD}, np.longdouble)
+    worst = max(float(np.abs(results[name] - exact[name]).max()) for name in exact)
+    assert worst <= 64 * float(np.finfo(dtype).eps)
+
+
+def test_a_step_can_be_changed():
+    plain = program()
+    root = plain.step("deviation")
+    without_eps = replace(plain.step("deviation"), operands=(plain.step("var").operands[0],))
+    changed = plain.with_step(replace(root, function=np.cbrt))
+    before, after = (one.run({**TENSORS, **GRAD}, np.float64) for one in (plain, changed))
+    assert not np.allclose(before["y"], after["y"])
+    assert np.array_equal(before["grad.bias"], after["grad.bias"])
+    assert without_eps.operands != root.operands
+    assert differences(plain, changed)[0] == "deviation = cbrt(var + eps), where the reference has sqrt(var + eps)"
+    with pytest.raises(KeyError):
+        plain.with_step(replace(root, index=10_000))
+    with pytest.raises(KeyError):
+        plain.step("no such name")
+
+
+def test_options_can_have_other_values():
+    plain, other = program(), program_of(NORM, replace(PARAMS, eps=0.3), {**TENSORS, **GRAD})
+    assert plain.options["eps"][1] == 0.1
+    changed = plain.run({**TENSORS, **GRAD}, np.float64, options={"eps": 0.3})
+    expected = other.run({**TENSORS, **GRAD}, np.float64)
+    assert all(np.array_equal(changed[name], expected[name]) for name in expected)
+
+
+def test_sums_can_run_in_sequence():
+    x = RNG.normal(size=(3, 4000)).astype(np.float32)
+    one, _ = trace(scaled, {"x": x}, Rate())
+    plain, looped = (one.run({"x": x}, np.float32, functions=f)["y"] for f in ({}, {np.sum: sum_in_sequence}))
+    assert not np.array_equal(plain, looped)
+    np.testing.assert_allclose(plain, looped, atol=1e-4)
+
+
+def test_only_what_is_needed_is_computed():
+    outputs = program().needed(["y"])
+    assert set(outputs.outputs) == {"y"}
+    assert len(outputs.steps) < len(program().steps)
+    assert not any(step.backward for step in outputs.steps)
+
+
+def test_variants_differ_where_they_say_so():
+    assert differences(program(), program(eps_placement="outside"))[0] == (
+        "deviation = sqrt(var) + eps, where the reference has sqrt(var + eps)"
+    )
+    assert differences(program(), program()) == []
+
+
+def test_a_reference_that_branches_on_data_is_refused():
+    def branching(tensors, _params):
+        return {"y": tensors["x"] if tensors["x"].max() > 0 else -tensors["x"]}
+
+    with pytest.raises(TraceError, match="branch"):
+        trace(branching, {"x": TENSORS["x"]})
+    with pytest.raises(TraceError, match="float"):
+        trace(lambda tensors, params: {"y": float(params.lr) * tensors["x"]}, {"x": TENSORS["x"]}, Rate())
+
+
+def test_an_option_that_the_reference_lacks_is_an_error():
+    with pytest.raises(TypeError, match="no_such_option"):
+        evaluate(NORM, PARAMS, TENSORS, no_such_option=1)
+
+
+def test_programs_are_kept_by_what_they_depend_on():
+    before = len(PROGRAMS)
+    first = program_of(NORM, NORM.params((6,), 0.25), TENSORS)
+    assert program_of(NORM, NORM.params((6,), 0.25), {n: v + 1 for n, v in TENSORS.items()}) is first
+    assert len(PROGRAMS) == before + 1
+    errors = [(RNG.normal(size=(4, 1)), RNG.normal(size=(4, 1))) for _ in range(2)]
+    one, other = (evaluate(NORM, PARAMS, TENSORS, errors=pair)["y"] for pair in errors)
+    assert not np.array_equal(one, other)
+    assert len(PROGRAMS) == before + 1
+
+
+def test_gradients_of_what_nothing_depends_on_are_zero():
+    def apart(tensors, _params):
+        return {"y": anp.square(tensors["x"])}
+
+    one, results = trace(apart, TENSORS, differentiable=("x", "bias"), gradients={"y": GRAD["grad.y"]})
+    assert not results["grad.bias"].any()
+    np.testing.assert_allclose(results["grad.x"], 2 * TENSORS["x"] * GRAD["grad.y"])
+    assert set(one.outputs) == {"y", "grad.x", "grad.bias"}
