@@ -38,18 +38,27 @@ def evaluate(
     and, where gradients of outputs are given and wanted, `grad.<input>` to arrays. `options` are keyword arguments of
     the reference; TypeError for one that it does not have. `functions` are those of `Program.run`.
     """
-    program = program_of(op, params, tensors, gradients=gradients, **options)
+    program = program_of(op, params, tensors, gradients=gradients, labelled=False, **options)
     return program.run({name: tensors[name] for name in program.inputs}, dtype, functions=functions)
 
 
 def program_of(
-    op: Op, params: Any, tensors: Mapping[str, NDArray[Any]], *, gradients: bool = True, **options: Any
+    op: Op,
+    params: Any,
+    tensors: Mapping[str, NDArray[Any]],
+    *,
+    gradients: bool = True,
+    labelled: bool = True,
+    **options: Any,
 ) -> Program:
-    """The program of `op` for tensors of these shapes; traced once for each params, shapes and options."""
+    """The program of `op` for tensors of these shapes; traced once for each params, shapes and options.
+
+    Only where it is `labelled` do its steps have names: to find them out takes as long as the rest of a trace.
+    """
     wanted = [f"grad.{name}" for name in op.upstream if f"grad.{name}" in tensors] if gradients else []
     given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not is_arriving(op, n)}
     shapes = tuple((name, values.shape) for name, values in given.items())
-    key = (op.name, id(op), params, shapes, repr(options)) if all(map(is_plain, options.values())) else None
+    key = (op.name, id(op), params, shapes, labelled, repr(options)) if all(map(is_plain, options.values())) else None
     if key is not None and key in PROGRAMS:
         return PROGRAMS[key]
     program, _ = trace(
@@ -60,6 +69,7 @@ def program_of(
         gradients={name.removeprefix("grad."): given[name] for name in wanted},
         regroup=partial(group_lists, op=op),
         flatten=flatten_lists,
+        labelled=labelled,
     )
     if key is not None:
         if len(PROGRAMS) >= MAX_PROGRAMS:

@@ -13,7 +13,7 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, wraps
 from types import FrameType
@@ -402,12 +402,14 @@ def trace(
     gradients: Tensors | None = None,
     regroup: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    labelled: bool = True,
 ) -> tuple[Program, dict[str, Array]]:
     """The program of `reference(tensors, params)` and what it computes for these tensors, in their dtype.
 
     `params` is a dataclass; its floats become options. `gradients` are those of outputs, by output name: with them the
     program also has `grad.<input>` for every input in `differentiable`. `regroup` and `flatten` go between tensors by
-    name and what the reference takes and returns (lists). Raises TraceError for what no program can say.
+    name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Raises
+    TraceError for what no program can say.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
     tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))
@@ -420,7 +422,7 @@ def trace(
     traced_params = TracedParams(params, tape, options)
 
     def forward(given: Mapping[str, Any]) -> dict[str, Any]:
-        with named(tape):
+        with named(tape) if labelled else nullcontext():
             return dict(flatten(reference(regroup(given), traced_params)))
 
     names = [name for name in differentiable if name in stand_ins]

@@ -174,7 +174,7 @@ def program_of(training: Training, given: Arrays, arriving: Arrays, variants: Va
     if key not in PROGRAMS:
         names = [name for name in given if name.startswith("param.")]
         reference = partial(model_reference, training=training, variants=variants)
-        program, _ = trace(reference, given, differentiable=names, gradients=arriving)
+        program, _ = trace(reference, given, differentiable=names, gradients=arriving, labelled=False)
         if len(PROGRAMS) >= MAX_PROGRAMS:
             PROGRAMS.clear()
         # The layers are kept with the program, so that no others can come to have their id.
