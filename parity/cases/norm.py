@@ -83,7 +83,11 @@ def statistics(
         mean, var = mean + (moments[0] - getval(mean)), var + (moments[1] - getval(var))
     if variance_sum or ddof:
         var = var * (n if variance_sum else unbiasing(n, ddof, x))
-    return (mean, var) if errors is None else (mean + errors[0], var + errors[1])
+    if errors is None:
+        return mean, var
+    if any(np.shape(error) not in ((), mean.shape) for error in errors):
+        raise IncompatibleError("these are errors of the statistics of other groups")
+    return mean + errors[0], var + errors[1]
 
 
 @primitive

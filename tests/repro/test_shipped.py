@@ -65,7 +65,7 @@ def check_numbers(cell, printed: str) -> None:
         assert same(item.values["exact"], row.oracle_value)
         assert same(float(item.head["largest"]), row.max_abs_diff)
         assert int(item.head["n"]) == row.n_mismatched
-        assert (float(item.head.rtol), float(item.head.atol)) == (row.rtol, row.atol)
+        assert (float(item.head["rtol"]), float(item.head["atol"])) == (row.rtol, row.atol)
         if item.ratio is not None:
             # The exact values are stored in float64: a float64 error is known up to a unit roundoff.
             assert item.ratio == pytest.approx(getattr(row.error_ratio, live), rel=6e-3, abs=1.0)
