@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.op import Op, call_params, default_params
+from parity.cases.program import in_dtype
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
@@ -270,13 +271,13 @@ def side_labels(results: Results) -> dict[str, str]:
 
 
 def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
-    """The inputs and upstream gradients in the cell's dtype."""
+    """The inputs and upstream gradients in the cell's dtype; integers stay integers."""
     for name, item in cell.case.inputs.items():
         if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
         if not item.file:
             raise ReproError(f"{name_of(cell)}: its inputs were not stored; it was not reached in that run")
-        yield f"inputs/{name}", real(load(run_dir, item.file), item.file).astype(cell.dtype)
+        yield f"inputs/{name}", in_dtype(real(load(run_dir, item.file), item.file), np.dtype(cell.dtype))
 
 
 def real(values: Array, name: str) -> Array:
