@@ -16,6 +16,7 @@ from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import envelopes
+from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import Cause, from_variant
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
@@ -143,3 +144,11 @@ def test_every_variant_of_every_op_can_be_evaluated(case: CasePlan):
             values = evaluate(op, variant.changed(case.params), kept, dtype=dtype, **variant.arguments)
             assert values.keys() == right.keys() - {f"grad.{name}" for name in variant.absent}, variant
             assert all(v.dtype == dtype for v in values.values() if v.dtype.kind == "f"), (variant, dtype)
+
+
+@pytest.mark.parametrize("case", SMALL_CASES, ids=lambda case: case.id)
+def test_every_variant_of_every_op_has_an_entry_in_the_catalogue(case: CasePlan):
+    op = OPS[case.op]
+    shapes = {plan.name: plan.shape for plan in case.tensors if op.input(plan.name) is not None}
+    ids = {variant.id for variant in op.variants(case.params, shapes)} | {fit.id for fit in op.fits}
+    assert ids <= set(CATALOGUE)
