@@ -526,6 +526,10 @@ def labels(tape: Tape, outputs: Mapping[str, Traced]) -> Iterator[str]:
         yield label if counts[label] == 1 else of_outputs.get(step.index, "")
 
 
+LIFTED: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""The differentiable form of the functions of primitive steps."""
+
+
 def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function of arrays one step of programs, and a primitive of autograd, whose rule `defvjp` gives."""
 
@@ -538,4 +542,5 @@ def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
         return stand_in.tape.record(function, operands, keywords)
 
     recorded.raw = function
+    LIFTED[function] = recorded
     return recorded  # type: ignore[no-any-return]
