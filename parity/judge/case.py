@@ -22,8 +22,8 @@ from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
 from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
-from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.inquiry import Inquiry, Question
+from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled
 from parity.outcome import CellOutcome, Outcome, Output
 

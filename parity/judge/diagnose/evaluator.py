@@ -232,8 +232,8 @@ class Evaluator:
         case, gradients = self._changed_case(alteration), self.case.gradients
         reference = program_of(self.op, self.case.params, self.inputs, gradients=gradients)
         variant = program_of(self.op, case.params, self.tensors(alteration), gradients=gradients, **options)
-        lines = differences(reference, variant)[:1] + [described(variant, edit) for edit in alteration.edits[:1]]
-        return "; and ".join(lines)
+        lines = [] if alteration.arguments in self.op.forms else differences(reference, variant)[:1]
+        return "; and ".join([*lines, *(described(variant, edit) for edit in alteration.edits[:1])])
 
     def program(self, alteration: Alteration) -> Program:
         """The program of the altered reference."""

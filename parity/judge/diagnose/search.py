@@ -67,7 +67,7 @@ class SearchResult:
 def search(
     evaluator: Evaluator, observed: Observed, *, exact: Collection[str] = (), depth: int = DEPTH
 ) -> SearchResult:
-    """The causes that explain `observed`, at most `depth` together; in the tensors of `exact`, no loss of digits is one."""
+    """The causes that explain `observed`, at most `depth` together; a tensor in `exact` has lost no digits."""
     start = unaltered(evaluator, observed, exact)
     standing = standing_causes(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
