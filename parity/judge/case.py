@@ -17,6 +17,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.compare.cell import CellJudge, Oracle
 from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.asking import Ask
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
@@ -180,13 +181,20 @@ class CaseJudge:
     """Gathers the cells of a case, and judges them together."""
 
     def __init__(
-        self, case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, baseline: str, memory: Memory | None = None
+        self,
+        case: CasePlan,
+        inputs: Mapping[str, Array],
+        oracle: Oracle,
+        baseline: str,
+        memory: Memory | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.case = case
         self.oracle = oracle
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
+        self._ask = ask
         self.cells: dict[str, Cell] = {}
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
