@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
-from parity.judge.diagnose.asking import Ask
+from parity.judge.diagnose.asking import Ask, kernel_of
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
@@ -190,11 +190,12 @@ class CaseJudge:
         memory: Memory | None = None,
         ask: Ask | None = None,
     ) -> None:
-        self.case, self._ask = case, ask
+        self.case = case
         self.oracle = oracle
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
+        self._ask = ask
         self.cells: dict[str, Cell] = {}
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
@@ -243,8 +244,8 @@ class CaseJudge:
             if earlier is not None:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        kernel = None if self._ask is None else partial(self._ask, backend)
-        return Inquiry(Question(evaluator, observed), kernel, prepared).result(exact)
+        question = Question(evaluator, observed)
+        return Inquiry(question, kernel_of(self._ask, backend), prepared).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
