@@ -7,6 +7,7 @@ program of the same structure: to other shapes, and to the op with other numbers
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from parity.cases.formula import Formulas
 from parity.cases.op import IncompatibleError
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, call, filled, in_dtype, trace
 
+DEPTH = 3
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
 BLOCKS = (128, 64, 32, 16, 8, 4)
@@ -125,6 +127,8 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less": ("less_equal", "greater"),
     "less_equal": ("less", "greater"),
 }
+COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
+REDUCING = frozenset(("sum", "mean", "max", "min", "matmul", "dot", "einsum"))
 NUMBERS: Mapping[str, Callable[[float], float]] = {
     "zero": lambda v: 0.0 * v,
     "one less": lambda v: v - 1,
@@ -150,7 +154,11 @@ COSTS: Mapping[str, float] = {
     "along": 1.5,
     "rounded": 1.6,
     "constant": 1.8,
+    "times": 2.5,
+    "fitted": 2.5,
 }
+FITTED = ("times", "fitted")
+"""Edits with a number that must be fitted."""
 
 
 # Changing a step.
@@ -181,12 +189,14 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [with_operand(step, i, Ref(value_of(new.program, value)))]
         case "function":
             return [replace(step, function=getattr(np, value))]
-        case "constant":
+        case "constant" | "fitted":
             return [with_operand(step, i, value)]
         case "number" if not isinstance(step.operands[i], Ref):
             return [with_operand(step, i, NUMBERS[value](step.operands[i]))]
         case "number":
             return inserted(step, i, new, NUMBERS[value])
+        case "times":
+            return inserted(step, i, new, np.multiply, (value,))
         case "through":
             return inserted(step, i, new, *THROUGH[value])
         case "summed":
@@ -316,14 +326,14 @@ def replayed(program: Program, tensors: Mapping[str, Any], params: Any) -> dict[
 # All edits of a program.
 
 
-def edits_of(program: Program, shapes: Mapping[int, Shape], wrong: Iterable[str]) -> Iterator[Edit]:
-    """The edits of the steps that some output in `wrong` follows from, and of all steps of a kind together.
+def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
+    """The edits of the steps that an output follows from, and of all steps of a kind together.
 
     `shapes` are those of the program's values by number (`Trial.shapes`).
     """
-    if len(program.steps) > MAX_STEPS:
+    reach = positions_of(program, output)
+    if len(reach) > MAX_STEPS:
         return
-    reach = positions_of(program, wrong)
     scope = Scope(program, shapes)
     groups: dict[Any, list[int]] = {}
     for position in sorted(reach):
@@ -336,9 +346,9 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], wrong: Iterable[str]
                 yield replace(edit, positions=tuple(positions))
 
 
-def positions_of(program: Program, outputs: Iterable[str]) -> set[int]:
-    """The positions of the steps that some of these outputs follow from."""
-    wanted = {program.outputs[name] for name in outputs if name in program.outputs}
+def positions_of(program: Program, output: str) -> set[int]:
+    """The positions of the steps that an output follows from."""
+    wanted = {program.outputs[output]}
     reach = set()
     for position in range(len(program.steps) - 1, -1, -1):
         step = program.steps[position]
@@ -360,16 +370,33 @@ class Scope:
 
     def __init__(self, program: Program, shapes: Mapping[int, Shape]) -> None:
         self.program, self.of = program, shapes
+        self.steps = {step.index: step for step in program.steps}
+        self.reads = Counter(ref for step in program.steps for ref in step.refs)
+        self.reads.update(program.outputs.values())
         self.keys: dict[int, Key] = {index: ("input", name) for name, index in program.inputs.items()}
         self.keys |= {index: ("option", name) for name, (index, _) in program.options.items()}
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
 
+    def is_shared(self, index: int) -> bool:
+        """Whether a value is read more than once; what is read once is changed where it is read."""
+        return self.reads[index] > 1 or index in self.program.outputs.values()
+
     def alike(self, index: int, before: int) -> Iterator[Key]:
-        """The other values of the same shape that are there before the step at `before`."""
-        shape = self.of.get(index)
+        """The other values of the same shape that are there before the step at `before`: the named ones, and what
+        `index` follows from in a few steps."""
+        shape, near = self.of.get(index), self.near(index, DEPTH)
         for other, key in self.keys.items():
-            if other != index and self.of.get(other) == shape and (key[0] != "step" or int(key[1]) < before):
+            step = self.steps.get(other)
+            usable = step is None or (int(key[1]) < before and (step.label or other in near))
+            if other != index and self.of.get(other) == shape and usable:
                 yield key
+
+    def near(self, index: int, depth: int) -> set[int]:
+        """The values that one follows from in at most `depth` steps."""
+        step = self.steps.get(index)
+        if step is None or not depth:
+            return set()
+        return set(step.refs).union(*(self.near(ref, depth - 1) for ref in step.refs))
 
 
 def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
@@ -377,6 +404,19 @@ def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
     step = program.steps[position]
     for kind, operand, value in changes(program, step, position, scope):
         yield Edit((position,), step.name, kind, operand, value)
+
+
+def fits_of(program: Program, output: str) -> Iterator[Edit]:
+    """The edits that give a number of the reference another value, or multiply a value, each with the value of now."""
+    reach = sorted(positions_of(program, output))
+    for position in reach[-MAX_STEPS:]:
+        step = program.steps[position]
+        for i, operand in enumerate(step.operands):
+            if is_number(program, operand):
+                value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
+                yield Edit((position,), step.name, "fitted", i, float(value))
+            elif isinstance(operand, Ref):
+                yield Edit((position,), step.name, "times", i, 1.0)
 
 
 ChangeOf = tuple[str, int, Any]
@@ -389,7 +429,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     tensors = [i for i in values if step.operands[i].index not in options]
     if len(step.operands) > 1 or step.keywords or step.name not in ("reshape", "broadcast_to"):
         yield from (("kept", i, None) for i in values)
-    if len(values) == 2 == len(step.operands):
+    if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
     yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
     for i in values:
@@ -400,22 +440,22 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
             if not isinstance(operand, Ref):
                 yield from (("replaced", i, ("option", name)) for name in program.options)
                 yield from (("constant", i, float(n)) for n in sizes(scope, step) if n != operand)
-    for i in [*tensors, RESULT]:
+    for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
         yield from (("rounded", i, name) for name in FORMATS)
-        inner = scope.of.get(step.index if i == RESULT else step.operands[i].index, ())
-        yield from along_axes(i, inner)
+    for i in tensors:
+        yield from along_axes(i, scope.of.get(step.operands[i].index, ()), reduced=step.name in REDUCING)
     axes = step.keywords.get("axis", "none")
     if axes != "none" and tensors:
         yield from other_axes(step, len(scope.of.get(step.operands[tensors[0]].index, ())))
 
 
-def along_axes(operand: int, shape: Sequence[int]) -> Iterator[ChangeOf]:
-    """The edits of a value along each axis."""
+def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator[ChangeOf]:
+    """The edits of an operand along its axes, over which a step may sum (`reduced`)."""
     if len(shape) > 1 and shape[-1] == shape[-2] > 1:
         yield "along", operand, ("transposed", -1, -2)
     for axis, length in enumerate(shape):
-        if length > 1:
+        if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
             yield from (("along", operand, ("without one", axis, index)) for index in (0, -1))
@@ -466,7 +506,9 @@ class Trial:
             for step in program.steps:
                 self._values[step.index] = self._called(step, self._values)
         self._refs = [step.refs for step in program.steps]
+        self._needed = {name: positions_of(program, name) for name in program.outputs}
         self._shapes = {index: np.shape(value) for index, value in self._values.items()}
+        self.base = {name: np.asarray(self._values[index]) for name, index in program.outputs.items()}
 
     @property
     def shapes(self) -> dict[int, tuple[int, ...]]:
@@ -476,32 +518,40 @@ class Trial:
     def _called(self, step: Step, values: Any) -> Any:
         return call(step.function, filled(step.operands, values, self.kind), step.keywords)
 
-    def outputs(self, edit: Edit) -> dict[str, Array] | None:
-        """The outputs that an edit changes; None where it does not fit, or changes no number."""
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """How many steps every output follows from."""
+        return {name: len(needed) for name, needed in self._needed.items()}
+
+    def output(self, edit: Edit, name: str) -> Array | None:
+        """An output of the edited program; None where the edit does not fit, or changes no number of it."""
         try:
             changed = delta(self.program, edit)
             with np.errstate(all="ignore"):
-                return self._outputs(changed)
+                return self._output(changed, name)
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
             return None
 
-    def _outputs(self, changed: Mapping[int, Sequence[Step]]) -> dict[str, Array] | None:
-        values = Overlay(self._values)
+    def _output(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
+        values, needed = Overlay(self._values), self._needed[name]
         for position in range(min(changed), len(self.program.steps)):
+            if position not in needed:
+                continue
             step = self.program.steps[position]
             if position in changed:
                 for new in changed[position]:
                     values.over[new.index] = self._called(new, values)
+                if same(values.over[step.index], self._values[step.index]):
+                    del values.over[step.index]
+                    continue
             elif any(ref in values.over for ref in self._refs[position]):
                 values.over[step.index] = self._called(step, values)
             else:
                 continue
             if np.shape(values.over[step.index]) != self._shapes[step.index]:
                 values.over[step.index] = np.broadcast_to(values.over[step.index], self._shapes[step.index])
-            if same(values.over[step.index], self._values[step.index]):
-                del values.over[step.index]
-        outputs = {n: np.asarray(values.over[i]) for n, i in self.program.outputs.items() if i in values.over}
-        return outputs or None
+        index = self.program.outputs[name]
+        return np.asarray(values.over[index]) if index in values.over else None
 
 
 def same(values: Any, others: Any) -> bool:

@@ -239,7 +239,7 @@ class Evaluator:
         """The program of the altered reference."""
         params, tensors = self._changed_case(alteration).params, self.tensors(alteration)
         gradients, options = self.case.gradients, alteration.arguments
-        program = program_of(self.op, params, tensors, gradients=gradients, labelled=False, **options)
+        program = program_of(self.op, params, tensors, gradients=gradients, **options)
         return edited(program, alteration.edits, tensors, params, self.op.differentiable)
 
     def _changed_case(self, alteration: Alteration) -> CasePlan:

@@ -6,7 +6,7 @@ backend returns for other inputs, drawn so that explanations differ. What fails 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, islice, product
@@ -16,7 +16,7 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import edit_causes
+from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, unaltered
 from parity.judge.diagnose.probes import generic
@@ -56,11 +56,16 @@ class Inquiry:
         first = search(evaluator, observed, exact=exact, depth=1)
         named = self.confirmed(complete(first))
         if not (named and named[0].plain):
-            single = with_edits(first.start)
-            named = sorted([*named, *self.confirmed([e for e in single if e.explains])], key=lambda e: e.rank)
+            single = extended(first.start, edit_causes(first.start))
+            named = sorted([*named, *self.confirmed(single)], key=lambda e: e.rank)
             if not named:
                 first = search(evaluator, observed, exact=exact)
-                named = self.confirmed(complete(first)) or self.confirmed(added(first, single))
+                named = self.confirmed(complete(first)) or self.confirmed(
+                    [e for origin in parts(first, single) for e in extended(origin, edit_causes(origin))]
+                )
+            if not named and self.can_ask:
+                origins = [first.start, *parts(first, single)]
+                named = self.confirmed([e for origin in origins for e in extended(origin, fitted_causes(origin))])
         return self.concluded(first, named) if named else first
 
     @property
@@ -90,7 +95,7 @@ class Inquiry:
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that also predict what the backend returned for other inputs, the best first."""
         ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if all(holds(e, probe) for probe in self.probes)]
+        return [e for e in ranked if e.explains and all(holds(e, probe) for probe in self.probes)]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best of what is left; others are rivals where nobody could be asked."""
@@ -105,16 +110,15 @@ def complete(result: SearchResult) -> list[KernelExplanation]:
     return [e for e in (result.best, *result.rivals) if e.causes and e.explains]
 
 
-def added(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-    """Complete explanations by one edit more than what explains a part."""
-    partial = [e for e in (first.best, *single) if e.causes and e.improves(first.start)]
-    origins = sorted(partial, key=lambda e: (len(e.wrong), e.rank))[:N_ORIGINS]
-    return [e for e in chain.from_iterable(map(with_edits, origins)) if e.explains]
+def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+    """The explanations of a part that come nearest."""
+    partial = [e for e in (first.best, *first.partial, *single) if e.causes and e.improves(first.start)]
+    return sorted(partial, key=lambda e: (len(e.wrong), e.rank))[:N_ORIGINS]
 
 
-def with_edits(origin: KernelExplanation) -> list[KernelExplanation]:
-    """`origin` with each edit that leaves less."""
-    steps = (origin.extended(cause) for cause in edit_causes(origin))
+def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelExplanation]:
+    """`origin` with each cause that leaves less."""
+    steps = (origin.extended(cause) for cause in causes)
     return [step for step in steps if step is not None and step.improves(origin)]
 
 

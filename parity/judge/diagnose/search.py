@@ -33,7 +33,7 @@ class SearchResult:
     """The best explanation, the others that explain as much, and the best of those that explain less.
 
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: on how many
-    further inputs the backend was asked, and the best explanation predicted its answers.
+    further inputs the backend was asked, and the best explanation predicted its answers. `partial` explain a part.
     """
 
     best: KernelExplanation
@@ -41,6 +41,7 @@ class SearchResult:
     second: KernelExplanation | None = None
     taken_from: str = ""
     n_asked: int = 0
+    partial: tuple[KernelExplanation, ...] = ()
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none where they leave it unexplained."""
@@ -186,7 +187,7 @@ def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> Se
     for cause in localized(partial):
         best = best.extended(cause) or best
     second = next((e for e in ranked if e is not partial), None)
-    return SearchResult((best if best.causes else start).pruned(), (), second)
+    return SearchResult((best if best.causes else start).pruned(), (), second, partial=tuple(ranked[:ALIKE]))
 
 
 def helps(start: KernelExplanation, partial: KernelExplanation) -> bool:
