@@ -197,6 +197,7 @@ class CaseJudge:
         self._baseline = baseline
         self._ask = ask
         self.cells: dict[str, Cell] = {}
+        self._questions: dict[tuple[str, str], Question] = {}
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
@@ -245,7 +246,9 @@ class CaseJudge:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         question = Question(evaluator, observed)
-        return Inquiry(question, kernel_of(self._ask, backend), prepared).result(exact)
+        wider = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
+        self._questions[evaluator.dtype, backend] = question
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, wider).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import chain, islice, product
 
 from parity.cases.op import IncompatibleError
@@ -26,6 +26,7 @@ from parity.judge.diagnose.statistics import statistics_causes
 
 N_PROBES = 3
 MAX_TRANSFERRED = 8
+TIED = 0.3
 N_ORIGINS = 3
 """Explanations of a part that edits are added to."""
 
@@ -41,10 +42,15 @@ class Question:
 
 
 class Inquiry:
-    """One backend that is wrong in a dtype of a case; `kernel` asks it again, `prepare` makes an evaluator."""
+    """One backend that is wrong in a dtype of a case; `kernel` asks it again, `prepare` makes an evaluator.
 
-    def __init__(self, question: Question, kernel: Kernel | None, prepare: Prepare) -> None:
-        self._question, self._kernel, self._prepare = question, kernel, prepare
+    `same` is what it returned for the same inputs in other dtypes in which the same error was seen.
+    """
+
+    def __init__(
+        self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
+    ) -> None:
+        self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
         self._probes: list[Question] | None = None
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
@@ -95,14 +101,45 @@ class Inquiry:
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that also predict what the backend returned for other inputs, the best first."""
         ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if e.explains and all(holds(e, probe) for probe in self.probes)]
+        return [e for e in ranked if e.explains and all(holds(e, probe) for probe in self._must_hold(e))]
+
+    def _must_hold(self, explanation: KernelExplanation) -> Sequence[Question]:
+        """What else an explanation must predict: the answers; an edit, what was returned in other dtypes too."""
+        has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
+        return [*self._same, *self.probes] if has_edits else self.probes
+
+    def is_rival(self, best: KernelExplanation, other: KernelExplanation) -> bool:
+        """Whether another explanation is as easy to believe, and differs from the best on other inputs."""
+        if other.weight > best.weight + TIED or not portable(best) or not portable(other):
+            return False
+        return not all(agree(evaluator, best, other) for evaluator in self._others)
+
+    @cached_property
+    def _others(self) -> list[Evaluator]:
+        """What is known about other inputs, where nobody can be asked."""
+        evaluator = self._question.evaluator
+        drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
+        return [self._prepare(case, evaluator.dtype, inputs) for case, inputs in drawn]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best of what is left; others are rivals where nobody could be asked."""
         best = kept[0]
-        rivals = [] if self.can_ask else [e for e in kept[1:] if differs(e, best)]
+        rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
         return SearchResult(best, tuple(rivals), second, n_asked=len(self.probes))
+
+
+def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation) -> bool:
+    """Whether two explanations predict the same."""
+    ours, theirs = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
+    if ours is None or theirs is None:
+        return False
+    return all(ratio(ours[name].values, theirs[name]) < OFF for name in theirs.keys() & ours.keys())
+
+
+def portable(explanation: KernelExplanation) -> bool:
+    """Whether an explanation says something about other inputs, to the last digits."""
+    return all(cause.portable and not cause.lossy and cause.alteration is not None for cause in explanation.causes)
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:
@@ -120,12 +157,6 @@ def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelE
     """`origin` with each cause that leaves less."""
     steps = (origin.extended(cause) for cause in causes)
     return [step for step in steps if step is not None and step.improves(origin)]
-
-
-def differs(one: KernelExplanation, other: KernelExplanation) -> bool:
-    """Whether two explanations of the same data differ on other inputs: they are not the same formula."""
-    evaluator = one.evaluator
-    return one.weight <= other.weight + 0.5 and evaluator is other.evaluator
 
 
 def holds(explanation: KernelExplanation, probe: Question) -> bool:
