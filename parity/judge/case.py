@@ -246,9 +246,9 @@ class CaseJudge:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         question = Question(evaluator, observed)
-        wider = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
+        others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question
-        return Inquiry(question, kernel_of(self._ask, backend), prepared, wider).result(exact)
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""

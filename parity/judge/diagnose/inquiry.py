@@ -134,7 +134,9 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
     ours, theirs = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
     if ours is None or theirs is None:
         return False
-    return all(ratio(ours[name].values, theirs[name]) < OFF for name in theirs.keys() & ours.keys())
+    values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
+    narrow = {name: None if v is None else v.astype(evaluator.dtype) for name, v in values.items()}
+    return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
 
 
 def portable(explanation: KernelExplanation) -> bool:
