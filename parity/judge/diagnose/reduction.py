@@ -102,7 +102,7 @@ class Dim:
                 shapes = op.infer_shapes(params, given)
             except ValueError:
                 continue
-            if all(shapes.inputs.get(name) == shape for name, shape in given.items()):
+            if all(shapes.inputs.get(name) == shape for name, shape in given.items()) and is_within(shapes, inputs):
                 return params, shapes
         return None
 
@@ -149,6 +149,14 @@ class Dim:
         """A part of an upstream gradient: the same window where an axis is this one, else from its start."""
         pairs = zip(array.shape, shape, strict=True)
         return array[tuple(slice(start, start + new) if old == self.size != new else slice(new) for old, new in pairs)]
+
+
+def is_within(shapes: TensorShapes, inputs: Mapping[str, Array]) -> bool:
+    """Whether the upstream gradients have a part for every output: with a smaller kernel, outputs may be larger."""
+    pairs = [
+        (shape, inputs[f"grad.{name}"].shape) for name, shape in shapes.outputs.items() if f"grad.{name}" in inputs
+    ]
+    return all(new <= old for shape, given in pairs for new, old in zip(shape, given, strict=True))
 
 
 def shapes_of(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Shape]:
