@@ -15,15 +15,16 @@ import numpy as np
 from parity.cases import OPS
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
-from parity.judge.compare.cell import CellJudge, Oracle
+from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
-from parity.judge.diagnose.asking import Ask
+from parity.judge.diagnose.asking import Ask, kernel_of
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
 from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
+from parity.judge.diagnose.search import SearchResult, confirm, recalled
 from parity.outcome import CellOutcome, Outcome, Output
 
 WIDEST = "float64"
@@ -243,7 +244,8 @@ class CaseJudge:
             if earlier is not None:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        return search(evaluator, observed, exact=exact)
+        question = Question(evaluator, observed)
+        return Inquiry(question, kernel_of(self._ask, backend), prepared).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
@@ -313,6 +315,15 @@ class CaseJudge:
     def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
         """Whether an error in float64 is one that `dtype` can see."""
         return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelopes[tensor].rms
+
+
+def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluator:
+    """An evaluator with the envelopes of all runs."""
+    oracle = consult_oracle(case, inputs)
+    cell = Cell(case, dtype, inputs, oracle)
+    return Evaluator(
+        case, dtype, inputs, oracle, cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes())
+    )
 
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:

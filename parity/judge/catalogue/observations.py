@@ -6,6 +6,20 @@ from parity.judge.catalogue.entry import Entry
 
 OBSERVATIONS = (
     Entry(
+        id="reference-edit",
+        title="one step is computed otherwise than in the reference",
+        what=(
+            "A formula with one step changed gives what the backend returned: a term or a factor left out, another "
+            "value in its place, another number, another function, a sum over something else. The expression says "
+            "which step, in the names of the reference."
+        ),
+        shows=(
+            "Every wrong tensor lies within the error bound of the changed formula. Where the backend could be asked "
+            "again, the formula also predicts what it returned for other inputs."
+        ),
+        source="Mutation of programs: DeMillo, Lipton and Sayward, Hints on Test Data Selection (1978).",
+    ),
+    Entry(
         id="swapped-gradients",
         title="gradients stand in each other's place",
         what=(
