@@ -63,7 +63,8 @@ class CaseQuestions:
 
     Called with a backend, a case (another one than the user's too), a dtype and all its inputs by name (`grad.y` for
     upstream gradients), it gives the outputs by name, as arrays of their own in that dtype; an output without values,
-    or of another shape than the case has, is left out. None where the backend gives no answer.
+    or of another shape than the case has, is left out. Inputs that the op has changed are there as `input.<name>`. None
+    where the backend gives no answer.
     """
 
     def __init__(self, asking: Asking) -> None:
@@ -116,6 +117,7 @@ def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str
         **shapes.outputs,
         **{f"grad.{name}": inputs[name].shape for name in op.differentiable if name in inputs},
     }
+    expected |= {f"input.{name}": array.shape for name, array in inputs.items()}
     return {
         name: output.values.astype(outcome.dtype, copy=False)
         for name, output in outcome.outputs.items()

@@ -291,4 +291,12 @@ def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Me
         "lists": [item.name for item in op.inputs if item.listed],
         "slot": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
+        "watched": {name: paths[name] for name in watched(cell)} if isinstance(cell, Question) else {},
     }
+
+
+def watched(cell: CellRequest) -> list[str]:
+    """The inputs and upstream gradients that no output is the new value of."""
+    op, shapes = OPS[cell.case.op], {name: array.shape for name, array in cell.prepared.arrays.items()}
+    outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
+    return [name for name in shapes if name not in outputs]

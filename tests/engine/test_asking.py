@@ -346,3 +346,81 @@ def test_a_runner_that_is_stopped_takes_nothing():
     queue.put(CellRequest(0, None, "float32"))
     stopped.set()
     assert queue.take(object(), lambda: True, stopped) is None
+
+
+MUTATING = """
+import sys
+sys.path.insert(0, {fakes!r})
+import honest
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    y = honest.layer_norm(x, weight, bias, normalized_shape, eps)
+    x += 1
+    return y
+
+def layer_norm_backward(grad_y, x, weight, eps):
+    gradients = honest.layer_norm_backward(grad_y, x, weight, eps)
+    grad_y[0] = 0
+    return gradients
+"""
+
+
+def test_changed_inputs_are_reported(tmp_path):
+    path, answers = tmp_path / "mutating.py", []
+    path.write_text(MUTATING.format(fakes=str(FAKES)))
+
+    def ask(question):
+        answers.extend(question(backend, OTHER, "float64", drawn(OTHER)) for backend in ("mine", "numpy"))
+
+    assert each_once(run(tmp_path, path, ask))
+    mine, healthy = answers
+    assert {name for name in mine if name.startswith("input.")} == {"input.x", "input.grad.y"}
+    np.testing.assert_array_equal(mine["input.x"], drawn(OTHER)["x"].astype("float64") + 1)
+    assert not any(name.startswith("input.") for name in healthy)
+
+
+TORCH_MUTATING = """
+import torch
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    y = torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+    weight.data[0] = 7
+    return y
+"""
+
+
+@pytest.mark.frameworks
+def test_changed_tensors_of_a_framework_are_reported(tmp_path):
+    path, answers = tmp_path / "mutating.py", []
+    path.write_text(TORCH_MUTATING)
+    (tmp_path / "config.yaml").write_text(user_config(path, cases=[SWEEP], backends=("torch",), adapter="torch"))
+    plan = load_plan([tmp_path / "config.yaml"], Overrides())
+    for event in execute(plan, EngineOptions(), tmp_path / "run"):
+        if isinstance(event, CasePrepared):
+            ask = event.ask
+        elif isinstance(event, CellFinished) and not answers:
+            answers.extend(ask(backend, OTHER, "float32", drawn(OTHER)) for backend in ("mine", "torch"))
+    mine, healthy = answers
+    assert [name for name in mine if name.startswith("input.")] == ["input.weight"]
+    assert mine["input.weight"][0] == 7
+    assert not any(name.startswith("input.") for name in healthy)
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize(
+    "case",
+    [
+        planned("batch_norm", x=(6, 3)),
+        planned("sgd", param=(4, 3), lr=0.1, momentum=0.9),
+        planned("clip_grad_norm", max_norm=0.1, grads_0=(4, 3), grads_1=(2,)),
+    ],
+    ids=lambda case: case.op,
+)
+def test_new_values_of_an_input_are_no_change(tmp_path, case):
+    answers = []
+    (tmp_path / "config.yaml").write_text(f"version: 1\nbackends: [torch]\ncases: [{SWEEP}]\n")
+    for event in execute(load_plan([tmp_path / "config.yaml"], Overrides()), EngineOptions(), tmp_path / "run"):
+        if isinstance(event, CasePrepared) and not answers:
+            answers.append(event.ask("torch", case, "float32", drawn(case)))
+    assert answers[0]
+    assert not any(name.startswith("input.") for name in answers[0])

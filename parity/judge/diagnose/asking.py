@@ -12,8 +12,9 @@ Ask = Callable[[str, CasePlan, str, Mapping[str, Array]], Mapping[str, Array] | 
 """Backend, case, dtype and inputs by tensor name (`grad.<output>` for upstream gradients) to outputs by tensor name.
 
 The case's params and the shapes of its tensors may differ from the user's; nothing is drawn. The outputs are arrays of
-their own in that dtype; one without values, or of another shape than the case has, is missing. None where the backend
-gave no answer (unsupported, crash, timeout, lost), or may be asked no more about this case.
+their own in that dtype; one without values, or of another shape than the case has, is missing. An input that the op has
+changed, though no output is its new value, is there with its values afterwards, as `input.<name>`. None where the
+backend gave no answer (unsupported, crash, timeout, lost), or may be asked no more about this case.
 """
 
 Kernel = Callable[[CasePlan, str, Mapping[str, Array]], Mapping[str, Array] | None]
