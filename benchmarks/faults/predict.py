@@ -1,0 +1,78 @@
+"""Is an explanation right? It is where it also predicts the faulty kernel on inputs that the judge has never seen.
+
+No table of names is asked. What a diagnosis must offer for this is an `Explanation`; where it offers none, the question
+stays open and is counted as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.faults.cases import drawn
+from benchmarks.faults.forms import Form, run
+from benchmarks.faults.measure import Truth, detectable
+from benchmarks.judge.measure import Errors, error_of, over
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import UNIT_ROUNDOFF
+from parity.judge.diagnose.diagnosis import Diagnosis
+
+Tensors = Mapping[str, NDArray[Any]]
+FRESH = (1_000_003, 1_000_033)
+"""What is added to the run's seed for the inputs that the judge has not seen."""
+
+
+class Explanation(Protocol):
+    """What an explanation must be able to do to be checked: say what the kernel returns for other tensors.
+
+    A `Diagnosis` carries its explanations in the attribute `explanations`: one for a cause, all members of the class
+    where several explain the data equally well, none where nothing does.
+    """
+
+    def predict(self, case: CasePlan, tensors: Tensors, dtype: str) -> Tensors:
+        """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
+        ...
+
+
+def explanations(diagnosis: Diagnosis) -> Sequence[Explanation]:
+    """The explanations that a diagnosis offers."""
+    return tuple(getattr(diagnosis, "explanations", ()))
+
+
+def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
+    """The case's tensors, drawn anew."""
+    return [drawn(case, seed + more) for more in FRESH]
+
+
+def predicts(diagnosis: Diagnosis, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str) -> bool | None:
+    """Whether one of a diagnosis's explanations predicts all outputs of the kernel on all fresh inputs.
+
+    That is: to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the kernel
+    returns. None where the diagnosis offers no explanation.
+    """
+    offered = explanations(diagnosis)
+    if not offered:
+        return None
+    cells = [(tensors, Truth.of(case, tensors), run(kernel, case.op, case.params, tensors, dtype)) for tensors in fresh]
+    return any(
+        all(agree(e.predict(case, tensors, dtype), outputs, truth, dtype) for tensors, truth, outputs in cells)
+        for e in offered
+    )
+
+
+def agree(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> bool:
+    """Whether predicted outputs are the kernel's, up to rounding."""
+    return all(
+        name in predicted and not detectable(over(error_of(predicted[name], values), unit(name, values, truth, dtype)))
+        for name, values in outputs.items()
+    )
+
+
+def unit(name: str, values: NDArray[Any], truth: Truth, dtype: str) -> Errors:
+    """The yardstick of a tensor, at least a unit roundoff of what the kernel returned."""
+    finite = np.where(np.isfinite(values), values, 0)
+    size, u, healthy = error_of(np.zeros_like(finite), finite), UNIT_ROUNDOFF[dtype], truth.yardsticks[dtype][name]
+    return Errors(max(healthy.rms, u * size.rms), max(healthy.max, u * size.max))

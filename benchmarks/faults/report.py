@@ -1,0 +1,82 @@
+"""Rows to tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.faults.measure import RULES
+from benchmarks.faults.score import UNDECIDED, UNEXPLAINED, Row
+
+FAULT_COLUMNS: Mapping[str, Callable[[Row], bool]] = {
+    "detected": lambda r: r.detected,
+    "diagnosed": lambda r: r.status == "diagnosed",
+    "not-identifiable": lambda r: r.status == UNDECIDED,
+    "unexplained": lambda r: r.status == UNEXPLAINED,
+    "right": lambda r: r.right is True,
+    "wrong": lambda r: r.right is False and r.status == "diagnosed",
+    "assert_close": lambda r: not r.passes["assert_close"],
+    "dynamo": lambda r: not r.passes["dynamo"],
+    "2x": lambda r: not r.passes["2x"],
+}
+HEALTHY_COLUMNS: Mapping[str, Callable[[Row], bool]] = {
+    "alarms": lambda r: r.detected,
+    **{name: (lambda r, name=name: not r.passes[name]) for name in RULES},  # type: ignore[misc]
+}
+
+
+def tables(faults: Sequence[Row], healthy: Sequence[Row], facts: Mapping[str, Any]) -> str:
+    """Everything that was counted, per op and in total, then by dtype and by kind of edit, with the facts of the run."""
+    counted = [r for r in faults if r.counts]
+    lines = ["  ".join(f"{k}: {v}" for k, v in facts.items()), ""]
+    if counted:
+        lines.append(
+            f"{len(counted)} cells of {len({r.case for r in counted})} faults that can be detected there; in percent of them"
+        )
+        lines += grouped(counted, FAULT_COLUMNS, lambda r: [r.op], percent=True)
+        lines += ["", *grouped(counted, FAULT_COLUMNS, lambda r: [r.dtype], percent=True)]
+        lines += ["", *grouped(counted, FAULT_COLUMNS, lambda r: [" + ".join(r.kinds) if len(r.kinds) < 2 else "pairs"], percent=True)]  # fmt: skip
+        slow = sorted(r.seconds for r in counted)
+        lines += ["", f"seconds per fault (both dtypes): median {slow[len(slow) // 2]:.2f}, largest {slow[-1]:.1f}"]
+    if healthy:
+        lines += ["", f"{len(healthy)} cells of healthy forms; alarms, and what other rules reject"]
+        lines += grouped(healthy, HEALTHY_COLUMNS, lambda r: [r.op], percent=False)
+    return "\n".join(lines)
+
+
+def grouped(
+    rows: Sequence[Row],
+    columns: Mapping[str, Callable[[Row], bool]],
+    keys: Callable[[Row], list[str]],
+    *,
+    percent: bool,
+) -> list[str]:
+    """A line for each group and one for all."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        for key in keys(row):
+            groups.setdefault(key, []).append(row)
+    head = f"{'':30}{'cells':>7}" + "".join(f"{name:>{width(name)}}" for name in columns)
+    table = {**groups, "all": list(rows)}
+    return [head, *(table_line(name, mine, columns, percent) for name, mine in table.items())]
+
+
+def table_line(name: str, rows: Sequence[Row], columns: Mapping[str, Callable[[Row], bool]], percent: bool) -> str:
+    cells = []
+    for column, test in columns.items():
+        n = sum(map(test, rows))
+        unasked = column in ("right", "wrong") and all(r.right is None for r in rows)
+        text = "-" if unasked else f"{100 * n / len(rows):.1f}" if percent else str(n)
+        cells.append(f"{text:>{width(column)}}")
+    return f"{name:30}{len(rows):7}" + "".join(cells)
+
+
+def width(name: str) -> int:
+    return max(9, len(name) + 2)
+
+
+def json_lines(rows: Iterable[Row]) -> str:
+    """A line of JSON for each row."""
+    return "".join(json.dumps(asdict(row), default=str) + "\n" for row in rows)
