@@ -13,14 +13,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.faults.generate import faults
-from benchmarks.faults.report import json_lines, tables
-from benchmarks.faults.score import Row, healthy_rows, score_fault
+from benchmarks.faults.published import PUBLISHED
+from benchmarks.faults.report import json_lines, published_table, tables
+from benchmarks.faults.score import Row, healthy_rows, score_fault, score_published
 from benchmarks.judge.command import machine
 from parity.cases import OPS
 
 
 def main() -> int:
     options = arguments()
+    if options.published:
+        rows = [row for case in PUBLISHED if case.op in options.ops for row in score_published(case, options.seed)]
+        if options.json:
+            options.json.write_text(json_lines(rows))
+        print(published_table(rows, PUBLISHED, machine()))
+        return 0
     started = time.monotonic()
     planted, healthy = [], []
     for i, fault in enumerate(faults(options.ops, options.faults, options.seed, options.pairs)):
@@ -49,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=500, help="how many cells of healthy forms, at least")
     parser.add_argument("--pairs", type=float, default=0.15, help="the share of faults with two edits")
     parser.add_argument("--ops", type=lambda text: text.split(","), default=list(OPS), help="comma-separated")
+    parser.add_argument("--published", action="store_true", help="the published cases instead")
     parser.add_argument("--misses", type=int, default=20, help="how many misses and false alarms to print")
     parser.add_argument("--json", type=Path, help="write a line of JSON for each cell")
     return parser.parse_args()

@@ -47,6 +47,7 @@ def planned(
     offset: float = 0.0,
     scale: float = 1.0,
     dtypes: tuple[str, ...] = DTYPES,
+    gradients: bool = True,
 ) -> CasePlan:
     """The case that a config with these params and shapes comes to."""
     made = OPS[op].params(**params)
@@ -62,9 +63,9 @@ def planned(
         tensors.append(
             TensorPlan(tensor, shape, draw, scale if moved else 1.0, offset if moved else 0.0, special, integers)
         )
-    upstream = [f"grad.{output}" for output in OPS[op].upstream]
+    upstream = [f"grad.{output}" for output in OPS[op].upstream if gradients]
     tensors += [TensorPlan(g, inferred.outputs[g.removeprefix("grad.")], (draws or {}).get(g) or Normal()) for g in upstream]  # fmt: skip
-    return CasePlan(name, op, made, dtypes, tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0))
+    return CasePlan(name, op, made, dtypes, tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0), gradients)
 
 
 def drawn(case: CasePlan, seed: int) -> Tensors:

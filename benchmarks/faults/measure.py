@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.forms import FORMS, run
-from benchmarks.judge.measure import DETECTABLE, Errors, dynamo_same, error_of, over, yardstick
+from benchmarks.judge.measure import DETECTABLE, Errors, dynamo_same, error_of, over
 from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import UNIT_ROUNDOFF
 from parity.judge.compare.cell import consult_oracle
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -50,6 +51,14 @@ class Truth:
         return next(iter(self.healthy[dtype].values()))
 
 
+def yardstick(name: str, exact: Tensors, healthy: Iterable[Tensors], dtype: str) -> Errors:
+    """The largest finite error of healthy forms in a tensor, at least a unit roundoff of the exact values."""
+    found = [error_of(outputs[name], exact[name]) for outputs in healthy]
+    size, u = error_of(np.zeros_like(exact[name]), exact[name]), UNIT_ROUNDOFF[dtype]
+    every = [Errors(u * size.rms, u * size.max), *found]
+    return Errors(max(e.rms for e in every if math.isfinite(e.rms)), max(e.max for e in every if math.isfinite(e.max)))
+
+
 def effect(outputs: Tensors, truth: Truth, dtype: str) -> float:
     """The largest error of a kernel over that of healthy forms."""
     units = truth.yardsticks[dtype]
@@ -61,7 +70,7 @@ def detectable(found: float) -> bool:
     return found >= DETECTABLE
 
 
-ASSERT_CLOSE = {"float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
+ASSERT_CLOSE = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
 """rtol and atol of torch.testing.assert_close."""
 
 

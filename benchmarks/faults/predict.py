@@ -16,6 +16,7 @@ from benchmarks.faults.cases import drawn
 from benchmarks.faults.forms import Form, run
 from benchmarks.faults.measure import Truth, detectable
 from benchmarks.judge.measure import Errors, error_of, over
+from parity.cases.draw import Values
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -23,6 +24,10 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 Tensors = Mapping[str, NDArray[Any]]
 FRESH = (1_000_003, 1_000_033)
 """What is added to the run's seed for the inputs that the judge has not seen."""
+
+
+MOVED = 0.03
+"""How far literal numbers are moved, relatively."""
 
 
 class Explanation(Protocol):
@@ -43,8 +48,15 @@ def explanations(diagnosis: Diagnosis) -> Sequence[Explanation]:
 
 
 def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
-    """The case's tensors, drawn anew."""
-    return [drawn(case, seed + more) for more in FRESH]
+    """The case's tensors, drawn anew; literal numbers moved by some percent."""
+    fresh = [drawn(case, seed + more) for more in FRESH]
+    literal = [plan.name for plan in case.tensors if isinstance(plan.draw, Values) and not plan.integers]
+    for more, tensors in zip(FRESH, fresh, strict=True):
+        rng = np.random.default_rng([seed, more])
+        for name in literal:
+            shift = 1.0 + MOVED * rng.standard_normal(tensors[name].shape)
+            tensors[name] = (tensors[name] * shift).astype(tensors[name].dtype)
+    return fresh
 
 
 def predicts(diagnosis: Diagnosis, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str) -> bool | None:

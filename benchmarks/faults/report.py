@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.faults.measure import RULES
+from benchmarks.faults.published import Published
 from benchmarks.faults.score import UNDECIDED, UNEXPLAINED, Row
 
 FAULT_COLUMNS: Mapping[str, Callable[[Row], bool]] = {
@@ -43,6 +44,22 @@ def tables(faults: Sequence[Row], healthy: Sequence[Row], facts: Mapping[str, An
     if healthy:
         lines += ["", f"{len(healthy)} cells of healthy forms; alarms, and what other rules reject"]
         lines += grouped(healthy, HEALTHY_COLUMNS, lambda r: [r.op], percent=False)
+    return "\n".join(lines)
+
+
+def published_table(rows: Sequence[Row], cases: Sequence[Published], facts: Mapping[str, Any]) -> str:
+    """A line for each published case and dtype, and how many come out as was concluded."""
+    wrong = {case.name: case.wrong for case in cases}
+    lines = ["  ".join(f"{k}: {v}" for k, v in facts.items()), ""]
+    lines.append(f"{'':34}{'dtype':9}{'effect':>9}  {'status':17}{'right':7}{'rejected by':27}said")
+    for row in rows:
+        rejected = ", ".join(name for name, passes in row.passes.items() if not passes) or "-"
+        said = ", ".join(d["id"] for d in row.diagnoses) or "-"
+        right = {None: "-", True: "yes", False: "no"}[row.right]
+        lines.append(f"{row.form:34}{row.dtype:9}{row.effect:9.2g}  {row.status:17}{right:7}{rejected:27}{said}")
+    fit = [r.detected if wrong[r.form] and r.counts else not r.detected for r in rows if r.counts or not wrong[r.form]]
+    named = [r.status == "diagnosed" for r in rows if wrong[r.form] and r.counts]
+    lines += ["", f"{len(wrong)} cases, {len(fit)} cells: {sum(fit)} are blamed, or not, as was concluded; of {len(named)} that are, {sum(named)} are diagnosed"]  # fmt: skip
     return "\n".join(lines)
 
 

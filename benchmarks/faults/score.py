@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
+from benchmarks.faults.forms import Form, run
 from benchmarks.faults.generate import Fault
-from benchmarks.faults.measure import RULES, Truth, detectable
+from benchmarks.faults.measure import RULES, Truth, detectable, effect
 from benchmarks.faults.predict import fresh_inputs, predicts
+from benchmarks.faults.published import Published
 from parity.config.plan import CasePlan
 from parity.judge.case import CaseJudge, Judged
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -78,23 +80,39 @@ def judge(case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, 
 
 def score_fault(fault: Fault, seed: int) -> list[Row]:
     """A fault's rows, one for each dtype."""
+    planted = {
+        "fault": fault.label,
+        "kinds": tuple(e.kind for e in fault.edits),
+        "edits": tuple(map(asdict, fault.edits)),
+    }
+    return score_kernel(fault.case, fault.inputs, fault.truth, fault.form, fault.kernel, planted, seed)
+
+
+def score_published(published: Published, seed: int) -> list[Row]:
+    """The rows of a published case."""
+    case = published.case
+    inputs = drawn(case, seed)
+    planted = {"fault": published.conclusion, "kinds": ("published",), "edits": ({"thread": published.thread},)}
+    return score_kernel(case, inputs, Truth.of(case, inputs), published.name, published.kernel, planted, seed)
+
+
+def score_kernel(
+    case: CasePlan, inputs: Tensors, truth: Truth, name: str, kernel: Form, planted: Mapping[str, Any], seed: int
+) -> list[Row]:
+    """The rows of a kernel on a case, one for each dtype."""
+    outputs = {dtype: run(kernel, case.op, case.params, inputs, dtype) for dtype in case.dtypes}
     started = time.perf_counter()
-    judged = judge(fault.case, fault.inputs, fault.truth, {"mine": fault.outputs})
+    judged = judge(case, inputs, truth, {"mine": outputs})
     seconds = time.perf_counter() - started
     rows = []
-    for dtype in fault.case.dtypes:
+    for dtype in case.dtypes:
         said = causes(judged, dtype, "mine")
-        row = row_of(fault.case, fault.inputs, fault.truth, judged, dtype, "mine", fault.form, fault.outputs[dtype])
+        row = row_of(case, inputs, truth, judged, dtype, "mine", name, outputs[dtype])
         right = None
         if said and row["status"] in ("diagnosed", UNDECIDED):
-            right = predicts(said[0], fault.case, fresh_inputs(fault.case, seed), fault.kernel, dtype)
-        planted = {
-            "fault": fault.label,
-            "kinds": tuple(e.kind for e in fault.edits),
-            "effect": fault.effects[dtype],
-            "edits": tuple(asdict(e) for e in fault.edits),
-        }
-        rows.append(Row(**row | planted | {"seconds": seconds, "right": right}))
+            right = predicts(said[0], case, fresh_inputs(case, seed), kernel, dtype)
+        measured = {"effect": effect(outputs[dtype], truth, dtype), "seconds": seconds, "right": right}
+        rows.append(Row(**row | planted | measured))
     return rows
 
 
@@ -141,7 +159,7 @@ def row_of(
         "case": case.id,
         "params": str(case.params),
         "shapes": {name: tuple(values.shape) for name, values in inputs.items()},
-        "size": max(values.size for values in inputs.values()),
+        "size": max((v.size for v in inputs.values()), default=0),
         "dtype": dtype,
         "effect": 0.0,
         "status": status_of(any(backend in c.culprit for c in mine), said),

@@ -89,16 +89,23 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
 def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[str, NDArray[Any]]:
     """Outputs and gradients of a form in `dtype`; floating inputs are rounded to it first, integers stay.
 
-    What is absent of a weight is one, of a bias or state zero; neither it nor its gradient is returned.
+    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state zero; neither it nor its gradient is returned. Without
+    gradients of the outputs no gradient is.
     """
-    cast = {n: v.astype(v.dtype if v.dtype.kind == "i" else dtype) for n, v in tensors.items()}
+    working = "float32" if dtype == "float16" else dtype
+    cast = {n: v.astype(v.dtype if v.dtype.kind == "i" else working) for n, v in tensors.items()}
     absent = absent_inputs(op, params, cast)
     given = {name.replace(".", "_"): value for name, value in group_lists(cast | absent, OPS[op]).items()}
     arguments = given | asdict(params)
     with np.errstate(all="ignore"):
         outputs = form(**{name: arguments[name] for name in inspect.signature(form).parameters})
     flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
-    return {n: v for n, v in flat.items() if n.removeprefix("grad.") not in absent}
+    forward = any(f"grad.{name}" in absent for name in OPS[op].upstream)
+    return {
+        n: v
+        for n, v in flat.items()
+        if n.removeprefix("grad.") not in absent and not (forward and n.startswith("grad."))
+    }
 
 
 def named(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -107,13 +114,13 @@ def named(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def absent_inputs(op: str, params: Any, tensors: Tensors) -> dict[str, NDArray[Any]]:
-    """What inputs that a case lacks stand for: weights of one, biases and states of zero."""
-    items = [item for item in OPS[op].inputs if not item.listed and item.name not in tensors]
-    if not items:
+    """What inputs that a case lacks stand for: weights of one, biases and states of zero, gradients of outputs of one."""
+    items = [item.name for item in OPS[op].inputs if not item.listed and item.name not in tensors]
+    upstream = [name for name in OPS[op].upstream if f"grad.{name}" not in tensors]
+    if not items and not upstream:
         return {}
     shapes = {name: tuple(value.shape) for name, value in tensors.items() if OPS[op].input(name)}
-    every = OPS[op].infer_shapes(params, shapes).inputs
+    every = OPS[op].infer_shapes(params, shapes)
     first = next(v for v in tensors.values() if v.dtype.kind == "f")
-    return {
-        i.name: np.full(every.get(i.name, first.shape), float(i.name.endswith("weight")), first.dtype) for i in items
-    }
+    found = {n: np.full(every.inputs.get(n, first.shape), float(n.endswith("weight")), first.dtype) for n in items}
+    return found | {f"grad.{name}": np.ones(every.outputs[name], first.dtype) for name in upstream}

@@ -36,16 +36,16 @@ def cross_entropy_log_softmax(x: Array, target: Array, grad_y: Array, ignore_ind
 
 
 def cross_entropy_logsumexp(x: Array, target: Array, grad_y: Array, ignore_index: int, reduction: str) -> Tensors:
-    """optax.softmax_cross_entropy_with_integer_labels: logsumexp less the label's logit; softmax minus one-hot."""
+    """optax.softmax_cross_entropy_with_integer_labels: shifted logits, the normalizer subtracted from the label's only."""
     classes = x.shape[-1]
     valid = (target != ignore_index).astype(x.dtype)
     one_hot = (target[..., None] == np.arange(classes)).astype(x.dtype)
     highest = np.max(x, axis=-1, keepdims=True)
-    exponentials = np.exp(x - highest)
+    shifted = x - highest
+    exponentials = np.exp(shifted)
     normalizer = np.sum(exponentials, axis=-1, keepdims=True)
-    lse = np.log(normalizer) + highest
-    label_logits = np.sum(x * one_hot, axis=-1)
-    losses = (lse[..., 0] - label_logits) * valid
+    label_logits = np.sum(shifted * one_hot, axis=-1)
+    losses = (np.log(normalizer[..., 0]) - label_logits) * valid
     softmax = exponentials / normalizer
     grad_x = (softmax - one_hot) * valid[..., None] * grad_y
     y = np.sum(losses)
@@ -56,7 +56,10 @@ def cross_entropy_logsumexp(x: Array, target: Array, grad_y: Array, ignore_index
 
 
 def cross_entropy_online(x: Array, target: Array, grad_y: Array, ignore_index: int, reduction: str) -> Tensors:
-    """Liger's kernel: row after row, blocks of classes with a running maximum and sum, gradient in a second pass."""
+    """Liger's kernel: row after row, blocks of classes with a running maximum and sum, gradient in a second pass.
+
+    The label's logit is shifted before the logarithm is added, as https://github.com/ml-explore/mlx/pull/4169 asks.
+    """
     rows = x.reshape(-1, x.shape[-1])
     labels = target.reshape(-1)
     classes = rows.shape[1]
@@ -74,7 +77,7 @@ def cross_entropy_online(x: Array, target: Array, grad_y: Array, ignore_index: i
             m_new = np.maximum(m, np.max(block))
             d = d * np.exp(m - m_new) + np.sum(np.exp(block - m_new))
             m = m_new
-        loss[row] = m + np.log(d) - rows[row, label]
+        loss[row] = np.log(d) - (rows[row, label] - m)
         grad_x[row] = np.exp(rows[row] - m) / d
         grad_x[row, label] = grad_x[row, label] - 1.0
     y = np.sum(loss)
