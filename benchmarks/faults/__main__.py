@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.faults.generate import faults
+from benchmarks.faults.predict import Right
 from benchmarks.faults.published import PUBLISHED
 from benchmarks.faults.report import json_lines, published_table, tables
 from benchmarks.faults.score import Row, healthy_rows, score_fault, score_published
@@ -72,7 +73,7 @@ def worth_a_look(planted: Sequence[Row], healthy: Iterable[Row], n: int) -> list
     kinds = {
         "false alarm": [r for r in healthy if r.detected],
         "not detected": [r for r in planted if r.counts and not r.detected],
-        "wrong": [r for r in planted if r.counts and r.right is False and r.status == "diagnosed"],
+        "wrong": [r for r in planted if r.counts and r.right is Right.NO and r.status == "diagnosed"],
     }
     return [line(kind, row) for kind, rows in kinds.items() for row in rows[:n]]
 

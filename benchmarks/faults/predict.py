@@ -7,6 +7,7 @@ stays open and is counted as such.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,8 @@ from parity.judge.bound.envelope import UNIT_ROUNDOFF
 from parity.judge.diagnose.diagnosis import Diagnosis
 
 Tensors = Mapping[str, NDArray[Any]]
+Cell = tuple[Tensors, Truth, Tensors]
+"""Fresh inputs, their truth, and what the kernel returns."""
 FRESH = (1_000_003, 1_000_033)
 """What is added to the run's seed for the inputs that the judge has not seen."""
 
@@ -30,16 +33,31 @@ MOVED = 0.03
 """How far literal numbers are moved, relatively."""
 
 
+SIZE = 4.0
+"""An explanation that only predicts how large errors are may be off by this factor."""
+
+
 class Explanation(Protocol):
     """What an explanation must be able to do to be checked: say what the kernel returns for other tensors.
 
     A `Diagnosis` carries its explanations in the attribute `explanations`: one for a cause, all members of the class
-    where several explain the data equally well, none where nothing does.
+    where several explain the data equally well, none where nothing does. `exact` is False for a cause that depends on
+    the order of operations, whose rounding errors nobody can repeat: then only their size is compared.
     """
+
+    exact: bool
 
     def predict(self, case: CasePlan, tensors: Tensors, dtype: str) -> Tensors:
         """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
         ...
+
+
+class Right(StrEnum):
+    """How well an explanation predicts."""
+
+    EXACT = "exact"
+    SIZE = "size"
+    NO = "no"
 
 
 def explanations(diagnosis: Diagnosis) -> Sequence[Explanation]:
@@ -59,20 +77,26 @@ def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
     return fresh
 
 
-def predicts(diagnosis: Diagnosis, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str) -> bool | None:
-    """Whether one of a diagnosis's explanations predicts all outputs of the kernel on all fresh inputs.
+def predicts(diagnosis: Diagnosis, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str) -> Right | None:
+    """How well the best of a diagnosis's explanations predicts all outputs of the kernel on all fresh inputs.
 
-    That is: to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the kernel
-    returns. None where the diagnosis offers no explanation.
+    `exact` is to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the
+    kernel returns; `size` is for explanations that are not exact. None where the diagnosis offers no explanation.
     """
     offered = explanations(diagnosis)
     if not offered:
         return None
     cells = [(tensors, Truth.of(case, tensors), run(kernel, case.op, case.params, tensors, dtype)) for tensors in fresh]
-    return any(
-        all(agree(e.predict(case, tensors, dtype), outputs, truth, dtype) for tensors, truth, outputs in cells)
-        for e in offered
-    )
+    found = {graded(explanation, case, cells, dtype) for explanation in offered}
+    return next(grade for grade in Right if grade in found)
+
+
+def graded(explanation: Explanation, case: CasePlan, cells: Sequence[Cell], dtype: str) -> Right:
+    """How well one explanation predicts."""
+    told = [(explanation.predict(case, tensors, dtype), outputs, truth) for tensors, truth, outputs in cells]
+    if all(agree(*cell, dtype) for cell in told):
+        return Right.EXACT
+    return Right.SIZE if not explanation.exact and all(same_size(*cell, dtype) for cell in told) else Right.NO
 
 
 def agree(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> bool:
@@ -81,6 +105,17 @@ def agree(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> boo
         name in predicted and not detectable(over(error_of(predicted[name], values), unit(name, values, truth, dtype)))
         for name, values in outputs.items()
     )
+
+
+def same_size(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> bool:
+    """Whether the predicted errors are as large as the kernel's, tensor by tensor, or both are rounding."""
+    for name, exact in truth.exact.items():
+        sizes = [
+            over(error_of(values.get(name), exact), truth.yardsticks[dtype][name]) for values in (predicted, outputs)
+        ]
+        if detectable(max(sizes)) and not max(sizes) <= SIZE * min(sizes):
+            return False
+    return True
 
 
 def unit(name: str, values: NDArray[Any], truth: Truth, dtype: str) -> Errors:

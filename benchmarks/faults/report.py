@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from benchmarks.faults.measure import RULES
+from benchmarks.faults.predict import Right
 from benchmarks.faults.published import Published
 from benchmarks.faults.score import UNDECIDED, UNEXPLAINED, Row
 
@@ -16,8 +20,9 @@ FAULT_COLUMNS: Mapping[str, Callable[[Row], bool]] = {
     "diagnosed": lambda r: r.status == "diagnosed",
     "not-identifiable": lambda r: r.status == UNDECIDED,
     "unexplained": lambda r: r.status == UNEXPLAINED,
-    "right": lambda r: r.right is True,
-    "wrong": lambda r: r.right is False and r.status == "diagnosed",
+    "right": lambda r: r.right is Right.EXACT,
+    "right size": lambda r: r.right is Right.SIZE,
+    "wrong": lambda r: r.right is Right.NO and r.status == "diagnosed",
     "assert_close": lambda r: not r.passes["assert_close"],
     "dynamo": lambda r: not r.passes["dynamo"],
     "2x": lambda r: not r.passes["2x"],
@@ -55,7 +60,7 @@ def published_table(rows: Sequence[Row], cases: Sequence[Published], facts: Mapp
     for row in rows:
         rejected = ", ".join(name for name, passes in row.passes.items() if not passes) or "-"
         said = ", ".join(d["id"] for d in row.diagnoses) or "-"
-        right = {None: "-", True: "yes", False: "no"}[row.right]
+        right = row.right or "-"
         lines.append(f"{row.form:34}{row.dtype:9}{row.effect:9.2g}  {row.status:17}{right:7}{rejected:27}{said}")
     fit = [r.detected if wrong[r.form] and r.counts else not r.detected for r in rows if r.counts or not wrong[r.form]]
     named = [r.status == "diagnosed" for r in rows if wrong[r.form] and r.counts]
@@ -84,7 +89,7 @@ def table_line(name: str, rows: Sequence[Row], columns: Mapping[str, Callable[[R
     cells = []
     for column, test in columns.items():
         n = sum(map(test, rows))
-        unasked = column in ("right", "wrong") and all(r.right is None for r in rows)
+        unasked = column in ("right", "right size", "wrong") and all(r.right is None for r in rows)
         text = "-" if unasked else f"{100 * n / len(rows):.1f}" if percent else str(n)
         cells.append(f"{text:>{width(column)}}")
     return f"{name:30}{len(rows):7}" + "".join(cells)
@@ -96,4 +101,17 @@ def width(name: str) -> int:
 
 def json_lines(rows: Iterable[Row]) -> str:
     """A line of JSON for each row."""
-    return "".join(json.dumps(asdict(row), default=str) + "\n" for row in rows)
+    return "".join(json.dumps(plain(asdict(row))) + "\n" for row in rows)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; infinity and NaN as text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -14,7 +14,7 @@ from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
 from benchmarks.faults.forms import Form, run
 from benchmarks.faults.generate import Fault
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
-from benchmarks.faults.predict import fresh_inputs, predicts
+from benchmarks.faults.predict import Right, fresh_inputs, predicts
 from benchmarks.faults.published import Published
 from parity.config.plan import CasePlan
 from parity.judge.case import CaseJudge, Judged
@@ -32,8 +32,8 @@ LARGEST = 1e6
 class Row:
     """What is known about one kernel in one cell. `passes` says which other rules let it pass.
 
-    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`. `right`: whether the first diagnosis predicts the
-    kernel on inputs never seen; None where it cannot be asked.
+    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`. `right`: how well the first diagnosis predicts
+    the kernel on inputs never seen; None where it cannot be asked.
     """
 
     op: str
@@ -52,7 +52,7 @@ class Row:
     diagnoses: Sequence[Mapping[str, Any]]
     passes: Mapping[str, bool]
     seconds: float
-    right: bool | None = None
+    right: Right | None = None
     edits: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
     @property

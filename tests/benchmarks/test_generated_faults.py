@@ -73,8 +73,9 @@ def test_a_false_alarm_is_counted():
 class By:
     """Explains by running a kernel."""
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, exact=True):
         self.kernel = kernel
+        self.exact = exact
 
     def predict(self, case, tensors, dtype):
         return run(self.kernel, case.op, case.params, tensors, dtype)
@@ -86,7 +87,23 @@ def test_an_explanation_is_right_where_it_predicts_inputs_never_seen():
     assert all(not np.array_equal(tensors["grad"], fault.inputs["grad"]) for tensors in fresh)
     right, wrong = By(fault.kernel), By(FORMS["adam"][0])
     asked = [SimpleNamespace(explanations=given) for given in ([right], [wrong], [wrong, right], [])]
-    assert [predicts(d, fault.case, fresh, fault.kernel, "float64") for d in asked] == [True, False, True, None]
+    assert [predicts(d, fault.case, fresh, fault.kernel, "float64") for d in asked] == ["exact", "no", "exact", None]
+
+
+def test_an_explanation_that_is_not_exact_is_right_in_size():
+    case = case_for("linear")
+    fresh = fresh_inputs(case, 0)
+    asked = [SimpleNamespace(explanations=[By(noisy_linear(unit), exact=False)]) for unit in (2e-3, 1.0)]
+    assert [predicts(d, case, fresh, noisy_linear(1e-3), "float64") for d in asked] == ["size", "no"]
+
+
+def noisy_linear(unit):
+    def kernel(x, weight, bias, grad_y):
+        noise = np.random.default_rng(round(unit * 1000))
+        outputs = FORMS["linear"][0](x, weight, bias, grad_y)
+        return {name: values * (1 + unit * noise.standard_normal(values.shape)) for name, values in outputs.items()}
+
+    return kernel
 
 
 @pytest.mark.parametrize(("name", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("tf32", 2.0**-11)])
