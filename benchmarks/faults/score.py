@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
-from benchmarks.faults.forms import Form, run
+from benchmarks.faults.forms import FORMS, Form, run
 from benchmarks.faults.generate import Fault
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
 from benchmarks.faults.predict import Right, fresh_inputs, predicts
@@ -24,6 +24,8 @@ from parity.outcome import CellOutcome, Outcome, Output
 Tensors = Mapping[str, NDArray[Any]]
 HARMLESS = ("rounding", "degenerate-gradient")
 UNDECIDED, UNEXPLAINED = "not-identifiable", "unexplained"
+ASKING = True
+"""Whether the judge may ask kernels again, as a run may; else it judges as a stored run."""
 LARGEST = 1e6
 """Elements of the largest healthy case; sizes are log-uniform."""
 
@@ -65,9 +67,25 @@ class Row:
         return self.status != "clean"
 
 
-def judge(case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, Mapping[str, Tensors]]) -> Judged:
-    """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline."""
-    judging = CaseJudge(case, inputs, truth.exact, "oracle")
+def judge(
+    case: CasePlan,
+    inputs: Tensors,
+    truth: Truth,
+    backends: Mapping[str, Mapping[str, Tensors]],
+    kernels: Mapping[str, Form],
+) -> Judged:
+    """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline.
+
+    `kernels` are asked again; what raises an error gives no answer.
+    """
+
+    def ask(name: str, other: CasePlan, dtype: str, tensors: Tensors) -> Tensors | None:
+        try:
+            return run(kernels[name], other.op, other.params, tensors, dtype)
+        except (ValueError, TypeError, IndexError, ArithmeticError, KeyError):
+            return None
+
+    judging = CaseJudge(case, inputs, truth.exact, "oracle", ask=ask if ASKING else None)
     for dtype in case.dtypes:
         outcomes = [
             CellOutcome(case.id, dtype, name, Outcome.OK, outputs={n: Output(str(v.dtype), v.shape, v) for n, v in by_dtype[dtype].items()})
@@ -102,7 +120,7 @@ def score_kernel(
     """The rows of a kernel on a case, one for each dtype."""
     outputs = {dtype: run(kernel, case.op, case.params, inputs, dtype) for dtype in case.dtypes}
     started = time.perf_counter()
-    judged = judge(case, inputs, truth, {"mine": outputs})
+    judged = judge(case, inputs, truth, {"mine": outputs}, {"mine": kernel})
     seconds = time.perf_counter() - started
     rows = []
     for dtype in case.dtypes:
@@ -110,7 +128,8 @@ def score_kernel(
         row = row_of(case, inputs, truth, judged, dtype, "mine", name, outputs[dtype])
         right = None
         if said and row["status"] in ("diagnosed", UNDECIDED):
-            right = predicts(said[0], case, fresh_inputs(case, seed), kernel, dtype)
+            result = judged.results.get((dtype, "mine"))
+            right = predicts(result, case, fresh_inputs(case, seed), kernel, dtype)
         measured = {"effect": effect(outputs[dtype], truth, dtype), "seconds": seconds, "right": right}
         rows.append(Row(**row | planted | measured))
     return rows
@@ -136,7 +155,9 @@ def score_healthy(case: CasePlan, seed: int) -> list[Row]:
         return []
     forms = list(truth.healthy[case.dtypes[0]])
     started = time.perf_counter()
-    judged = judge(case, inputs, truth, {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms})
+    judged = judge(
+        case, inputs, truth, {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms}, FORMS[case.op]
+    )
     seconds = (time.perf_counter() - started) / len(forms)
     return [
         Row(**row_of(case, inputs, truth, judged, dtype, name, name, truth.healthy[dtype][name]) | {"seconds": seconds})

@@ -7,7 +7,7 @@ the working precision. The kind of error follows from the same tensor in float64
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,10 +43,11 @@ ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known about a case in the end."""
+    """What is known about a case in the end; `results` are the searches by dtype and backend."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
+    results: Mapping[tuple[str, str], SearchResult] = field(default_factory=dict)
 
 
 class Cell:
@@ -216,7 +217,7 @@ class CaseJudge:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
-        return Judged(tuple(comparisons), tuple(diagnoses))
+        return Judged(tuple(comparisons), tuple(diagnoses), results)
 
     def _searched(self) -> Results:
         """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""

@@ -158,7 +158,7 @@ class Scan:
     def _fits(self, name: str, values: Array | None) -> bool:
         """Whether a tensor is what was observed: roughly, then by the error bound."""
         observed, envelope = self._wrong[name], self._evaluator.base[name].envelope
-        if values is None or values.shape != observed.shape:
+        if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
             return False
         size = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
         limit = NEAR * OFF * max(envelope.max, size * float(np.finfo(observed.dtype).eps))
