@@ -224,16 +224,21 @@ class Evaluator:
         values = {f"grad.{name}": np.zeros(self.inputs[name].shape, work) for name in alteration.absent} | computed
         return {name: values[name] for name in self._exact if name in values}
 
-    def expression(self, alteration: Alteration) -> str:
-        """What the alteration computes otherwise, in the reference's own names; "" where that is no formula."""
+    def expression(self, alteration: Alteration, before: Alteration) -> str:
+        """What an alteration computes otherwise, in the reference's own names; "" where that is no formula.
+
+        `before` is what has been altered already.
+        """
+        if alteration.edits:
+            program = self.program(before.with_(replace(alteration, edits=())))
+            return described(program, alteration.edits[0])
         options = {**alteration.arguments, **alteration.unstable}
         if not all(map(is_plain, options.values())):
             return ""
         case, gradients = self._changed_case(alteration), self.case.gradients
         reference = program_of(self.op, self.case.params, self.inputs, gradients=gradients)
         variant = program_of(self.op, case.params, self.tensors(alteration), gradients=gradients, **options)
-        lines = [] if alteration.arguments in self.op.forms else differences(reference, variant)[:1]
-        return "; and ".join([*lines, *(described(variant, edit) for edit in alteration.edits[:1])])
+        return next(iter(differences(reference, variant)), "")
 
     def program(self, alteration: Alteration) -> Program:
         """The program of the altered reference."""

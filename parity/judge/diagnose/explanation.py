@@ -7,7 +7,7 @@ complete where every tensor lies within the error bound of its prediction.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -90,8 +90,11 @@ class KernelExplanation:
     @property
     def alteration(self) -> Alteration:
         """The alterations of all its causes together."""
-        alterations = [cause.alteration for cause in self.causes if cause.alteration is not None]
-        return reduce(Alteration.with_, alterations, Alteration())
+        return together(self.causes)
+
+    def before(self, cause: Cause) -> Alteration:
+        """The alterations of the causes before one."""
+        return together(self.causes[: self.causes.index(cause)])
 
     def extended(self, *causes: Cause) -> KernelExplanation | None:
         """The explanation with more causes, one after the other; None where some contradict each other."""
@@ -151,6 +154,11 @@ class KernelExplanation:
             if fewer is not None and fewer.score <= self.score:
                 return fewer.pruned()
         return self
+
+
+def together(causes: Sequence[Cause]) -> Alteration:
+    """The alterations of all causes; IncompatibleError where some contradict each other."""
+    return reduce(Alteration.with_, (c.alteration for c in causes if c.alteration is not None), Alteration())
 
 
 def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] = ()) -> KernelExplanation:

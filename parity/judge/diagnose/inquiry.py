@@ -20,7 +20,7 @@ from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Prediction, ratio
-from parity.judge.diagnose.explanation import KernelExplanation, unaltered
+from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.probes import generic
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.reduction import reduced
@@ -259,7 +259,7 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
 def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
     """What follows from all causes together; None where they contradict each other."""
     try:
-        alteration = reduce(Alteration.with_, (c.alteration for c in causes if c.alteration is not None), Alteration())
+        alteration = together(causes)
     except IncompatibleError:
         return None
     prediction = evaluator.predict(alteration)
