@@ -50,6 +50,8 @@ class Edit:
 
 
 RESULT = -1
+READ = "read"
+"""The kind of an edit of an input or an option, wherever it is read: `value` is its key, the kind of change and how."""
 
 
 # Functions of one value.
@@ -127,6 +129,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less": ("less_equal", "greater"),
     "less_equal": ("less", "greater"),
 }
+ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 REDUCING = frozenset(("sum", "mean", "max", "min", "matmul", "dot", "einsum"))
 NUMBERS: Mapping[str, Callable[[float], float]] = {
@@ -146,6 +149,8 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
 COSTS: Mapping[str, float] = {
     "kept": 1.0,
     "exchanged": 1.0,
+    "reordered": 1.2,
+    READ: 1.2,
     "replaced": 1.1,
     "function": 1.2,
     "number": 1.2,
@@ -186,6 +191,10 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [replace(step, function=first_of, operands=(step.operands[i], *others), keywords={})]
         case "exchanged":
             return [replace(step, operands=(*reversed(step.operands[:2]), *step.operands[2:]))]
+        case "replaced" if i == RESULT:
+            return [replace(step, function=first_of, operands=(Ref(value_of(new.program, value)),), keywords={})]
+        case "reordered":
+            return reordered(step, edit, new)
         case "replaced":
             return [with_operand(step, i, Ref(value_of(new.program, value)))]
         case "function":
@@ -208,6 +217,16 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "rounded":
             return inserted(step, i, new, rounded_to, (value,))
     raise ValueError(f"there is no kind of edit {edit.kind}")
+
+
+def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
+    """f(g(a, b), c) as g(f(a, c), b): a step and the one before it in the other order."""
+    child = next((s for s in new.program.steps if Ref(s.index) == step.operands[edit.operand]), None)
+    if child is None or edit.value >= len(child.operands):
+        raise IncompatibleError("there is no such step before it")
+    index = new()
+    inner = replace(with_operand(step, edit.operand, child.operands[edit.value]), index=index, label="")
+    return [inner, replace(with_operand(child, edit.value, Ref(index)), index=step.index, label=step.label)]
 
 
 def inserted(
@@ -250,7 +269,10 @@ def value_of(program: Program, key: Key) -> int:
 
 def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     """The steps that take the place of those at `edit.positions`; IncompatibleError where the program has none such."""
-    changed, new = {}, NewValues(program)
+    new = NewValues(program)
+    if edit.kind == READ:
+        return read_otherwise(program, edit, new)
+    changed = {}
     for position in edit.positions:
         if position >= len(program.steps) or program.steps[position].name != edit.function:
             raise IncompatibleError(f"step {position} is not {edit.function}")
@@ -259,6 +281,31 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
             raise IncompatibleError(f"step {position} has no operand {edit.operand}")
         changed[position] = altered(step, edit, new)
     return changed
+
+
+def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
+    """Every step that reads an input or an option, with a changed one in its place."""
+    key, kind, value = edit.value
+    index, other = value_of(program, key), new()
+    changed = {p: [with_ref(step, index, other)] for p, step in enumerate(program.steps) if index in step.refs}
+    if not changed:
+        raise IncompatibleError(f"nothing reads {key[1]}")
+    function, further = (NUMBERS[value], ()) if kind == "number" else THROUGH.get(value, (rounded_to, (value,)))
+    source = value_of(program, value) if kind == "replaced" else index
+    first = min(changed)
+    changed[first].insert(0, Step(other, first_of if kind == "replaced" else function, (Ref(source), *further)))
+    return changed
+
+
+def with_ref(step: Step, index: int, other: int) -> Step:
+    """The step with one value read for another."""
+
+    def renamed(operand: Any) -> Any:
+        if isinstance(operand, (tuple, list)):
+            return type(operand)(map(renamed, operand))
+        return Ref(other) if isinstance(operand, Ref) and operand.index == index else operand
+
+    return replace(step, operands=renamed(step.operands))
 
 
 def spliced(program: Program, changed: Mapping[int, Sequence[Step]]) -> Program:
@@ -337,14 +384,45 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
         return
     scope = Scope(program, shapes)
     groups: dict[Any, list[int]] = {}
-    for position in sorted(reach):
-        groups.setdefault(pattern(program, program.steps[position]), []).append(position)
+    for position, step in enumerate(program.steps):
+        groups.setdefault(pattern(program, step), []).append(position)
     for position in sorted(reach):
         yield from step_edits(program, position, scope)
+    yield from output_edits(program, output, scope)
+    yield from read_edits(program, scope)
     for positions in groups.values():
-        if len(positions) > 1:
+        if len(positions) > 1 and not reach.isdisjoint(positions):
             for edit in step_edits(program, positions[0], scope):
                 yield replace(edit, positions=tuple(positions))
+
+
+def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
+    """The edits of an output itself: an input in its place, or a part of it that is not written."""
+    index = program.outputs[output]
+    position = next((p for p, step in enumerate(program.steps) if step.index == index), None)
+    if position is None:
+        return
+    name, shape = program.steps[position].name, scope.of[index]
+    for source, other in program.inputs.items():
+        if scope.of[other] == shape:
+            yield Edit((position,), name, "replaced", RESULT, ("input", source))
+    for kind, operand, value in along_axes(RESULT, shape, reduced=True):
+        if value[0] in ("without one", "without tail"):
+            yield Edit((position,), name, kind, operand, value)
+
+
+def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+    """The edits of the inputs and options that are read more than once."""
+    keys: dict[Key, int] = {("input", name): index for name, index in program.inputs.items()}
+    keys |= {("option", name): index for name, (index, _) in program.options.items()}
+    for key, index in keys.items():
+        if scope.reads[index] < 2:
+            continue
+        changes = [("number", name) for name in NUMBERS] if key[0] == "option" else [("through", n) for n in THROUGH]
+        changes += [("rounded", name) for name in FORMATS] if key[0] == "input" else []
+        yield from (Edit((), "", READ, value=(key, *change)) for change in changes)
+        others = [k for k, other in keys.items() if k != key and k[0] == key[0] and scope.of[other] == scope.of[index]]
+        yield from (Edit((), "", READ, value=(key, "replaced", other)) for other in others)
 
 
 def positions_of(program: Program, output: str) -> set[int]:
@@ -435,20 +513,33 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
     for i in values:
         yield from (("replaced", i, key) for key in scope.alike(step.operands[i].index, position))
-    for i, operand in enumerate(step.operands):
-        if i not in tensors and is_number(program, operand):
-            yield from (("number", i, name) for name in NUMBERS)
-            if not isinstance(operand, Ref):
-                yield from (("replaced", i, ("option", name)) for name in program.options)
-                yield from (("constant", i, float(n)) for n in sizes(scope, step) if n != operand)
+    for i in range(len(step.operands)):
+        if i not in tensors and is_number(program, step.operands[i]):
+            yield from numbers(program, step, i, scope)
     for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
         yield from (("rounded", i, name) for name in FORMATS)
     for i in tensors:
+        yield from orders(step, i, scope)
         yield from along_axes(i, scope.of.get(step.operands[i].index, ()), reduced=step.name in REDUCING)
-    axes = step.keywords.get("axis", "none")
-    if axes != "none" and tensors:
+    if "axis" in step.keywords and tensors:
         yield from other_axes(step, len(scope.of.get(step.operands[tensors[0]].index, ())))
+
+
+def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """The other values of a number."""
+    yield from (("number", operand, name) for name in NUMBERS)
+    value = step.operands[operand]
+    if not isinstance(value, Ref):
+        yield from (("replaced", operand, ("option", name)) for name in program.options)
+        yield from (("constant", operand, float(n)) for n in sizes(scope, step) if n != value)
+
+
+def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """A step and the one before it in the other order."""
+    child = scope.steps.get(step.operands[operand].index)
+    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+        yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 
 def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator[ChangeOf]:
@@ -575,6 +666,8 @@ class Overlay:
 
 def described(program: Program, edit: Edit) -> str:
     """What an edited step computes, in the reference's own names: `var = a / 7, where the reference has a / 8`."""
+    if edit.kind == READ:
+        return read_as(edit)
     position = edit.positions[0]
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
@@ -585,6 +678,14 @@ def described(program: Program, edit: Edit) -> str:
     if name:
         return f"{name} = {theirs}, where the reference has {ours}"
     return f"{theirs}, where the reference has {ours}{within(program, before, step)}"
+
+
+def read_as(edit: Edit) -> str:
+    """What is read for an input or an option."""
+    (_, name), kind, value = edit.value
+    if kind == "replaced":
+        return f"{value[1]} wherever the reference has {name}"
+    return f"{value}({name}) wherever the reference has {name}"
 
 
 def within(program: Program, text: Formulas, step: Step) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -52,27 +52,58 @@ def log_loss_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
 fused_log_loss = by_hand(log_loss, log_loss_backward)
 
 
+def log_softmax(shifted: Any) -> Any:
+    """shifted - log(sum(exp(shifted)))."""
+    return shifted - anp.log(total(anp.exp(shifted), (1,)))
+
+
+chained_log_softmax = by_hand(log_softmax, lambda g, y, _x: g - anp.exp(y) * total(g, (1,)))
+LOG_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "": log_loss,
+    "fused": fused_log_loss,
+    "chained": lambda shifted, target: -entries(chained_log_softmax(shifted), target),
+}
+"""The reference, and with gradients as kernels have them: in one step, and by log_softmax."""
+
+
 def cross_entropy(
-    tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "", fused: bool = False
+    tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "", backward: str = ""
 ) -> dict[str, Any]:
     """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
 
-    `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets. `fused`:
-    the gradient is that of `log_loss_backward`.
+    `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
+    `backward`: the gradient is one of `LOG_LOSSES`.
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     logits = anp.reshape(x, (target.shape[0], -1))
     counted = target != params.ignore_index
     shifted = logits - getval(logits).max(axis=1, keepdims=True)
-    losses = (fused_log_loss if fused else log_loss)(shifted, np.where(counted, target, 0))
+    losses = LOG_LOSSES[backward](shifted, np.where(counted, target, 0))
     kept = anp.where(np.reshape(counted, (-1, 1)), losses, 0.0)
     n_counted = np.sum(np.where(counted, scalar(1, x), 0.0))
     divisors = {"mean": n_counted, "sum": 1, "all": target.shape[0]}
     return {"y": total(kept, (0, 1)).reshape(()) / divisors[reduction or params.reduction]}
 
 
-def mse_loss(tensors: Mapping[str, Any], params: MseLossParams, *, reduction: str = "") -> dict[str, Any]:
-    """The mean of (x - target)^2; `reduction` replaces that of the params: `half` divides by 2 n."""
+def mean_square(x: Any, target: Any, n: int) -> Any:
+    """The sum of (x - target)^2 over n."""
+    residual = anp.reshape(x - target, (-1,))
+    return anp.reshape(total(residual * residual, (0,)), ()) / n
+
+
+fused_mean_square = by_hand(mean_square, lambda g, _y, x, target, n: 2.0 / n * (x - target) * g)
+
+
+def mse_loss(
+    tensors: Mapping[str, Any], params: MseLossParams, *, reduction: str = "", fused: bool = False
+) -> dict[str, Any]:
+    """The mean of (x - target)^2; `reduction` replaces that of the params: `half` divides by 2 n.
+
+    `fused`: the gradient is 2 / n * (x - target) * g.
+    """
+    if fused:
+        size = tensors["x"].size if params.reduction == "mean" else 1
+        return {"y": fused_mean_square(tensors["x"], tensors["target"], size)}
     difference = anp.reshape(tensors["x"] - tensors["target"], (-1,))
     n = difference.shape[0]
     squares = anp.reshape(total(difference * difference, (0,)), ())
@@ -118,7 +149,7 @@ CROSS_ENTROPY = Op(
     infer_shapes=class_shapes,
     reference=cross_entropy,
     variants=class_variants,
-    forms=({"fused": True},),
+    forms=({"backward": "fused"}, {"backward": "chained"}),
 )
 MSE_LOSS = Op(
     name="mse_loss",
@@ -128,4 +159,5 @@ MSE_LOSS = Op(
     infer_shapes=value_shapes,
     reference=mse_loss,
     variants=value_variants,
+    forms=({"fused": True},),
 )

@@ -135,14 +135,14 @@ STATISTICS_OPTIONS = frozenset(("variance", "ddof", "variance_sum", "errors"))
 
 
 def normalize(
-    x: Any, axes: Axes, eps: Any, weight: Any, bias: Any, *, detached: str = "", fused: bool = False, **options: Any
+    x: Any, axes: Axes, eps: Any, weight: Any, bias: Any, *, detached: str = "", backward: str = "", **options: Any
 ) -> Any:
     """`x` normalised over `axes`, then weight and bias; the other options are those of `statistics` and `apply`.
 
-    `detached`: `mean`, `variance` or `both` get no gradient. `fused`: the gradient is that of `fused_backward`.
+    `detached`: `mean`, `variance` or `both` get no gradient. `backward`: the gradient is one of `BY_HAND`.
     """
-    if fused:
-        return affine(standardized(x, axes, eps), weight, bias)
+    if backward:
+        return affine(BY_HAND[backward](x, axes, eps), weight, bias)
     own = {name: options.pop(name) for name in STATISTICS_OPTIONS & options.keys()}
     return apply(x, detach(statistics(x, axes, **own), detached), eps, weight, bias, **options)
 
@@ -194,7 +194,7 @@ def forward(x: Any, axes: Axes, eps: Any) -> Any:
 
 
 def fused_backward(g: Any, xhat: Any, x: Any, axes: Axes, eps: Any) -> Any:
-    """rstd * (g - mean(g) - xhat * mean(g * xhat)), as kernels have it (Ioffe, Szegedy 2015, section 3)."""
+    """rstd * (g - mean(g) - xhat * mean(g * xhat)), as kernels have it."""
     n = count(x.shape, axes)
     _, var = statistics(x, axes)
     rstd = 1 / anp.sqrt(var + eps)
@@ -202,7 +202,18 @@ def fused_backward(g: Any, xhat: Any, x: Any, axes: Axes, eps: Any) -> Any:
     return rstd * (g - mean_g - xhat * mean_gx)
 
 
-standardized = by_hand(forward, fused_backward)
+def textbook_backward(g: Any, _xhat: Any, x: Any, axes: Axes, eps: Any) -> Any:
+    """By the gradients of variance and mean (Ioffe, Szegedy 2015, section 3)."""
+    n = count(x.shape, axes)
+    mean, var = statistics(x, axes)
+    centered, std = x - mean, anp.sqrt(var + eps)
+    grad_var = total(g * centered, axes) * -0.5 / (std * std * std)
+    grad_mean = total(-g / std, axes) + grad_var * total(-2.0 * centered, axes) / n
+    return g / std + 2.0 * grad_var * centered / n + grad_mean / n
+
+
+BY_HAND = {"fused": by_hand(forward, fused_backward), "textbook": by_hand(forward, textbook_backward)}
+"""(x - mean) / sqrt(var + eps) with hand-written gradients."""
 
 
 def detach(pair: tuple[Any, Any], which: str) -> tuple[Any, Any]:
@@ -294,7 +305,7 @@ def batch_reference(
     axes: Axes | None = None,
     batch_statistics: bool | None = None,
     detached: str = "",
-    fused: bool = False,
+    backward: str = "",
     **options: Any,
 ) -> dict[str, Any]:
     """batch_norm; `running_ddof` and `momentum_complement` are the conventions of the running statistics.
@@ -317,8 +328,8 @@ def batch_reference(
     if params.training if batch_statistics is None else batch_statistics:
         moments = detach(statistics(x, axes, **own) if axes else (mean, var), detached)
     weight, bias = (seen(tensors, groups, name) for name in ("weight", "bias"))
-    if fused and params.training:
-        y = affine(standardized(x, groups.axes, params.eps), weight, bias)
+    if backward and params.training:
+        y = affine(BY_HAND[backward](x, groups.axes, params.eps), weight, bias)
     else:
         y = apply(x, moments, params.eps, weight, bias, **options)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
@@ -584,7 +595,7 @@ LAYER_NORM = Op(
     terms={"detached": "both", "centered": False},
     gradient_scale=gradient_scale,
     careful=({"variance": "welford"},),
-    forms=({"fused": True},),
+    forms=({"backward": "fused"}, {"backward": "textbook"}),
     statistics=Statistics("y", partial(implied, grouping=layer_grouping)),
     remarks=remarks,
     rounded_together=(("x",), ("x", "weight")),

@@ -203,12 +203,17 @@ def adam_update(
     `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
     section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
     `powers_dtype` the powers beta^t of the correction, `products_dtype` all factors of theirs but the first, and
-    `corrections_dtype` 1 - beta^t and its root. `textbook` has the lines of algorithm 1, which correct both moments.
+    `corrections_dtype` 1 - beta^t and its root. `textbook` corrects both moments, as algorithm 1 does, and moves them
+    towards the gradient.
     """
     grad = tensors["grad"]
     beta1, beta2 = (kept(beta, betas_dtype) for beta in params.betas)
-    exp_avg = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
-    exp_avg_sq = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
+    if textbook:
+        exp_avg = tensors["exp_avg"] + (1.0 - beta1) * (grad - tensors["exp_avg"])
+        exp_avg_sq = tensors["exp_avg_sq"] + (1.0 - beta2) * (grad * grad - tensors["exp_avg_sq"])
+    else:
+        exp_avg = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
+        exp_avg_sq = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
     powers = [power(beta, params.step, products_dtype) for beta in params.betas]
     if bias_correction:
         bc1, bc2 = (kept(1.0 - kept(beta_t, powers_dtype), corrections_dtype) for beta_t in powers)
@@ -285,12 +290,16 @@ def rmsprop(
     eps_inside: bool = False,
     lr_inside: bool = False,
     alpha_dtype: str | None = None,
+    moved: bool = False,
 ) -> dict[str, Any]:
     """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013). `eps_inside` adds eps under the root, `lr_inside`
-    keeps the rate in the momentum buffer."""
+    keeps the rate in the momentum buffer; `moved` writes the averages as moved towards the gradient."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
     alpha = kept(params.alpha, alpha_dtype)
-    square_avg = alpha * tensors["square_avg"] + (1.0 - alpha) * grad * grad
+    before = tensors["square_avg"]
+    square_avg = (
+        before + (1.0 - alpha) * (grad * grad - before) if moved else alpha * before + (1.0 - alpha) * grad * grad
+    )
     state, spread = {"square_avg": square_avg}, square_avg
     if params.centered:
         grad_avg = alpha * tensors["grad_avg"] + (1.0 - alpha) * grad
@@ -474,6 +483,7 @@ RMSPROP = Op(
     infer_shapes=layout_with(rmsprop_states),
     reference=rmsprop,
     variants=rmsprop_variants,
+    forms=({"moved": True},),
     fits=(EPS,),
     upstream=(),
 )

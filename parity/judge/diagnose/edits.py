@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import Edit, Trial, edits_of, fits_of
+from parity.cases.edits import RESULT, Edit, Trial, edits_of, fits_of
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
@@ -22,8 +22,6 @@ MAX_TARGETS = 3
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GRADIENT = "grad."
-ROUNDED, NARROWED, REFERENCE_EDIT = "rounded", "reduced-precision", "reference-edit"
-"""A kind of edits, and the ids of causes: of that kind, and of all others."""
 BELIEF = 0.3
 """Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
 NEAR = 4.0
@@ -42,9 +40,21 @@ class Match:
     def cause(self) -> Cause:
         """The hypothesis that a kernel differs by the edit."""
         alteration = Alteration(arguments=self.form, edits=(self.edit,))
-        shown = {"format": self.edit.value} if self.edit.kind == ROUNDED else {"kind": self.edit.kind}
-        kind = NARROWED if self.edit.kind == ROUNDED else REFERENCE_EDIT
-        return Cause(kind, shown, alteration, weight=BELIEF * self.edit.cost)
+        name, shown = self._named()
+        return Cause(name, shown, alteration, weight=BELIEF * self.edit.cost)
+
+    def _named(self) -> tuple[str, Mapping[str, Any]]:
+        """The id of the cause, and its parameters: some kinds of edits have names of their own."""
+        edit = self.edit
+        if edit.kind == "rounded":
+            return "reduced-precision", {"format": edit.value}
+        if edit.kind == "replaced" and edit.operand == RESULT:
+            return "stale", {"equals": dict.fromkeys(self.tensors, edit.value[1])}
+        if edit.kind == "along" and edit.operand == RESULT:
+            return "localized", {
+                "where": dict.fromkeys(sorted(self.tensors), f"{edit.value[0]} of axis {edit.value[1]}")
+            }
+        return "reference-edit", {"kind": edit.kind}
 
 
 def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
@@ -107,7 +117,7 @@ class Scan:
     def matches(self, target: str) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         for edit in edits_of(self._program, self._trial.shapes, target):
-            if edit.kind == ROUNDED and not self._rounding:
+            if edit.kind == "rounded" and not self._rounding:
                 continue
             yield from self._matched(edit, target)
 

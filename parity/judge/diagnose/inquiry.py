@@ -27,7 +27,8 @@ from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
 
-N_PROBES = 3
+N_PROBES, N_DRAWN = 3, 6
+"""Other inputs that are asked about; some are of no use, since their options choose another branch."""
 SMALL = 2048
 """Elements of all inputs up to which a case is searched as it is: thousands of edits take seconds."""
 MOST_QUESTIONS = 30
@@ -143,8 +144,11 @@ class Inquiry:
         return self._probes
 
     def _asked(self) -> Iterator[Question]:
-        drawn = (generic(self._question.evaluator.case, number) for number in range(N_PROBES))
-        yield from filter(None, (self._ask(case, inputs) for case, inputs in drawn))
+        evaluator = self._question.evaluator
+        for number in range(N_DRAWN):
+            question = self._ask(*generic(evaluator.case, number))
+            if question is not None and structure(question.evaluator) == structure(evaluator):
+                yield question
 
     def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Question | None:
         """The backend's answer for other inputs; None where there is none."""
