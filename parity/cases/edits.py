@@ -627,7 +627,7 @@ class Trial:
     def _output(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
         values, needed = Overlay(self._values), self._needed[name]
         for position in range(min(changed), len(self.program.steps)):
-            if position not in needed:
+            if position not in needed and position not in changed:
                 continue
             step = self.program.steps[position]
             if position in changed:
