@@ -22,8 +22,9 @@ from parity.judge.diagnose.reduction import shapes_of
 
 AWAY = 0.25
 """Values keep this distance from what a tensor starts with, such as a weight of 1 or a bias of 0."""
-APART = 0.1
-"""No two options are nearer than a tenth of the larger, nor is one to the other's complement (`1 - beta`)."""
+APART = 0.05
+"""No option is nearer to another one, or to its complement (`1 - beta`), than this part of its value."""
+MOST_DRAWS = 1000
 SMALL, LARGE, ABOVE = (0.08, 0.45), (0.55, 0.92), (1.2, 1.9)
 """Where options come from that are below a half, below 1, or 1 and more (times their value). An eps of .08 to .45 is a
 tenth of the variance or some more."""
@@ -135,11 +136,12 @@ def option(value: Any, taken: set[float], number: int, rng: np.random.Generator)
         return value
     size = abs(value)
     low, high = SMALL if size < 0.5 else LARGE if size < 1 else (size * ABOVE[0], size * ABOVE[1])
-    while True:
-        new = float(np.float32(rng.uniform(low, high)))
-        if all(min(abs(new - t), abs(1 - new - t)) >= APART * min(new, 1) / 2 for t in taken):
-            taken.add(new)
-            return float(np.copysign(new, value))
+    drawn = (float(np.float32(rng.uniform(low, high))) for _ in range(MOST_DRAWS))
+    new = next((v for v in drawn if all(min(abs(v - t), abs(1 - v - t)) >= APART * v for t in taken)), None)
+    if new is None:
+        return value
+    taken.add(new)
+    return float(np.copysign(new, value))
 
 
 def accepted(op: Op, old: Any, new: Any, shapes: TensorShapes) -> Any:
