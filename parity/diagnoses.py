@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 DIAGNOSES = (
+    "reference-edit",
     "swapped-gradients",
     "transposed",
     "permuted-axes",

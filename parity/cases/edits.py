@@ -182,7 +182,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
     i, value = edit.operand, edit.value
     match edit.kind:
         case "kept":
-            return [replace(step, function=as_it_is, operands=(step.operands[i],), keywords={})]
+            others = (*step.operands[:i], *step.operands[i + 1 :])
+            return [replace(step, function=first_of, operands=(step.operands[i], *others), keywords={})]
         case "exchanged":
             return [replace(step, operands=(*reversed(step.operands[:2]), *step.operands[2:]))]
         case "replaced":
@@ -227,9 +228,9 @@ def with_operand(step: Step, position: int, operand: Any) -> Step:
     return replace(step, operands=operands)
 
 
-def as_it_is(value: Any) -> Any:
-    """The value."""
-    return value
+def first_of(value: Any, *others: Any) -> Any:
+    """The value, in the shape that it has together with the others."""
+    return np.broadcast_to(value, np.broadcast_shapes(np.shape(value), *map(np.shape, others)))
 
 
 Key = tuple[str, str | int]
@@ -549,7 +550,7 @@ class Trial:
             else:
                 continue
             if np.shape(values.over[step.index]) != self._shapes[step.index]:
-                values.over[step.index] = np.broadcast_to(values.over[step.index], self._shapes[step.index])
+                return None
         index = self.program.outputs[name]
         return np.asarray(values.over[index]) if index in values.over else None
 

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from parity.cases.edits import Edit, edited
 from parity.cases.exact.matmul import MATMUL, matmul_in_sequence
 from parity.cases.exact.summation import sum_in_sequence
-from parity.cases.op import Op, flatten_lists, group_lists
+from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.program import Program, trace
 
 Tensors = dict[str, NDArray[Any]]
@@ -42,8 +42,13 @@ def evaluate(
     where one of the `edits` does not fit the program.
     """
     program = program_of(op, params, tensors, gradients=gradients, labelled=False, **options)
-    program = edited(program, edits, tensors, params, op.differentiable)
-    return program.run({name: tensors[name] for name in program.inputs}, dtype, functions=functions)
+    given = {name: tensors[name] for name in program.inputs}
+    if not edits:
+        return program.run(given, dtype, functions=functions)
+    try:
+        return edited(program, edits, tensors, params, op.differentiable).run(given, dtype, functions=functions)
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise IncompatibleError(f"the edited program cannot be run: {error}") from error
 
 
 def program_of(

@@ -7,7 +7,7 @@ the working precision. The kind of error follows from the same tensor in float64
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,10 +43,11 @@ ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known about a case in the end."""
+    """What is known about a case in the end; `results` are the searches by dtype and backend."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
+    results: Mapping[tuple[str, str], SearchResult] = field(default_factory=dict)
 
 
 class Cell:
@@ -197,6 +198,7 @@ class CaseJudge:
         self._baseline = baseline
         self._ask = ask
         self.cells: dict[str, Cell] = {}
+        self._questions: dict[tuple[str, str], Question] = {}
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
@@ -215,7 +217,7 @@ class CaseJudge:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
-        return Judged(tuple(comparisons), tuple(diagnoses))
+        return Judged(tuple(comparisons), tuple(diagnoses), results)
 
     def _searched(self) -> Results:
         """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
@@ -245,7 +247,9 @@ class CaseJudge:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         question = Question(evaluator, observed)
-        return Inquiry(question, kernel_of(self._ask, backend), prepared).result(exact)
+        others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
+        self._questions[evaluator.dtype, backend] = question
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""

@@ -22,6 +22,8 @@ MAX_TARGETS = 3
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GRADIENT = "grad."
+ROUNDED, NARROWED, REFERENCE_EDIT = "rounded", "reduced-precision", "reference-edit"
+"""A kind of edits, and the ids of causes: of that kind, and of all others."""
 BELIEF = 0.3
 """Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
 NEAR = 4.0
@@ -40,7 +42,9 @@ class Match:
     def cause(self) -> Cause:
         """The hypothesis that a kernel differs by the edit."""
         alteration = Alteration(arguments=self.form, edits=(self.edit,))
-        return Cause("reference-edit", {"kind": self.edit.kind}, alteration, weight=BELIEF * self.edit.cost)
+        shown = {"format": self.edit.value} if self.edit.kind == ROUNDED else {"kind": self.edit.kind}
+        kind = NARROWED if self.edit.kind == ROUNDED else REFERENCE_EDIT
+        return Cause(kind, shown, alteration, weight=BELIEF * self.edit.cost)
 
 
 def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
@@ -103,7 +107,7 @@ class Scan:
     def matches(self, target: str) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         for edit in edits_of(self._program, self._trial.shapes, target):
-            if edit.kind == "rounded" and not self._rounding:
+            if edit.kind == ROUNDED and not self._rounding:
                 continue
             yield from self._matched(edit, target)
 
@@ -154,7 +158,7 @@ class Scan:
     def _fits(self, name: str, values: Array | None) -> bool:
         """Whether a tensor is what was observed: roughly, then by the error bound."""
         observed, envelope = self._wrong[name], self._evaluator.base[name].envelope
-        if values is None or values.shape != observed.shape:
+        if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
             return False
         size = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
         limit = NEAR * OFF * max(envelope.max, size * float(np.finfo(observed.dtype).eps))

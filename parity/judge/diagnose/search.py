@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.causes import Cause, standing_causes
@@ -34,6 +35,7 @@ class SearchResult:
 
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: on how many
     further inputs the backend was asked, and the best explanation predicted its answers. `partial` explain a part.
+    `behaviours` are what it does that is no formula, by id, with the evidence.
     """
 
     best: KernelExplanation
@@ -42,6 +44,7 @@ class SearchResult:
     taken_from: str = ""
     n_asked: int = 0
     partial: tuple[KernelExplanation, ...] = ()
+    behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none where they leave it unexplained."""

@@ -1,0 +1,139 @@
+"""Is an explanation right? It is where it also predicts the faulty kernel on inputs that the judge has never seen.
+
+No table of names is asked. Where the judge offers no explanation, the question stays open and is counted as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.faults.cases import drawn
+from benchmarks.faults.forms import Form, run
+from benchmarks.faults.measure import Truth, detectable
+from benchmarks.judge.measure import Errors, error_of, over
+from parity.cases.draw import Values
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import UNIT_ROUNDOFF
+from parity.judge.case import prepared
+from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.inquiry import foretold
+from parity.judge.diagnose.search import SearchResult
+
+Tensors = Mapping[str, NDArray[Any]]
+Cell = tuple[Tensors, Truth, Tensors]
+"""Fresh inputs, their truth, and what the kernel returns."""
+FRESH = (1_000_003, 1_000_033)
+"""What is added to the run's seed for the inputs that the judge has not seen."""
+
+
+MOVED = 0.03
+"""How far literal numbers are moved, relatively."""
+
+
+SIZE = 4.0
+"""An explanation that only predicts how large errors are may be off by this factor."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An explanation of the judge, which says what the kernel returns for other tensors.
+
+    `exact` is False for a cause that depends on the order of operations, whose rounding errors nobody can repeat: then
+    only their size is compared.
+    """
+
+    of_judge: KernelExplanation
+
+    @property
+    def exact(self) -> bool:
+        """Whether it says which numbers come out."""
+        return self.of_judge.is_exact
+
+    def predict(self, case: CasePlan, tensors: Tensors, dtype: str) -> Tensors:
+        """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
+        values = foretold(self.of_judge, prepared(case, dtype, tensors))
+        with np.errstate(over="ignore"):
+            return {name: array.astype(dtype) for name, array in values.items() if array is not None}
+
+
+class Right(StrEnum):
+    """How well an explanation predicts."""
+
+    EXACT = "exact"
+    SIZE = "size"
+    NO = "no"
+
+
+def explanations(result: SearchResult | None) -> Sequence[Explanation]:
+    """The explanations that a search offers: the best, and those that explain as much."""
+    if result is None:
+        return ()
+    return [Explanation(e) for e in (result.best, *result.rivals) if e.causes and e.explains]
+
+
+def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
+    """The case's tensors, drawn anew; literal numbers moved by some percent."""
+    fresh = [drawn(case, seed + more) for more in FRESH]
+    literal = [plan.name for plan in case.tensors if isinstance(plan.draw, Values) and not plan.integers]
+    for more, tensors in zip(FRESH, fresh, strict=True):
+        rng = np.random.default_rng([seed, more])
+        for name in literal:
+            shift = 1.0 + MOVED * rng.standard_normal(tensors[name].shape)
+            tensors[name] = (tensors[name] * shift).astype(tensors[name].dtype)
+    return fresh
+
+
+def predicts(
+    result: SearchResult | None, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str
+) -> Right | None:
+    """How well the best of a search's explanations predicts all outputs of the kernel on all fresh inputs.
+
+    `exact` is to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the
+    kernel returns; `size` is for explanations that are not exact. None where the search offers none.
+    """
+    offered = explanations(result)
+    if not offered:
+        return None
+    cells = [(tensors, Truth.of(case, tensors), run(kernel, case.op, case.params, tensors, dtype)) for tensors in fresh]
+    found = {graded(explanation, case, cells, dtype) for explanation in offered}
+    return next(grade for grade in Right if grade in found)
+
+
+def graded(explanation: Explanation, case: CasePlan, cells: Sequence[Cell], dtype: str) -> Right:
+    """How well one explanation predicts."""
+    told = [(explanation.predict(case, tensors, dtype), outputs, truth) for tensors, truth, outputs in cells]
+    if all(agree(*cell, dtype) for cell in told):
+        return Right.EXACT
+    return Right.SIZE if not explanation.exact and all(same_size(*cell, dtype) for cell in told) else Right.NO
+
+
+def agree(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> bool:
+    """Whether predicted outputs are the kernel's, up to rounding."""
+    return all(
+        name in predicted and not detectable(over(error_of(predicted[name], values), unit(name, values, truth, dtype)))
+        for name, values in outputs.items()
+    )
+
+
+def same_size(predicted: Tensors, outputs: Tensors, truth: Truth, dtype: str) -> bool:
+    """Whether the predicted errors are as large as the kernel's, tensor by tensor, or both are rounding."""
+    for name, exact in truth.exact.items():
+        sizes = [
+            over(error_of(values.get(name), exact), truth.yardsticks[dtype][name]) for values in (predicted, outputs)
+        ]
+        if detectable(max(sizes)) and not max(sizes) <= SIZE * min(sizes):
+            return False
+    return True
+
+
+def unit(name: str, values: NDArray[Any], truth: Truth, dtype: str) -> Errors:
+    """The yardstick of a tensor, at least a unit roundoff of what the kernel returned."""
+    finite = np.where(np.isfinite(values), values, 0)
+    size, u, healthy = error_of(np.zeros_like(finite), finite), UNIT_ROUNDOFF[dtype], truth.yardsticks[dtype][name]
+    return Errors(max(healthy.rms, u * size.rms), max(healthy.max, u * size.max))

@@ -1,0 +1,131 @@
+"""The generated benchmark: healthy forms are clean, faults are drawn again from their seed and detected, explanations checked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks.faults.cases import case_of, drawn
+from benchmarks.faults.edits import rounded
+from benchmarks.faults.forms import FORMS, run
+from benchmarks.faults.generate import compiled, faults, tree_of
+from benchmarks.faults.measure import Truth, detectable, effect
+from benchmarks.faults.predict import fresh_inputs, predicts
+from benchmarks.faults.published import PUBLISHED
+from benchmarks.faults.report import published_table, tables
+from benchmarks.faults.score import healthy_rows, score_fault, score_healthy, score_published
+from parity.cases import OPS
+
+
+def case_for(op):
+    return case_of(op, np.random.default_rng(7), 40, f"{op}-test")
+
+
+def test_every_op_has_healthy_forms():
+    assert set(FORMS) == set(OPS)
+    assert all(len(forms) >= 2 for forms in FORMS.values())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_healthy_forms_are_clean(op):
+    rows = score_healthy(case_for(op), 0)
+    assert len(rows) == 2 * len(FORMS[op])
+    assert [(r.form, r.dtype, r.ratios) for r in rows if r.detected] == []
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_form_without_an_edit_compiles_to_itself(op):
+    case = case_for(op)
+    tensors = drawn(case, 0)
+    for form in FORMS[op]:
+        again = compiled(tree_of(form), form)
+        one, other = (run(f, op, case.params, tensors, "float64") for f in (form, again))
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_the_same_seed_draws_the_same_faults():
+    ops = ["layer_norm", "adam", "gelu"]
+    one, again = ([(f.op, f.form, f.label, f.case.params) for f in faults(ops, 6, 3, 0.5)] for _ in range(2))
+    assert one == again
+    assert len(set(one)) == 6
+    assert one != [(f.op, f.form, f.label, f.case.params) for f in faults(ops, 6, 4, 0.5)]
+
+
+def test_a_fault_is_what_its_label_says_and_is_detected():
+    fault = next(faults(["layer_norm"], 1, 0))
+    assert fault.edits[0].before in fault.edits[0].statement
+    rows = score_fault(fault, 0)
+    assert [r.dtype for r in rows] == ["float32", "float64"]
+    assert all(r.counts and r.detected and r.diagnoses for r in rows)
+    assert "layer_norm" in tables(rows, [], {})
+
+
+def test_a_false_alarm_is_counted():
+    rows = list(healthy_rows(["relu"], 6, 0))
+    assert "alarms" in tables([], rows, {})
+    blamed = [r.__class__(**vars(r) | {"status": "unexplained"}) for r in rows[:1]]
+    alarms = tables([], [*blamed, *rows[1:]], {}).splitlines()[-1].split()
+    assert alarms[:3] == ["all", str(len(rows)), "1"]
+
+
+class By:
+    """Explains by running a kernel."""
+
+    def __init__(self, kernel, exact=True):
+        self.kernel = kernel
+        self.exact = exact
+
+    def predict(self, case, tensors, dtype):
+        return run(self.kernel, case.op, case.params, tensors, dtype)
+
+
+def test_an_explanation_is_right_where_it_predicts_inputs_never_seen():
+    fault = next(faults(["adam"], 1, 1))
+    fresh = fresh_inputs(fault.case, 1)
+    assert all(not np.array_equal(tensors["grad"], fault.inputs["grad"]) for tensors in fresh)
+    right, wrong = By(fault.kernel), By(FORMS["adam"][0])
+    asked = [SimpleNamespace(explanations=given) for given in ([right], [wrong], [wrong, right], [])]
+    assert [predicts(d, fault.case, fresh, fault.kernel, "float64") for d in asked] == ["exact", "no", "exact", None]
+
+
+def test_an_explanation_that_is_not_exact_is_right_in_size():
+    case = case_for("linear")
+    fresh = fresh_inputs(case, 0)
+    asked = [SimpleNamespace(explanations=[By(noisy_linear(unit), exact=False)]) for unit in (2e-3, 1.0)]
+    assert [predicts(d, case, fresh, noisy_linear(1e-3), "float64") for d in asked] == ["size", "no"]
+
+
+def noisy_linear(unit):
+    def kernel(x, weight, bias, grad_y):
+        noise = np.random.default_rng(round(unit * 1000))
+        outputs = FORMS["linear"][0](x, weight, bias, grad_y)
+        return {name: values * (1 + unit * noise.standard_normal(values.shape)) for name, values in outputs.items()}
+
+    return kernel
+
+
+@pytest.mark.parametrize(("name", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("tf32", 2.0**-11)])
+def test_rounding_keeps_a_formats_digits(name, unit):
+    values = np.random.default_rng(0).uniform(1.0, 2.0, 1000)
+    error = np.abs(rounded(values, name) - values)
+    assert unit / 2 < error.max() <= unit
+    assert rounded(1.5, name) == 1.5
+
+
+@pytest.mark.parametrize("published", PUBLISHED, ids=lambda p: p.name)
+def test_a_published_kernel_shows_what_was_concluded(published):
+    case = published.case
+    tensors = drawn(case, 0)
+    truth = Truth.of(case, tensors)
+    effects = [effect(run(published.kernel, case.op, case.params, tensors, d), truth, d) for d in case.dtypes]
+    assert any(map(detectable, effects)) is published.wrong
+    assert published.thread.startswith("https://github.com/")
+
+
+def test_published_cases_are_scored():
+    clip = next(p for p in PUBLISHED if p.name == "clip-without-eps")
+    rows = score_published(clip, 0)
+    assert all(r.detected for r in rows)
+    assert "1 cases, 2 cells: 2 are blamed" in published_table(rows, [clip], {})
