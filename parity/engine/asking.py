@@ -22,8 +22,9 @@ from parity.engine.cells import Question
 from parity.engine.inputs import Prepared
 from parity.outcome import Arrays, CellOutcome, Outcome
 
-MAX_QUESTIONS = 200
-"""Of a case to a backend."""
+MAX_QUESTIONS = 400
+"""Of a case to a backend, in all its dtypes. A reduction takes 1 to 52, behaviours take 18 to 26, of the case and of
+the reduced one."""
 MAX_SECONDS = 20.0
 """Of a case to a backend, in the op's own time: what is asked must not depend on the machine's load."""
 MAX_LOST = 3

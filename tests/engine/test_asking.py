@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from parity.config import Overrides, load_plan
 from parity.engine import CasePrepared, CellFinished, EngineOptions, asking, engine, execute
 from parity.engine.cells import CellQueue, CellRequest, Question
+from parity.judge.diagnose.behaviour import behaviours
 from tests.conftest import FAKES, ROOT, Finished, parity_command, user_config
 from tests.judge.judging import drawn, kernel, planned
 
@@ -277,6 +279,7 @@ def test_a_backend_that_cannot_start_again_lets_nobody_wait(tmp_path):
 
 INTERRUPTED = """
 import signal, sys, threading, os, time
+from functools import partial
 from pathlib import Path
 from parity.cli import main
 from parity.judge.case import CaseJudge
@@ -424,3 +427,44 @@ def test_new_values_of_an_input_are_no_change(tmp_path, case):
             answers.append(event.ask("torch", case, "float32", drawn(case)))
     assert answers[0]
     assert not any(name.startswith("input.") for name in answers[0])
+
+
+BEHAVING = """
+import sys
+sys.path.insert(0, {fakes!r})
+import honest
+import numpy as np
+
+kept, rng = {{}}, np.random.default_rng(0)
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    return honest.layer_norm(x, weight, bias, normalized_shape, eps)
+
+def layer_norm_backward(grad_y, x, weight, eps):
+    gradients = honest.layer_norm_backward(grad_y, x, weight, eps)
+    {change}
+    return gradients
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("pass", []),
+        ("gradients['bias'][rng.integers(5)] += 1", ["nondeterministic"]),
+        ("gradients['bias'] = kept[x.shape] = gradients['bias'] + kept.get(x.shape, 0)", ["stateful"]),
+        ("weight[0] = 3", ["input-mutated"]),
+        ("gradients['x'][0, 0] += x.shape[0] - 1", ["batch-variant"]),
+    ],
+)
+def test_behaviours_are_seen_in_a_worker(tmp_path, change, expected):
+    path, found = tmp_path / "behaving.py", []
+    path.write_text(BEHAVING.format(fakes=str(FAKES), change=change))
+    inputs = drawn(OTHER)
+    bound = dict.fromkeys(kernel(OTHER, inputs, "float32"), 0.0001)
+
+    def ask(question):
+        found.extend(name for name, _ in behaviours(partial(question, "mine"), OTHER, "float32", inputs, {}, bound))
+
+    assert each_once(run(tmp_path, path, ask))
+    assert found == expected

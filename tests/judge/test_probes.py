@@ -50,7 +50,14 @@ def test_options_are_unlike_each_other_and_the_users(op):
     assert all(distance > 0.005 for distance in others)
 
 
-def test_only_even_numbers_leave_a_branch_of_the_user():
+def test_every_third_number_keeps_all_options():
+    case = planned("layer_norm", x=(6, 64), normalized_shape=(64,))
+    same, inputs = generic(case, 2)
+    assert same.params == case.params
+    assert 0.02 < same.params.eps / inputs["x"].var(axis=1).mean() < 1
+
+
+def test_a_branch_of_the_user_is_left_by_every_third_number():
     case = planned("sgd", param=(4, 3), lr=0.1, momentum=0.9, dampening=0.0, step=1)
     later, first = (generic(case, number)[0].params for number in (0, 1))
     assert later.dampening > 0

@@ -110,17 +110,21 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "nondeterministic": nondeterministic,
     "batch-variant": batch_variant,
 }
-"""By id in the catalogue, the one that may look like the next first."""
+"""By id in the catalogue."""
+UNREPEATABLE = ("stateful", "nondeterministic")
+"""Two answers of such a kernel differ for this reason alone, so that no other one can be found behind it."""
 
 
 def behaviours(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
 ) -> Iterator[tuple[str, Evidence]]:
-    """What a kernel does that is no formula, with the evidence; some twenty questions."""
+    """What a kernel does that is no formula, with the evidence; 18 to 26 questions."""
     for name, behaviour in BEHAVIOURS.items():
         evidence = behaviour(kernel, case, dtype, inputs, observed, bound)
         if evidence is not None:
             yield name, evidence
+            if name in UNREPEATABLE:
+                return
 
 
 def answered(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[Mapping[str, Array]]:

@@ -22,11 +22,15 @@ from parity.judge.diagnose.reduction import shapes_of
 
 AWAY = 0.25
 """Values keep this distance from what a tensor starts with, such as a weight of 1 or a bias of 0."""
-APART = 0.1
-"""No two options are nearer than a tenth of the larger, nor is one to the other's complement (`1 - beta`)."""
+APART = 0.05
+"""No option is nearer to another one, or to its complement (`1 - beta`), than this part of its value."""
+MOST_DRAWS = 1000
 SMALL, LARGE, ABOVE = (0.08, 0.45), (0.55, 0.92), (1.2, 1.9)
 """Where options come from that are below a half, below 1, or 1 and more (times their value). An eps of .08 to .45 is a
 tenth of the variance or some more."""
+KEEPS_SPECIAL, KEEPS_ALL = 1, 2
+"""The remainders by 3 of numbers that keep options."""
+TINY = 0.01
 STRENGTHS = (1.0, 0.5, 0.0)
 """How differently rows are spread; less where the reference is not finite, because states contradict each other."""
 
@@ -34,19 +38,24 @@ STRENGTHS = (1.0, 0.5, 0.0)
 def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     """A case of the same op and the same shapes with generic options and inputs, the same for the same `number`.
 
-    Odd numbers keep options that are 0 or 1, and counters, as the user has them: they choose branches, and not every
-    backend has the others. All values are exact in float32 and in the coarsest of the case's dtypes.
+    Not every backend has every branch and takes every value of an option. Of three numbers, the first changes all
+    options; the second keeps those that are 0 or 1, and counters, as the user has them; the third keeps all, with data
+    so small that the smallest option is a tenth of their square. All values are exact in float32 and in the coarsest
+    of the case's dtypes.
     """
     op = OPS[case.op]
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
     shapes = op.infer_shapes(case.params, shapes_of(case, given))
-    params = with_options(op, case.params, shapes, number)
+    params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)
+    tiny = min((value for value in numbers_in(case.params) if 0 < value < TINY), default=0.0)
     dtype = coarsest((*case.dtypes, "float32"))
     inputs: dict[str, Array] = {}
     for strength in STRENGTHS:
         for name, array in given.items():
             rng = generator(number, "generic", name)
             values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
+            if name == op.data and number % 3 == KEEPS_ALL and tiny:
+                values = values * np.sqrt(10 * tiny)
             inputs[name] = values if values.dtype.kind == "i" else values.astype(dtype)
         with np.errstate(all="ignore"):
             outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
@@ -95,8 +104,8 @@ def with_options(op: Op, params: Any, shapes: TensorShapes, number: int) -> Any:
     for field in fields(params):
         value = getattr(params, field.name)
         changed: Any = value
-        if is_counter(op, value, field.default) and number % 2 == 0:
-            changed = 3 + number // 2 % 5
+        if is_counter(op, value, field.default):
+            changed = value if number % 3 == KEEPS_SPECIAL else 3 + number // 3 % 5
         elif not is_branch(field.default):
             options = tuple(option(v, taken, number, rng) for v in (value if isinstance(value, tuple) else (value,)))
             changed = options if isinstance(value, tuple) else options[0]
@@ -123,15 +132,16 @@ def is_branch(default: Any) -> bool:
 
 def option(value: Any, taken: set[float], number: int, rng: np.random.Generator) -> Any:
     """Another number for an option that is one, unlike all that are taken."""
-    if type(value) is not float or not np.isfinite(value) or (number % 2 and value in (0.0, 1.0)):
+    if type(value) is not float or not np.isfinite(value) or (number % 3 == KEEPS_SPECIAL and value in (0.0, 1.0)):
         return value
     size = abs(value)
     low, high = SMALL if size < 0.5 else LARGE if size < 1 else (size * ABOVE[0], size * ABOVE[1])
-    while True:
-        new = float(np.float32(rng.uniform(low, high)))
-        if all(min(abs(new - t), abs(1 - new - t)) >= APART * min(new, 1) / 2 for t in taken):
-            taken.add(new)
-            return float(np.copysign(new, value))
+    drawn = (float(np.float32(rng.uniform(low, high))) for _ in range(MOST_DRAWS))
+    new = next((v for v in drawn if all(min(abs(v - t), abs(1 - v - t)) >= APART * v for t in taken)), None)
+    if new is None:
+        return value
+    taken.add(new)
+    return float(np.copysign(new, value))
 
 
 def accepted(op: Op, old: Any, new: Any, shapes: TensorShapes) -> Any:
