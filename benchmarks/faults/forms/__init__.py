@@ -7,6 +7,7 @@ Each names the public formulation that it follows; none was taken from parity's 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -97,9 +98,9 @@ def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[
     absent = absent_inputs(op, params, cast)
     given = {name.replace(".", "_"): value for name, value in group_lists(cast | absent, OPS[op]).items()}
     arguments = given | asdict(params)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         outputs = form(**{name: arguments[name] for name in inspect.signature(form).parameters})
-    flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
+        flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
     forward = any(f"grad.{name}" in absent for name in OPS[op].upstream)
     return {
         n: v
