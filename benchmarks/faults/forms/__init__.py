@@ -90,8 +90,8 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
 def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[str, NDArray[Any]]:
     """Outputs and gradients of a form in `dtype`; floating inputs are rounded to it first, integers stay.
 
-    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state zero; neither it nor its gradient is returned. Without
-    gradients of the outputs no gradient is.
+    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state
+    zero; neither it nor its gradient is returned. Without gradients of the outputs no gradient is.
     """
     working = "float32" if dtype == "float16" else dtype
     cast = {n: v.astype(v.dtype if v.dtype.kind == "i" else working) for n, v in tensors.items()}
