@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from benchmarks.faults.generate import faults
 from benchmarks.faults.predict import Right
 from benchmarks.faults.published import PUBLISHED
 from benchmarks.faults.report import json_lines, published_table, tables
-from benchmarks.faults.score import Row, healthy_rows, score_fault, score_published
+from benchmarks.faults.score import CRASHED, Row, healthy_rows, score_fault, score_published
 from benchmarks.judge.command import machine
 from parity.cases import OPS
 
@@ -84,11 +84,12 @@ def progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def worth_a_look(planted: Sequence[Row], healthy: Iterable[Row], n: int) -> list[str]:
+def worth_a_look(planted: Sequence[Row], healthy: Sequence[Row], n: int) -> list[str]:
     """False alarms, faults that were not detected, and explanations that do not predict, up to `n` of each."""
     kinds = {
+        "crashed": [r for r in (*planted, *healthy) if r.status == CRASHED],
         "false alarm": [r for r in healthy if r.detected],
-        "not detected": [r for r in planted if r.counts and not r.detected],
+        "not detected": [r for r in planted if r.counts and r.status == "clean"],
         "wrong": [r for r in planted if r.counts and r.right is Right.NO and r.status == "diagnosed"],
     }
     return [line(kind, row) for kind, rows in kinds.items() for row in rows[:n]]

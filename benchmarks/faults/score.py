@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,21 +19,31 @@ from benchmarks.faults.predict import Right, fresh_inputs, predicts
 from benchmarks.faults.published import Published
 from parity.config.plan import CasePlan
 from parity.judge.case import CaseJudge, Judged
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome, Output
 
 Tensors = Mapping[str, NDArray[Any]]
 HARMLESS = ("rounding", "degenerate-gradient")
-UNDECIDED, UNEXPLAINED = "not-identifiable", "unexplained"
+UNDECIDED, UNEXPLAINED, CRASHED = "not-identifiable", "unexplained", "crashed"
 LARGEST = 1e6
 """Elements of the largest healthy case; sizes are log-uniform."""
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """What became of a judge that raised: nobody is blamed, nothing is said."""
+
+    message: str
+    comparisons: tuple[Comparison, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
 
 
 @dataclass(frozen=True)
 class Row:
     """What is known about one kernel in one cell. `passes` says which other rules let it pass.
 
-    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`. `right`: how well the first diagnosis predicts
+    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`, `crashed` (`message` says how). `right`: how well the first diagnosis predicts
     the kernel on inputs never seen; None where it cannot be asked.
     """
 
@@ -54,6 +65,7 @@ class Row:
     seconds: float
     right: Right | None = None
     edits: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    message: str = ""
 
     @property
     def counts(self) -> bool:
@@ -62,10 +74,12 @@ class Row:
 
     @property
     def detected(self) -> bool:
-        return self.status != "clean"
+        return self.status not in ("clean", CRASHED)
 
 
-def judge(case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, Mapping[str, Tensors]]) -> Judged:
+def judge(
+    case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, Mapping[str, Tensors]]
+) -> Judged | Crashed:
     """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline."""
     judging = CaseJudge(case, inputs, truth.exact, "oracle")
     for dtype in case.dtypes:
@@ -75,7 +89,10 @@ def judge(case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, 
         ]  # fmt: skip
         judging.take(dtype, outcomes)
     with np.errstate(all="ignore"):
-        return judging.judged()
+        try:
+            return judging.judged()
+        except Exception as error:  # a judge that fails costs one case, and is counted
+            return Crashed(f"{type(error).__name__}: {error}, {traceback.extract_tb(error.__traceback__)[-1]}")
 
 
 def score_fault(fault: Fault, seed: int) -> list[Row]:
@@ -146,7 +163,14 @@ def score_healthy(case: CasePlan, seed: int) -> list[Row]:
 
 
 def row_of(
-    case: CasePlan, inputs: Tensors, truth: Truth, judged: Judged, dtype: str, backend: str, form: str, outputs: Tensors
+    case: CasePlan,
+    inputs: Tensors,
+    truth: Truth,
+    judged: Judged | Crashed,
+    dtype: str,
+    backend: str,
+    form: str,
+    outputs: Tensors,
 ) -> dict[str, Any]:
     """What the judge and the other rules say about one backend in one cell."""
     mine = [c for c in judged.comparisons if (c.dtype, c.actual, c.expected) == (dtype, backend, "oracle")]
@@ -162,7 +186,8 @@ def row_of(
         "size": max((v.size for v in inputs.values()), default=0),
         "dtype": dtype,
         "effect": 0.0,
-        "status": status_of(any(backend in c.culprit for c in mine), said),
+        "status": CRASHED if isinstance(judged, Crashed) else status_of(any(backend in c.culprit for c in mine), said),
+        "message": judged.message if isinstance(judged, Crashed) else "",
         "verdicts": {c.tensor: c.verdict.value for c in mine},
         "ratios": {c.tensor: c.error_ratio[0] for c in mine if c.error_ratio},
         "diagnoses": [told(d) for d in said],
@@ -170,7 +195,7 @@ def row_of(
     }
 
 
-def causes(judged: Judged, dtype: str, backend: str) -> list[Diagnosis]:
+def causes(judged: Judged | Crashed, dtype: str, backend: str) -> list[Diagnosis]:
     """The diagnoses of a backend in a cell that blame it."""
     return [d for d in judged.diagnoses if (d.dtype, d.backend) == (dtype, backend) and d.id not in HARMLESS]
 

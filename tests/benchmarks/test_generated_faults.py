@@ -21,6 +21,7 @@ from benchmarks.faults.report import published_table, tables
 from benchmarks.faults.scope import scope_of
 from benchmarks.faults.score import healthy_rows, score_fault, score_healthy, score_published
 from parity.cases import OPS
+from parity.judge.case import CaseJudge
 
 
 def case_for(op):
@@ -64,6 +65,14 @@ def test_a_fault_is_what_its_label_says_and_is_detected():
     assert [r.dtype for r in rows] == ["float32", "float64"]
     assert all(r.counts and r.detected and r.diagnoses for r in rows)
     assert "layer_norm" in tables(rows, [], {})
+
+
+def test_a_judge_that_fails_costs_one_case_and_is_counted(monkeypatch):
+    monkeypatch.setattr(CaseJudge, "judged", lambda _: 1 / 0)
+    rows = score_fault(next(faults(["relu"], 1, 0)), 0)
+    assert {r.status for r in rows} == {"crashed"}
+    assert "ZeroDivisionError" in rows[0].message
+    assert not rows[0].detected
 
 
 def test_a_false_alarm_is_counted():
