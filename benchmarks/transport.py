@@ -16,7 +16,6 @@ import platform
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +83,7 @@ def measure(folder: Path, sizes: list[int], repeats: int) -> list[dict[str, floa
 def one_size(folder: Path, worker: WorkerProcess, buffers: SharedBuffers, n: int, repeats: int) -> dict[str, float]:
     """Medians for tensors of n elements."""
     np.save(folder / "x.npy", np.array([n], dtype=np.float64))
-    buffer = buffers.take(threading.Event())
+    buffer = buffers.take()
     request = {
         "do": "run", "cell": 0, "op": "linear", "dtype": "float64", "params": {}, "droppable": [], "absent": ["weight", "bias"],
         "tensors": {"x": str(folder / "x.npy")}, "upstream": {}, "differentiable": [], "lists": [], "slot": str(buffer), "max_elements": n,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 DIAGNOSES = (
+    "reference-edit",
     "swapped-gradients",
     "transposed",
     "permuted-axes",
@@ -16,6 +17,10 @@ DIAGNOSES = (
     "reduced-precision",
     "degenerate-gradient",
     "localized",
+    "input-mutated",
+    "stateful",
+    "nondeterministic",
+    "batch-variant",
     "rounding",
     "not-identifiable",
     "unexplained",

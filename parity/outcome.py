@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -52,6 +52,13 @@ class CellOutcome:
     message: str = ""
     outputs: Mapping[str, Output] = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+
+    def copied(self) -> CellOutcome:
+        """The outcome with arrays of its own."""
+        outputs = {
+            name: replace(o, values=None if o.values is None else o.values.copy()) for name, o in self.outputs.items()
+        }
+        return replace(self, outputs=outputs)
 
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -285,7 +285,7 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory
+            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory, ask=event.ask
         )
         state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
     elif isinstance(event, CellFinished):
@@ -305,15 +305,9 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
     case_id = event.prepared.case.id
     state.outcomes += map(record.outcome_row, event.outcomes)
     with timed(state):
-        kept = event.outcomes if event.last_of_case else [copied(outcome) for outcome in event.outcomes]
+        kept = event.outcomes if event.last_of_case else [outcome.copied() for outcome in event.outcomes]
         state.judges[case_id].take(event.dtype, kept)
     return judge(state, state.judges.pop(case_id)) if event.last_of_case else ()
-
-
-def copied(outcome: CellOutcome) -> CellOutcome:
-    """The outcome with arrays of its own."""
-    outputs = {n: replace(o, values=None if o.values is None else o.values.copy()) for n, o in outcome.outputs.items()}
-    return replace(outcome, outputs=outputs)
 
 
 def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:

@@ -1,14 +1,14 @@
 """Is an explanation right? It is where it also predicts the faulty kernel on inputs that the judge has never seen.
 
-No table of names is asked. What a diagnosis must offer for this is an `Explanation`; where it offers none, the question
-stays open and is counted as such.
+No table of names is asked. Where the judge offers no explanation, the question stays open and is counted as such.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,10 @@ from benchmarks.judge.measure import Errors, error_of, over
 from parity.cases.draw import Values
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF
-from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.case import prepared
+from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.inquiry import foretold
+from parity.judge.diagnose.search import SearchResult
 
 Tensors = Mapping[str, NDArray[Any]]
 Cell = tuple[Tensors, Truth, Tensors]
@@ -37,19 +40,26 @@ SIZE = 4.0
 """An explanation that only predicts how large errors are may be off by this factor."""
 
 
-class Explanation(Protocol):
-    """What an explanation must be able to do to be checked: say what the kernel returns for other tensors.
+@dataclass(frozen=True)
+class Explanation:
+    """An explanation of the judge, which says what the kernel returns for other tensors.
 
-    A `Diagnosis` carries its explanations in the attribute `explanations`: one for a cause, all members of the class
-    where several explain the data equally well, none where nothing does. `exact` is False for a cause that depends on
-    the order of operations, whose rounding errors nobody can repeat: then only their size is compared.
+    `exact` is False for a cause that depends on the order of operations, whose rounding errors nobody can repeat: then
+    only their size is compared.
     """
 
-    exact: bool
+    of_judge: KernelExplanation
+
+    @property
+    def exact(self) -> bool:
+        """Whether it says which numbers come out."""
+        return self.of_judge.is_exact
 
     def predict(self, case: CasePlan, tensors: Tensors, dtype: str) -> Tensors:
         """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
-        ...
+        values = foretold(self.of_judge, prepared(case, dtype, tensors))
+        with np.errstate(over="ignore"):
+            return {name: array.astype(dtype) for name, array in values.items() if array is not None}
 
 
 class Right(StrEnum):
@@ -60,9 +70,11 @@ class Right(StrEnum):
     NO = "no"
 
 
-def explanations(diagnosis: Diagnosis) -> Sequence[Explanation]:
-    """The explanations that a diagnosis offers."""
-    return tuple(getattr(diagnosis, "explanations", ()))
+def explanations(result: SearchResult | None) -> Sequence[Explanation]:
+    """The explanations that a search offers: the best, and those that explain as much."""
+    if result is None:
+        return ()
+    return [Explanation(e) for e in (result.best, *result.rivals) if e.causes and e.explains]
 
 
 def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
@@ -77,13 +89,14 @@ def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
     return fresh
 
 
-def predicts(diagnosis: Diagnosis, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str) -> Right | None:
-    """How well the best of a diagnosis's explanations predicts all outputs of the kernel on all fresh inputs.
+def predicts(
+    offered: Sequence[Explanation], case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str
+) -> Right | None:
+    """How well the best of some explanations predicts all outputs of the kernel on all fresh inputs.
 
     `exact` is to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the
-    kernel returns; `size` is for explanations that are not exact. None where the diagnosis offers no explanation.
+    kernel returns; `size` is for explanations that are not exact. None where there is no explanation.
     """
-    offered = explanations(diagnosis)
     if not offered:
         return None
     cells = [(tensors, Truth.of(case, tensors), run(kernel, case.op, case.params, tensors, dtype)) for tensors in fresh]

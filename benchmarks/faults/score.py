@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
-from benchmarks.faults.forms import Form, run
-from benchmarks.faults.generate import Fault
+from benchmarks.faults.forms import FORMS, Form, run
+from benchmarks.faults.generate import Fault, attempted
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
-from benchmarks.faults.predict import Right, fresh_inputs, predicts
+from benchmarks.faults.predict import Right, explanations, fresh_inputs, predicts
 from benchmarks.faults.published import Published
 from parity.config.plan import CasePlan
-from parity.judge.case import CaseJudge, Judged
+from parity.judge.case import CaseJudge, Judged, Results
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome, Output
@@ -26,6 +26,8 @@ from parity.outcome import CellOutcome, Outcome, Output
 Tensors = Mapping[str, NDArray[Any]]
 HARMLESS = ("rounding", "degenerate-gradient")
 UNDECIDED, UNEXPLAINED, CRASHED = "not-identifiable", "unexplained", "crashed"
+ASKING = True
+"""Whether the judge may ask kernels again, as a run may; else it judges as a stored run."""
 LARGEST = 1e6
 """Elements of the largest healthy case; sizes are log-uniform."""
 
@@ -37,6 +39,7 @@ class Crashed:
     message: str
     comparisons: tuple[Comparison, ...] = ()
     diagnoses: tuple[Diagnosis, ...] = ()
+    results: Results = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,21 @@ class Row:
 
 
 def judge(
-    case: CasePlan, inputs: Tensors, truth: Truth, backends: Mapping[str, Mapping[str, Tensors]]
+    case: CasePlan,
+    inputs: Tensors,
+    truth: Truth,
+    backends: Mapping[str, Mapping[str, Tensors]],
+    kernels: Mapping[str, Form],
 ) -> Judged | Crashed:
-    """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline."""
-    judging = CaseJudge(case, inputs, truth.exact, "oracle")
+    """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline.
+
+    `kernels` are asked again; what raises an error gives no answer.
+    """
+
+    def ask(name: str, other: CasePlan, dtype: str, tensors: Tensors) -> Tensors | None:
+        return attempted(kernels[name], other, tensors, dtype)
+
+    judging = CaseJudge(case, inputs, truth.exact, "oracle", ask=ask if ASKING else None)
     for dtype in case.dtypes:
         outcomes = [
             CellOutcome(case.id, dtype, name, Outcome.OK, outputs={n: Output(str(v.dtype), v.shape, v) for n, v in by_dtype[dtype].items()})
@@ -119,7 +133,7 @@ def score_kernel(
     """The rows of a kernel on a case, one for each dtype."""
     outputs = {dtype: run(kernel, case.op, case.params, inputs, dtype) for dtype in case.dtypes}
     started = time.perf_counter()
-    judged = judge(case, inputs, truth, {"mine": outputs})
+    judged = judge(case, inputs, truth, {"mine": outputs}, {"mine": kernel})
     seconds = time.perf_counter() - started
     rows = []
     for dtype in case.dtypes:
@@ -127,7 +141,8 @@ def score_kernel(
         row = row_of(case, inputs, truth, judged, dtype, "mine", name, outputs[dtype])
         right = None
         if said and row["status"] in ("diagnosed", UNDECIDED):
-            right = predicts(said[0], case, fresh_inputs(case, seed), kernel, dtype)
+            offered = explanations(judged.results.get((dtype, "mine")))
+            right = predicts(offered, case, fresh_inputs(case, seed), kernel, dtype)
         measured = {"effect": effect(outputs[dtype], truth, dtype), "seconds": seconds, "right": right}
         rows.append(Row(**row | planted | measured))
     return rows
@@ -153,7 +168,8 @@ def score_healthy(case: CasePlan, seed: int) -> list[Row]:
         return []
     forms = list(truth.healthy[case.dtypes[0]])
     started = time.perf_counter()
-    judged = judge(case, inputs, truth, {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms})
+    outputs = {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms}
+    judged = judge(case, inputs, truth, outputs, {form.__name__: form for form in FORMS[case.op]})
     seconds = (time.perf_counter() - started) / len(forms)
     return [
         Row(**row_of(case, inputs, truth, judged, dtype, name, name, truth.healthy[dtype][name]) | {"seconds": seconds})

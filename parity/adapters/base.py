@@ -27,6 +27,7 @@ class Job:
 
     `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that nobody
     else uses. `function` and `backward` are the user's own, where there are any; `params` are the op's by keyword.
+    `watched`: the inputs and upstream gradients as they are afterwards are wanted too, as `input.<name>`.
     """
 
     op: str
@@ -36,6 +37,7 @@ class Job:
     differentiable: Sequence[str] = ()
     function: Callable[..., Any] | None = None
     backward: Callable[..., Any] | None = None
+    watched: bool = False
 
 
 class Unsupported(Exception):  # noqa: N818 - an outcome, not a fault
@@ -96,13 +98,16 @@ class Adapter:
         leaves = {name: self.leaves(value, name in job.differentiable) for name, value in job.inputs.items()}
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
+        upstream = {f"grad.{name}": self.leaf(job.upstream[name], False) for name in wanted}
         if wanted:
             grads = self.gradients(
                 [outputs[name] for name in wanted],
-                [self.leaf(job.upstream[name], False) for name in wanted],
+                list(upstream.values()),
                 [leaves[name] for name in job.differentiable],
             )
             outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, grads)})
+        if job.watched:
+            outputs.update({f"input.{name}": value for name, value in {**leaves, **upstream}.items()})
         return outputs
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from parity.cases.matmul import linear
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.oracle import evaluate
 from parity.cases.primitives import scalar
+from parity.cases.program import by_hand
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 SCORES = "queries and keys that are not 0"
@@ -30,27 +31,38 @@ class MultiHeadParams:
     num_heads: int
 
 
-def softmax(x: Any, axis: int = -1, *, detached: bool = False) -> Any:
-    """exp(x) over its sum along `axis`, shifted by the maximum; the sum gets no gradient where it is `detached`."""
+def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False) -> Any:
+    """exp(x) over its sum along `axis`, shifted by the maximum; the sum gets no gradient where it is `detached`.
+
+    `fused`: the gradient is that of `softmax_backward`.
+    """
+    if fused:
+        return fused_softmax(x, axis)
     axis %= x.ndim
     powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True))
     sums = total(powers, (axis,))
     return powers / (getval(sums) if detached else sums)
 
 
-def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, detached: bool = False) -> Any:
-    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]."""
+def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
+    """y * (g - sum(g * y)), as kernels have it."""
+    return y * (g - total(g * y, (axis % x.ndim,)))
+
+
+fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
+
+
+def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, **options: Any) -> Any:
+    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]; the options are those of `softmax`."""
     scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
-    return matmul(softmax(scores, axis, detached=detached), value)
+    return matmul(softmax(scores, axis, **options), value)
 
 
-def attention(
-    tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, axis: int = -1, detached: bool = False
-) -> dict[str, Any]:
-    """torch.nn.functional.scaled_dot_product_attention; `scaled` divides the scores by sqrt(d), `axis` is the
-    softmax's, `detached` takes its sums for constants in the gradient."""
+def attention(tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, **options: Any) -> dict[str, Any]:
+    """torch.nn.functional.scaled_dot_product_attention; `scaled` divides the scores by sqrt(d), the other options are
+    those of `softmax`."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
-    return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, axis=axis, detached=detached)}
+    return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, **options)}
 
 
 def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
@@ -73,14 +85,13 @@ def multi_head(
     params: MultiHeadParams,
     *,
     scale: str = "head",
-    axis: int = -1,
     transposed: bool = False,
-    detached: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Self-attention of x [N, L, dim] in every head, between four linear projections.
 
     `scale`: scores are divided by the root of the length of a head, with `embedding` of all of them, with `none` of 1.
-    `transposed` takes the four matrices as they are stored; `axis` and `detached` are those of `attention`.
+    `transposed` takes the four matrices as they are stored; the other options are those of `softmax`.
     """
     x, heads = tensors["x"], params.num_heads
     n, length, width = x.shape
@@ -94,7 +105,7 @@ def multi_head(
 
     query, key, value = (split(projected(name, x)) for name in PROJECTIONS[:3])
     divisor = {"head": width // heads, "embedding": width, "none": 1}[scale]
-    mixed = anp.transpose(attend(query, key, value, divisor, axis=axis, detached=detached), (0, 2, 1, 3))
+    mixed = anp.transpose(attend(query, key, value, divisor, **options), (0, 2, 1, 3))
     return {"y": projected("out_proj", anp.reshape(mixed, (n, length, width)))}
 
 
@@ -140,6 +151,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Op(
     infer_shapes=attention_shapes,
     reference=attention,
     variants=attention_variants,
+    forms=({"fused": True},),
     terms={"detached": True},
     gradient_scale=gradient_scale,
 )
@@ -158,6 +170,7 @@ MULTI_HEAD_ATTENTION = Op(
     infer_shapes=multi_head_shapes,
     reference=multi_head,
     variants=multi_head_variants,
+    forms=({"fused": True},),
     terms={"detached": True},
     gradient_scale=gradient_scale,
 )

@@ -11,6 +11,7 @@ import autograd.numpy as anp
 from parity.cases.draw import Normal, Shape
 from parity.cases.op import Input, Op, TensorShapes, Variant, require_x
 from parity.cases.primitives import erf, pi, scalar
+from parity.cases.program import by_hand
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,66 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {"none": gelu, "tanh": gelu_tanh, "s
 """The forms of gelu: `approximate` of PyTorch, and the one by a sigmoid."""
 
 
-def gelu_reference(tensors: Mapping[str, Any], params: GeluParams, *, form: str = "") -> dict[str, Any]:
-    """gelu; `form` replaces the form that the params ask for."""
-    return {"y": FORMS[form or params.approximate](tensors["x"])}
+def relu_slope(x: Any, _y: Any) -> Any:
+    """The derivative of `relu`."""
+    return anp.where(x <= 0, 0.0, 1.0)
+
+
+def tanh_slope(_x: Any, y: Any) -> Any:
+    """The derivative of tanh."""
+    return 1 - y * y
+
+
+def sigmoid_slope(_x: Any, y: Any) -> Any:
+    """The derivative of `sigmoid`."""
+    return y * (1 - y)
+
+
+def silu_slope(x: Any, _y: Any) -> Any:
+    """The derivative of `silu`."""
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def gelu_slope(x: Any, _y: Any) -> Any:
+    """The derivative of `gelu`: the normal distribution function, plus x times its density."""
+    cdf = 0.5 * (1 + erf(x * anp.sqrt(scalar(0.5, x))))
+    pdf = anp.exp(-0.5 * x * x) / anp.sqrt(2 * pi(x))
+    return cdf + x * pdf
+
+
+def gelu_tanh_slope(x: Any, _y: Any) -> Any:
+    """The derivative of `gelu_tanh`."""
+    c = anp.sqrt(2 / pi(x))
+    t = anp.tanh(c * (x + 0.044715 * x * x * x))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x)
+
+
+def gelu_sigmoid_slope(x: Any, _y: Any) -> Any:
+    """The derivative of `gelu_sigmoid`."""
+    s = sigmoid(1.702 * x)
+    return s * (1 + 1.702 * x * (1 - s))
+
+
+SLOPES: Mapping[Callable[[Any], Any], Callable[[Any, Any], Any]] = {
+    relu: relu_slope,
+    anp.tanh: tanh_slope,
+    sigmoid: sigmoid_slope,
+    silu: silu_slope,
+    gelu: gelu_slope,
+    gelu_tanh: gelu_tanh_slope,
+    gelu_sigmoid: gelu_sigmoid_slope,
+}
+"""The derivatives as kernels have them, in x and y = f(x)."""
+BY_HAND = {f: by_hand(f, lambda g, y, x, slope=slope: g * slope(x, y)) for f, slope in SLOPES.items()}
+
+
+def gelu_reference(
+    tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
+) -> dict[str, Any]:
+    """gelu; `form` replaces the form that the params ask for, `fused` takes its derivative of `SLOPES`."""
+    function = FORMS[form or params.approximate]
+    return {"y": (BY_HAND[function] if fused else function)(tensors["x"])}
 
 
 def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
@@ -79,13 +137,18 @@ def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[
 
 def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
     """The op y = function(x)."""
+
+    def reference(tensors: Mapping[str, Any], _params: Any, *, fused: bool = False) -> dict[str, Any]:
+        return {"y": (BY_HAND[function] if fused else function)(tensors["x"])}
+
     return Op(
         name=name,
         summary=summary,
         params=NoParams,
         inputs=(Input("x", Normal(), differentiable=True),),
         infer_shapes=shapes,
-        reference=lambda tensors, _params: {"y": function(tensors["x"])},
+        reference=reference,
+        forms=({"fused": True},),
     )
 
 
@@ -101,4 +164,5 @@ GELU = Op(
     infer_shapes=shapes,
     reference=gelu_reference,
     variants=gelu_variants,
+    forms=({"fused": True},),
 )

@@ -21,7 +21,7 @@ INFIX: Mapping[str, tuple[str, int]] = {
 }
 """NumPy's functions that have a sign, with how strongly it binds."""
 SIGN, ATOM = 3, 9
-UNSEEN = frozenset(("in_dtype_of", "broadcast_to"))
+UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
 """Steps that change neither numbers nor their order: their operand is shown."""
 LONG = 60
 """What is read more than once and longer than this is a line of its own."""

@@ -15,6 +15,7 @@ from parity.cases.draw import Normal, Shape
 from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import entries, scalar
+from parity.cases.program import by_hand
 
 X = Input("x", Normal(), differentiable=True)
 SEVERAL = "more than one target"
@@ -35,16 +36,35 @@ class MseLossParams:
     reduction: Literal["mean", "sum"] = "mean"
 
 
-def cross_entropy(tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "") -> dict[str, Any]:
+def log_loss(shifted: Any, target: Any) -> Any:
+    """-log softmax(shifted)[target], [rows, 1]."""
+    return anp.log(total(anp.exp(shifted), (1,))) - entries(shifted, target)
+
+
+def log_loss_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
+    """(softmax - onehot) * g, as kernels have it."""
+    powers = anp.exp(shifted)
+    softmax = powers / total(powers, (1,))
+    onehot = np.arange(shifted.shape[1]) == np.reshape(target, (-1, 1))
+    return (softmax - anp.where(onehot, scalar(1, shifted), 0.0)) * g
+
+
+fused_log_loss = by_hand(log_loss, log_loss_backward)
+
+
+def cross_entropy(
+    tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "", fused: bool = False
+) -> dict[str, Any]:
     """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
 
-    `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
+    `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets. `fused`:
+    the gradient is that of `log_loss_backward`.
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     logits = anp.reshape(x, (target.shape[0], -1))
     counted = target != params.ignore_index
     shifted = logits - getval(logits).max(axis=1, keepdims=True)
-    losses = anp.log(total(anp.exp(shifted), (1,))) - entries(shifted, np.where(counted, target, 0))
+    losses = (fused_log_loss if fused else log_loss)(shifted, np.where(counted, target, 0))
     kept = anp.where(np.reshape(counted, (-1, 1)), losses, 0.0)
     n_counted = np.sum(np.where(counted, scalar(1, x), 0.0))
     divisors = {"mean": n_counted, "sum": 1, "all": target.shape[0]}
@@ -98,6 +118,7 @@ CROSS_ENTROPY = Op(
     infer_shapes=class_shapes,
     reference=cross_entropy,
     variants=class_variants,
+    forms=({"fused": True},),
 )
 MSE_LOSS = Op(
     name="mse_loss",

@@ -34,7 +34,7 @@ from parity.cases.op import (
 )
 from parity.cases.oracle import evaluate
 from parity.cases.primitives import scalar
-from parity.cases.program import primitive
+from parity.cases.program import by_hand, primitive
 
 Axes = tuple[int, ...]
 Array = NDArray[Any]
@@ -134,11 +134,15 @@ def count(shape: Shape, axes: Axes) -> int:
 STATISTICS_OPTIONS = frozenset(("variance", "ddof", "variance_sum", "errors"))
 
 
-def normalize(x: Any, axes: Axes, eps: Any, weight: Any, bias: Any, *, detached: str = "", **options: Any) -> Any:
+def normalize(
+    x: Any, axes: Axes, eps: Any, weight: Any, bias: Any, *, detached: str = "", fused: bool = False, **options: Any
+) -> Any:
     """`x` normalised over `axes`, then weight and bias; the other options are those of `statistics` and `apply`.
 
-    `detached`: `mean`, `variance` or `both` get no gradient.
+    `detached`: `mean`, `variance` or `both` get no gradient. `fused`: the gradient is that of `fused_backward`.
     """
+    if fused:
+        return affine(standardized(x, axes, eps), weight, bias)
     own = {name: options.pop(name) for name in STATISTICS_OPTIONS & options.keys()}
     return apply(x, detach(statistics(x, axes, **own), detached), eps, weight, bias, **options)
 
@@ -174,8 +178,31 @@ def apply(
     xhat = (x - mean if centered else x) / deviation
     if affine_order == "bias-first" and bias is not None:
         xhat, bias = xhat + bias, None
+    return affine(xhat, weight, bias)
+
+
+def affine(xhat: Any, weight: Any, bias: Any) -> Any:
+    """xhat * weight + bias, of which both may be None."""
     scaled = xhat if weight is None else xhat * weight
     return scaled if bias is None else scaled + bias
+
+
+def forward(x: Any, axes: Axes, eps: Any) -> Any:
+    """(x - mean) / sqrt(var + eps)."""
+    mean, var = statistics(x, axes)
+    return (x - mean) / anp.sqrt(var + eps)
+
+
+def fused_backward(g: Any, xhat: Any, x: Any, axes: Axes, eps: Any) -> Any:
+    """rstd * (g - mean(g) - xhat * mean(g * xhat)), as kernels have it (Ioffe, Szegedy 2015, section 3)."""
+    n = count(x.shape, axes)
+    _, var = statistics(x, axes)
+    rstd = 1 / anp.sqrt(var + eps)
+    mean_g, mean_gx = total(g, axes) / n, total(g * xhat, axes) / n
+    return rstd * (g - mean_g - xhat * mean_gx)
+
+
+standardized = by_hand(forward, fused_backward)
 
 
 def detach(pair: tuple[Any, Any], which: str) -> tuple[Any, Any]:
@@ -267,12 +294,13 @@ def batch_reference(
     axes: Axes | None = None,
     batch_statistics: bool | None = None,
     detached: str = "",
+    fused: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """batch_norm; `running_ddof` and `momentum_complement` are the conventions of the running statistics.
 
     `axes` replaces the axes that y is normalised over, `batch_statistics` says whose statistics normalise (by default
-    the batch's in training). The other options are those of `statistics` and `apply`.
+    the batch's in training). The other options are those of `statistics`, `apply` and `normalize`.
     """
     x = tensors["x"]
     groups = batch_grouping(params, x.shape)
@@ -289,7 +317,10 @@ def batch_reference(
     if params.training if batch_statistics is None else batch_statistics:
         moments = detach(statistics(x, axes, **own) if axes else (mean, var), detached)
     weight, bias = (seen(tensors, groups, name) for name in ("weight", "bias"))
-    y = apply(x, moments, params.eps, weight, bias, **options)
+    if fused and params.training:
+        y = affine(standardized(x, groups.axes, params.eps), weight, bias)
+    else:
+        y = apply(x, moments, params.eps, weight, bias, **options)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
 
 
@@ -553,6 +584,7 @@ LAYER_NORM = Op(
     terms={"detached": "both", "centered": False},
     gradient_scale=gradient_scale,
     careful=({"variance": "welford"},),
+    forms=({"fused": True},),
     statistics=Statistics("y", partial(implied, grouping=layer_grouping)),
     remarks=remarks,
     rounded_together=(("x",), ("x", "weight")),

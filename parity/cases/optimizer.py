@@ -196,13 +196,14 @@ def adam_update(
     products_dtype: str | None = None,
     corrections_dtype: str | None = None,
     rates_dtype: str | None = None,
+    textbook: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
     """`lr` times the corrected first moment over the root of the second, and both moments.
 
     `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
     section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
     `powers_dtype` the powers beta^t of the correction, `products_dtype` all factors of theirs but the first, and
-    `corrections_dtype` 1 - beta^t and its root.
+    `corrections_dtype` 1 - beta^t and its root. `textbook` has the lines of algorithm 1, which correct both moments.
     """
     grad = tensors["grad"]
     beta1, beta2 = (kept(beta, betas_dtype) for beta in params.betas)
@@ -213,6 +214,9 @@ def adam_update(
         bc1, bc2 = (kept(1.0 - kept(beta_t, powers_dtype), corrections_dtype) for beta_t in powers)
     else:
         bc1 = bc2 = 1.0
+    if textbook:
+        m_hat, v_hat = exp_avg / bc1, exp_avg_sq / bc2
+        return lr * m_hat / (np.sqrt(v_hat) + eps), {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
     rate = kept(kept(lr, rates_dtype) / kept(bc1, rates_dtype), rates_dtype)
     root_dtype = corrections_dtype or rates_dtype
     spread = kept(root(kept(bc2, root_dtype)), root_dtype)
@@ -448,6 +452,7 @@ ADAM = Op(
     infer_shapes=layout_with(lambda _: ("exp_avg", "exp_avg_sq")),
     reference=adam,
     variants=adam_variants,
+    forms=({"textbook": True},),
     fits=(EPS,),
     upstream=(),
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parity.cases.edits import Edit, edited
 from parity.cases.exact.matmul import MATMUL, matmul_in_sequence
 from parity.cases.exact.summation import sum_in_sequence
-from parity.cases.op import Op, flatten_lists, group_lists
+from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.program import Program, trace
 
 Tensors = dict[str, NDArray[Any]]
@@ -30,16 +31,24 @@ def evaluate(
     dtype: DTypeLike = np.longdouble,
     gradients: bool = True,
     functions: Functions = IN_PAIRS,
+    edits: Sequence[Edit] = (),
     **options: Any,
 ) -> Tensors:
     """Outputs and gradients of `op` in `dtype`.
 
     `tensors` maps input names (`x`, `grads.0`) and gradients of outputs (`grad.y`) to arrays. The result maps outputs
     and, where gradients of outputs are given and wanted, `grad.<input>` to arrays. `options` are keyword arguments of
-    the reference; TypeError for one that it does not have. `functions` are those of `Program.run`.
+    the reference; TypeError for one that it does not have. `functions` are those of `Program.run`. IncompatibleError
+    where one of the `edits` does not fit the program.
     """
     program = program_of(op, params, tensors, gradients=gradients, labelled=False, **options)
-    return program.run({name: tensors[name] for name in program.inputs}, dtype, functions=functions)
+    given = {name: tensors[name] for name in program.inputs}
+    if not edits:
+        return program.run(given, dtype, functions=functions)
+    try:
+        return edited(program, edits, tensors, params, op.differentiable).run(given, dtype, functions=functions)
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise IncompatibleError(f"the edited program cannot be run: {error}") from error
 
 
 def program_of(

@@ -22,6 +22,7 @@ from typing import Any
 import autograd.numpy  # noqa: F401 - registers NumPy's functions with autograd
 import numpy as np
 from autograd.core import VJPNode, VSpace, backward_pass
+from autograd.extend import defvjp
 from autograd.extend import primitive as autograd_primitive
 from autograd.numpy.numpy_boxes import ArrayBox
 from autograd.tracer import getval, isbox, new_box, notrace_primitives, trace_stack
@@ -291,6 +292,7 @@ class Tape:
     values: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
+    known: dict[Any, Traced] = field(default_factory=dict)
     backward: bool = False
     kind: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
 
@@ -300,15 +302,26 @@ class Tape:
         return Traced(self, value, len(self.values) - 1)
 
     def record(self, function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Compute a step and write it down; a sum over axes of length 1 is no step."""
+        """Compute a step and write it down; a sum over axes of length 1 is none, the same once more is no other."""
         if function is np.sum and sums_nothing(operands[0], keywords):
             return operands[0]
         function, operands, keywords = as_broadcast(function, operands, keywords)
         operands = tuple(constant(function, item, self.kind) for item in operands)
-        value = call(function, plain(operands), plain(keywords))
-        result = self.stand_in(value)
-        self.steps.append(Step(result.index, function, referred(operands), dict(keywords), backward=self.backward))
+        names = referred(operands)
+        key = (function, repr(names), repr(keywords)) if has_no_arrays(names) and has_no_arrays(keywords) else None
+        if key in self.known:
+            return self.known[key]
+        result = self.stand_in(call(function, plain(operands), plain(keywords)))
+        self.steps.append(Step(result.index, function, names, dict(keywords), backward=self.backward))
+        if key is not None:
+            self.known[key] = result
         return result
+
+
+def has_no_arrays(operands: Any) -> bool:
+    """Whether operands are the same where their text is."""
+    items = operands.values() if isinstance(operands, Mapping) else operands
+    return not any(isinstance(item, (np.ndarray, Traced)) for item in leaves(tuple(items)))
 
 
 def sums_nothing(operand: Any, keywords: Mapping[str, Any]) -> bool:
@@ -422,11 +435,10 @@ def trace(
     traced_params = TracedParams(params, tape, options)
 
     def forward(given: Mapping[str, Any]) -> dict[str, Any]:
-        with named(tape) if labelled else nullcontext():
-            return dict(flatten(reference(regroup(given), traced_params)))
+        return dict(flatten(reference(regroup(given), traced_params)))
 
     names = [name for name in differentiable if name in stand_ins]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), named(tape) if labelled else nullcontext():
         outputs = differentiated(forward, tape, stand_ins, names, arriving) if arriving else forward(stand_ins)
     outputs = {
         name: item if isinstance(item, Traced) else tape.stand_in(np.asarray(item)) for name, item in outputs.items()
@@ -526,6 +538,20 @@ def labels(tape: Tape, outputs: Mapping[str, Traced]) -> Iterator[str]:
         yield label if counts[label] == 1 else of_outputs.get(step.index, "")
 
 
+LIFTED: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""The differentiable form of the functions of primitive steps."""
+
+
+def by_hand(function: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(x, *rest)` whose gradient is `backward(gradient, result, x, *rest)` instead of what its steps give.
+
+    Both are written down in steps, which a `primitive` is not.
+    """
+    whole = autograd_primitive(function)
+    defvjp(whole, lambda result, x, *rest: lambda gradient: backward(gradient, result, x, *rest), argnums=(0,))
+    return whole  # type: ignore[no-any-return]
+
+
 def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function of arrays one step of programs, and a primitive of autograd, whose rule `defvjp` gives."""
 
@@ -538,4 +564,5 @@ def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
         return stand_in.tape.record(function, operands, keywords)
 
     recorded.raw = function
+    LIFTED[function] = recorded
     return recorded  # type: ignore[no-any-return]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 from parity import environments
 from parity.cases import OPS
 from parity.cases.op import call_params, default_params
-from parity.config.plan import BackendSpec, CasePlan
+from parity.config.plan import BackendSpec
 from parity.engine.buffers import SharedBuffers
-from parity.engine.inputs import Prepared
+from parity.engine.cells import CellQueue, CellRequest, Question
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
@@ -33,20 +32,6 @@ class EngineOptions:
     threads: int = 1
     jobs: int = 0
     provision: bool = True
-
-
-@dataclass(frozen=True)
-class CellRequest:
-    """One case in one dtype, as it is asked of every backend."""
-
-    number: int
-    prepared: Prepared
-    dtype: str
-
-    @property
-    def case(self) -> CasePlan:
-        """The case."""
-        return self.prepared.case
 
 
 @dataclass(frozen=True)
@@ -80,23 +65,11 @@ class OutcomeArrived:
     release: Callable[[], None]
 
 
-class CellQueue(queue.Queue[CellRequest | None]):
-    """The cells of one backend, for all its runners; None says that there are no more."""
-
-    def __init__(self, n_runners: int) -> None:
-        super().__init__()
-        self._n_runners = n_runners
-        self._lock = threading.Lock()
-
-    def leave(self) -> bool:
-        """A runner gives up; whether others are left."""
-        with self._lock:
-            self._n_runners -= 1
-            return self._n_runners > 0
-
-
 class BackendRunner:
-    """Serves cells from a queue of its own and posts events; several may share the queue of one backend."""
+    """Serves the questions and cells of a queue and posts events; several may share the queue of one backend.
+
+    The last of its `buffers` is kept for questions, so that one is answered while all cells wait to be judged.
+    """
 
     def __init__(
         self,
@@ -130,9 +103,15 @@ class BackendRunner:
 
     def stop(self) -> None:
         """End at once: the worker is killed, cells that are left stay undone."""
-        self._stopped.set()
+        with self._cells.changed:
+            self._stopped.set()
+            self._cells.changed.notify_all()
         if self._worker is not None:
             self._worker.kill()
+
+    def ask(self, question: Question) -> None:
+        """Answer a question before the next cell."""
+        self._cells.ask(question)
 
     @property
     def alive(self) -> bool:
@@ -204,9 +183,8 @@ class BackendRunner:
             raise
 
     def _next(self) -> CellRequest | None:
-        """The next cell, which is then ours to answer; None at the end."""
-        cell = self._cells.get()
-        self._cell = None if self._stopped.is_set() else cell
+        """The next question or cell, which is then ours to answer; None at the end."""
+        self._cell = self._cells.take(self, lambda: self._buffers.left > 1, self._stopped)
         return self._cell
 
     def _run(self, cell: CellRequest) -> None:
@@ -215,11 +193,11 @@ class BackendRunner:
             reason = f"computes in {', '.join(dtypes)} only, not in {cell.dtype}"
             self._fail(cell, BackendError(reason, Outcome.UNSUPPORTED))
             return
-        worker, buffer = self._worker, self._buffers.take(self._stopped)
-        if buffer is None:
-            return
+        worker = self._worker
         if worker is None:
             raise BackendError("its worker is gone", Outcome.ERROR)
+        with self._cells.changed:
+            buffer = self._buffers.take()
         try:
             with self._gate:
                 request = run_request(cell, str(buffer), gradients=self._info.differentiable)
@@ -230,7 +208,12 @@ class BackendRunner:
             self._log.line(f"{self.spec.name}: {cell.case.id} {cell.dtype}: {error}")
             outcome = CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
         if not self._stopped.is_set():
-            self._arrive(cell, outcome, lambda: self._buffers.give_back(buffer))
+            self._arrive(cell, outcome, lambda: self._give_back(buffer))
+
+    def _give_back(self, buffer: Path) -> None:
+        with self._cells.changed:
+            self._buffers.give_back(buffer)
+            self._cells.changed.notify_all()
 
     def _outcome(self, cell: CellRequest, reply: Message, buffer: Path) -> CellOutcome:
         try:
@@ -254,7 +237,9 @@ class BackendRunner:
 
     def _give_up(self, error: BackendError) -> None:
         if self._cells.leave():
-            if self._cell is not None:
+            if isinstance(self._cell, Question):
+                self._fail(self._cell, error)
+            elif self._cell is not None:
                 self._cells.put(self._cell)
             return
         self._post(BackendLost(self.spec, str(error)))
@@ -268,7 +253,11 @@ class BackendRunner:
 
     def _arrive(self, cell: CellRequest, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
         self._cell = None
-        self._post(OutcomeArrived(cell, outcome, release))
+        if isinstance(cell, Question):
+            cell.answers.put(outcome.copied())
+            release()
+        else:
+            self._post(OutcomeArrived(cell, outcome, release))
 
 
 FORWARD_ONLY = "it is forward only, so its gradients are not compared"
@@ -302,4 +291,12 @@ def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Me
         "lists": [item.name for item in op.inputs if item.listed],
         "slot": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
+        "watched": {name: paths[name] for name in watched(cell)} if isinstance(cell, Question) else {},
     }
+
+
+def watched(cell: CellRequest) -> list[str]:
+    """The inputs and upstream gradients that no output is the new value of."""
+    op, shapes = OPS[cell.case.op], {name: array.shape for name, array in cell.prepared.arrays.items()}
+    outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
+    return [name for name in shapes if name not in outputs]

@@ -8,7 +8,6 @@ import mmap
 import os
 import shutil
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,29 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in 
 MIN_FREE_BYTES = 1 << 30
 PREFIX = "parity-scratch-"
 LOCK = "lock"
-POLL_S = 0.2
 
 
 class SharedBuffers:
     """A worker's shared buffers: files that are handed out, and used again once their cell has been judged.
 
     There are `most` of them: each costs a descriptor on both sides, and a backend that is far ahead of the others has
-    to wait. It waits for cells that came before, so the earliest one is never held up.
+    to wait. It waits for cells that came before, so the earliest one is never held up. `left` says how many can be had.
+    Whoever takes and gives back in several threads guards both.
     """
 
     def __init__(self, folder: Path, name: str, most: int) -> None:
+        self.left = most
         self._folder = folder
         self._name = name
-        self._left = threading.Semaphore(most)
         self._free: list[Path] = []
         self._count = 0
         self._mapped: dict[Path, mmap.mmap] = {}
 
-    def take(self, stopped: threading.Event) -> Path | None:
-        """A free buffer, the one used last first, since its pages are warm; None once `stopped` is set."""
-        while not self._left.acquire(timeout=POLL_S):
-            if stopped.is_set():
-                return None
+    def take(self) -> Path:
+        """A free buffer, the one used last first, since its pages are warm. Raises ValueError where none is left."""
+        if not self.left:
+            raise ValueError("no shared buffer is left")
+        self.left -= 1
         if self._free:
             return self._free.pop()
         path = self._folder / f"{self._name}-{self._count}"
@@ -53,7 +52,7 @@ class SharedBuffers:
     def give_back(self, path: Path) -> None:
         """The buffer's tensors are not needed any more."""
         self._free.append(path)
-        self._left.release()
+        self.left += 1
 
     def outputs(self, path: Path, tensors: list[dict[str, Any]]) -> dict[str, Output]:
         """The outputs that a reply describes; their values are views of the buffer. Raises ValueError for nonsense."""

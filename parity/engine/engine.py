@@ -14,17 +14,17 @@ from typing import Any
 
 from parity.clients import CLIENTS
 from parity.config.plan import CasePlan, Plan
+from parity.engine.asking import Asking, CaseQuestions
 from parity.engine.backend import (
     Announced,
     BackendLost,
     BackendRunner,
     BackendStarted,
-    CellQueue,
-    CellRequest,
     EngineOptions,
     OutcomeArrived,
 )
 from parity.engine.buffers import Scratch, SharedBuffers
+from parity.engine.cells import CellQueue, CellRequest
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
@@ -44,9 +44,10 @@ MAX_BUFFERS = 256
 
 @dataclass(frozen=True)
 class CasePrepared:
-    """A case's inputs are drawn and stored; its cells are on their way."""
+    """A case's inputs are drawn and stored; its cells are on their way. `ask` is valid until the last is judged."""
 
     prepared: Prepared
+    ask: CaseQuestions
 
 
 @dataclass(frozen=True)
@@ -122,19 +123,18 @@ class Crew:
         ops = replaceable(plan.cases)
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
-        self._queues: list[CellQueue] = []
+        self._queues = [CellQueue(per_backend) for _ in plan.backends]
         self._runners: list[BackendRunner] = []
         self._per_backend = per_backend
-        for number, spec in enumerate(plan.backends):
-            cells = CellQueue(per_backend)
-            self._queues.append(cells)
+        for number, (spec, cells) in enumerate(zip(plan.backends, self._queues, strict=True)):
             for copy in range(per_backend):
                 buffers = SharedBuffers(self._scratch.folder, f"buffer-{number}-{copy}", n_buffers)
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
+        self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
 
-    def ask(self, cell: CellRequest) -> None:
+    def put(self, cell: CellRequest) -> None:
         """Hand a cell to every backend."""
         for cells in self._queues:
             cells.put(cell)
@@ -196,13 +196,13 @@ class Dispatcher:
             for dtype in case.dtypes:
                 cell = CellRequest(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
-                self._ask(cell)
-            yield CasePrepared(prepared)
+                self._hand_out(cell)
+            yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
 
-    def _ask(self, cell: CellRequest) -> None:
+    def _hand_out(self, cell: CellRequest) -> None:
         """Hand a cell to every backend, or answer for all of them where no backend should see it."""
         if not cell.prepared.problem:
-            self._crew.ask(cell)
+            self._crew.put(cell)
             return
         for spec in self._plan.backends:
             outcome = CellOutcome(cell.case.id, cell.dtype, spec.name, Outcome.ERROR, message=cell.prepared.problem)

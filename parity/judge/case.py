@@ -7,7 +7,7 @@ the working precision. The kind of error follows from the same tensor in float64
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,14 +15,16 @@ import numpy as np
 from parity.cases import OPS
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
-from parity.judge.compare.cell import CellJudge, Oracle
+from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.asking import Ask, kernel_of
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed
 from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
+from parity.judge.diagnose.search import SearchResult, confirm, recalled
 from parity.outcome import CellOutcome, Outcome, Output
 
 WIDEST = "float64"
@@ -41,10 +43,11 @@ ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known about a case in the end."""
+    """What is known about a case in the end; `results` are the searches by dtype and backend."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
+    results: Mapping[tuple[str, str], SearchResult] = field(default_factory=dict)
 
 
 class Cell:
@@ -180,14 +183,22 @@ class CaseJudge:
     """Gathers the cells of a case, and judges them together."""
 
     def __init__(
-        self, case: CasePlan, inputs: Mapping[str, Array], oracle: Oracle, baseline: str, memory: Memory | None = None
+        self,
+        case: CasePlan,
+        inputs: Mapping[str, Array],
+        oracle: Oracle,
+        baseline: str,
+        memory: Memory | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.case = case
         self.oracle = oracle
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
+        self._ask = ask
         self.cells: dict[str, Cell] = {}
+        self._questions: dict[tuple[str, str], Question] = {}
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
@@ -206,7 +217,7 @@ class CaseJudge:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
-        return Judged(tuple(comparisons), tuple(diagnoses))
+        return Judged(tuple(comparisons), tuple(diagnoses), results)
 
     def _searched(self) -> Results:
         """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
@@ -235,7 +246,10 @@ class CaseJudge:
             if earlier is not None:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        return search(evaluator, observed, exact=exact)
+        question = Question(evaluator, observed)
+        others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
+        self._questions[evaluator.dtype, backend] = question
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
@@ -305,6 +319,15 @@ class CaseJudge:
     def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
         """Whether an error in float64 is one that `dtype` can see."""
         return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelopes[tensor].rms
+
+
+def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluator:
+    """An evaluator with the envelopes of all runs."""
+    oracle = consult_oracle(case, inputs)
+    cell = Cell(case, dtype, inputs, oracle)
+    return Evaluator(
+        case, dtype, inputs, oracle, cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes())
+    )
 
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:

@@ -38,7 +38,7 @@ def run_cell(backend: Backend, request: Message) -> Message:
         results = backend.adapter.run(job)
         reply["seconds"] = time.perf_counter() - started
         reply["message"] = remark(backend, job)
-        arrays = to_arrays(backend.adapter, results, request)
+        arrays = without_unchanged(to_arrays(backend.adapter, results, request), request)
         reply["tensors"] = write_arrays(request["slot"], arrays)
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
@@ -56,7 +56,8 @@ def read_job(backend: Backend, request: Message) -> Job:
     upstream = {name: read_array(path, dtype) for name, path in request["upstream"].items()}
     inputs = gather_lists(arrays, request["lists"])
     params = with_tuples(request["params"])
-    job = Job(request["op"], inputs, params, upstream, request["differentiable"] if upstream else ())
+    differentiable = request["differentiable"] if upstream else ()
+    job = Job(request["op"], inputs, params, upstream, differentiable, watched=bool(request.get("watched")))
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
 
@@ -88,6 +89,28 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Message) -> Di
         else:
             arrays[name] = to_array(adapter, value, dtype, most)
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any]:
+    """The arrays, without inputs that still are what was read, or that nobody watches."""
+    paths = {f"input.{name}": path for name, path in request.get("watched", {}).items()}
+
+    def is_kept(name: str) -> bool:
+        if not name.startswith("input."):
+            return True
+        value = arrays[name]
+        return name in paths and not isinstance(value, tuple) and differs(value, paths[name], request["dtype"])
+
+    return {name: array for name, array in arrays.items() if is_kept(name)}
+
+
+def differs(array: Any, path: str, dtype: str) -> bool:
+    """Whether an array has other bits than the stored tensor in `dtype`, as far as its own dtype has them."""
+    stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    stored = stored.astype(np.int64 if stored.dtype.kind in "iu" else dtype, copy=False)
+    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(array.itemsize, np.uint8)
+    one, other = (np.ascontiguousarray(a, dtype=array.dtype).view(bits) for a in (array, stored))
+    return bool(one.shape != other.shape or (one != other).any())
 
 
 def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:

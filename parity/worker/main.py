@@ -17,10 +17,12 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "upstream": {"y": "/run/.../grad.y.npy"},    empty: no gradients
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
          "slot": "/scratch/slot-3",                   a file that the worker extends as needed and writes results into
-         "max_elements": 1048576}                     a larger result is described but not written
+         "max_elements": 1048576,                     a larger result is described but not written
+         "watched": {"x": "/run/tensors/.../x.npy"}}  inputs, and upstream gradients as `grad.y`, that must not change
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
-        A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed.
+        A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed. What is watched and
+        has changed is listed with its new values, as `input.x`.
 
 A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,15 +134,15 @@ def test_an_explanation_is_right_where_it_predicts_inputs_never_seen():
     fresh = fresh_inputs(fault.case, 1)
     assert all(not np.array_equal(tensors["grad"], fault.inputs["grad"]) for tensors in fresh)
     right, wrong = By(fault.kernel), By(FORMS["adam"][0])
-    asked = [SimpleNamespace(explanations=given) for given in ([right], [wrong], [wrong, right], [])]
-    assert [predicts(d, fault.case, fresh, fault.kernel, "float64") for d in asked] == ["exact", "no", "exact", None]
+    offered = ([right], [wrong], [wrong, right], [])
+    assert [predicts(e, fault.case, fresh, fault.kernel, "float64") for e in offered] == ["exact", "no", "exact", None]
 
 
 def test_an_explanation_that_is_not_exact_is_right_in_size():
     case = case_for("linear")
     fresh = fresh_inputs(case, 0)
-    asked = [SimpleNamespace(explanations=[By(noisy_linear(unit), exact=False)]) for unit in (2e-3, 1.0)]
-    assert [predicts(d, case, fresh, noisy_linear(1e-3), "float64") for d in asked] == ["size", "no"]
+    offered = [[By(noisy_linear(unit), exact=False)] for unit in (2e-3, 1.0)]
+    assert [predicts(e, case, fresh, noisy_linear(1e-3), "float64") for e in offered] == ["size", "no"]
 
 
 def noisy_linear(unit):

@@ -43,6 +43,9 @@ class NumpyAdapter(Adapter):
         if job.upstream and job.backward is not None:
             gradients = job.backward(*job.upstream.values())
             outputs.update(named_gradients(gradients, job))
+        if job.watched:
+            upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
+            outputs.update({f"input.{name}": value for name, value in {**job.inputs, **upstream}.items()})
         return outputs
 
 

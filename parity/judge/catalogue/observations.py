@@ -6,6 +6,20 @@ from parity.judge.catalogue.entry import Entry
 
 OBSERVATIONS = (
     Entry(
+        id="reference-edit",
+        title="one step is computed otherwise than in the reference",
+        what=(
+            "A formula with one step changed gives what the backend returned: a term or a factor left out, another "
+            "value in its place, another number, another function, a sum over something else. The expression says "
+            "which step, in the names of the reference."
+        ),
+        shows=(
+            "Every wrong tensor lies within the error bound of the changed formula. Where the backend could be asked "
+            "again, the formula also predicts what it returned for other inputs."
+        ),
+        source="Mutation of programs: DeMillo, Lipton and Sayward, Hints on Test Data Selection (1978).",
+    ),
+    Entry(
         id="swapped-gradients",
         title="gradients stand in each other's place",
         what=(
@@ -195,6 +209,66 @@ OBSERVATIONS = (
             "(exclusive=True) and ONNX (count_include_pad=0) do not."
         ),
         source="The documentation of torch.nn.AvgPool2d, of paddle.nn.AvgPool2D and of ONNX AveragePool.",
+    ),
+    Entry(
+        id="input-mutated",
+        title="an input is overwritten",
+        what=(
+            "The kernel writes into a tensor that it should only read, such as an input or an upstream gradient. "
+            "Whatever reads that tensor later gets other values: the backward pass, or the next op."
+        ),
+        shows=(
+            "The worker compares every input with what it read, after the forward and backward pass. Inputs that have "
+            "a new value among the outputs, such as running statistics, may change."
+        ),
+        known_in=(
+            "PyTorch raises an error where a tensor that the backward pass needs is modified in place; writes through "
+            ".data or in a custom kernel escape that check."
+        ),
+        source="The PyTorch notes on in-place correctness checks (https://pytorch.org/docs/stable/notes/autograd.html).",
+    ),
+    Entry(
+        id="stateful",
+        title="a result depends on earlier calls",
+        what=(
+            "The same inputs give another result after another call in the same process. Gradients are accumulated "
+            "into a buffer that nobody clears, or a workspace or a cached value of the previous call is read again."
+        ),
+        shows=(
+            "The backend is asked A, A, B, A, A, B, A. Either every call adds the same to the result, or a call after "
+            "B differs from one after A in the same way both times."
+        ),
+        known_in=("No framework is wrong here: PyTorch and PaddlePaddle accumulate into .grad until it is cleared."),
+        source="The documentation of torch.optim.Optimizer.zero_grad.",
+    ),
+    Entry(
+        id="nondeterministic",
+        title="the same call gives different results",
+        what=(
+            "Repeating a call gives values further apart than rounding. Threads that write the same element without "
+            "synchronisation do it, and so does memory that is read before it is written."
+        ),
+        shows=(
+            "The same cell is asked five times of the same worker, and some elements differ by more than two error "
+            "bounds. Sums whose order changes from run to run stay within the bound and are not reported."
+        ),
+        known_in=(
+            "No framework is wrong here: PyTorch lists the CUDA ops whose atomic additions change the order of a sum."
+        ),
+        source="The documentation of torch.use_deterministic_algorithms.",
+    ),
+    Entry(
+        id="batch-variant",
+        title="a row depends on the rows beside it",
+        what=(
+            "A row has one result alone and another one in a batch, although the formula has nothing that mixes rows. "
+            "An index that runs into the next row does it, and so does a kernel for small sizes that handles the tail "
+            "of a block wrongly."
+        ),
+        shows=(
+            "The first and the last row are asked alone, and compared with what they are in the batch. A row among "
+            "copies of itself tells whether the values of its neighbours matter, or only how many they are."
+        ),
     ),
     Entry(
         id="rounding",

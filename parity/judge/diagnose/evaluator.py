@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases import OPS
+from parity.cases.edits import Edit, described, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import differences
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, is_plain, program_of
+from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio
 
@@ -36,8 +38,8 @@ MAX_CACHED_ELEMENTS = 1 << 22
 class Alteration:
     """What is changed. `operands` names the format that the inputs in `rounded` are rounded to.
 
-    `arguments` are options of the reference. `unstable` ones are right in exact arithmetic: they change the rounding
-    error of a run in the working precision, not the exact values.
+    `arguments` are options of the reference, `edits` are done to its program. `unstable` options are right in exact
+    arithmetic: they change the rounding error of a run in the working precision, not the exact values.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Alteration:
     absent: tuple[str, ...] = ()
     operands: str = ""
     rounded: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     def with_(self, other: Alteration) -> Alteration:
         """Both together; IncompatibleError where they contradict each other."""
@@ -60,12 +63,13 @@ class Alteration:
             absent=tuple(dict.fromkeys(self.absent + other.absent)),
             operands=self.operands or other.operands,
             rounded=self.rounded or other.rounded,
+            edits=self.edits + other.edits,
         )
 
     @property
     def key(self) -> str:
         """Equal for equal alterations."""
-        parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.rounded)
+        parts = (self.arguments, self.unstable, self.params, self.absent, self.operands, self.rounded, self.edits)
         return repr(spelled(parts))
 
 
@@ -176,12 +180,17 @@ class Evaluator:
         return self._predictions[key]
 
     def _predicted(self, alteration: Alteration) -> Prediction:
-        values, unit = self.values_of(alteration), UNIT_ROUNDOFF[self.dtype]
-        prediction = {n: Predicted(v, self.envelopes[n].joined(Envelope.relative(unit, v))) for n, v in values.items()}
+        values = self.values_of(alteration)
+        prediction = {name: self.predicted(name, given) for name, given in values.items()}
         if not alteration.unstable:
             return prediction
         bands = self._runs(alteration, values, **alteration.unstable).envelopes(BAND_RUNS)
         return {n: with_band(predicted, bands[n]) for n, predicted in prediction.items()}
+
+    def predicted(self, name: str, values: Array) -> Predicted:
+        """The prediction that a tensor holds these values, to within the error bound of the oracle's."""
+        wide = values.astype(WORK[self.dtype], copy=False)
+        return Predicted(wide, self.envelopes[name].joined(Envelope.relative(UNIT_ROUNDOFF[self.dtype], wide)))
 
     def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
         """How far a careful implementation of the altered reference may be from the prediction."""
@@ -191,8 +200,9 @@ class Evaluator:
         return self._own[key]
 
     def _runs(self, alteration: Alteration, values: Mapping[str, Array], **unstable: Any) -> EnvelopeRuns:
-        case, tensors = self._changed_case(alteration), self._tensors(alteration)
-        return EnvelopeRuns(case, self.dtype, tensors, values, **alteration.arguments, **unstable)
+        case, tensors = self._changed_case(alteration), self.tensors(alteration)
+        edits = {"edits": alteration.edits} if alteration.edits else {}
+        return EnvelopeRuns(case, self.dtype, tensors, values, **alteration.arguments, **unstable, **edits)
 
     def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array]:
         """The exact values of the altered reference; gradients of inputs that are left out are zero.
@@ -203,9 +213,10 @@ class Evaluator:
         computed = evaluate(
             self.op,
             case.params,
-            self._tensors(alteration),
+            self.tensors(alteration),
             dtype=work,
             gradients=gradients and case.gradients,
+            edits=alteration.edits,
             **alteration.arguments,
         )
         if any(name in computed and computed[name].shape != exact.shape for name, exact in self._exact.items()):
@@ -220,14 +231,22 @@ class Evaluator:
             return ""
         case, gradients = self._changed_case(alteration), self.case.gradients
         reference = program_of(self.op, self.case.params, self.inputs, gradients=gradients)
-        variant = program_of(self.op, case.params, self._tensors(alteration), gradients=gradients, **options)
-        lines = differences(reference, variant)
-        return lines[0] if lines else ""
+        variant = program_of(self.op, case.params, self.tensors(alteration), gradients=gradients, **options)
+        lines = [] if alteration.arguments in self.op.forms else differences(reference, variant)[:1]
+        return "; and ".join([*lines, *(described(variant, edit) for edit in alteration.edits[:1])])
+
+    def program(self, alteration: Alteration) -> Program:
+        """The program of the altered reference."""
+        params, tensors = self._changed_case(alteration).params, self.tensors(alteration)
+        gradients, options = self.case.gradients, alteration.arguments
+        program = program_of(self.op, params, tensors, gradients=gradients, **options)
+        return edited(program, alteration.edits, tensors, params, self.op.differentiable)
 
     def _changed_case(self, alteration: Alteration) -> CasePlan:
         return replace(self.case, params=replace(self.case.params, **alteration.params))
 
-    def _tensors(self, alteration: Alteration) -> dict[str, Array]:
+    def tensors(self, alteration: Alteration) -> dict[str, Array]:
+        """The inputs as the alteration has them."""
         kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
         if not alteration.operands:
             return kept

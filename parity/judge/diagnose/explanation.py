@@ -128,6 +128,11 @@ class KernelExplanation:
                 exceptions += 1
         return replace(self, causes=(*self.causes, cause), prediction=taken, left=left, exceptions=exceptions)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it says which numbers come out, in any dtype: not only how large errors are."""
+        return all(cause.portable and not cause.lossy for cause in self.causes)
+
     def refined(self) -> KernelExplanation:
         """With the error bound of a careful implementation of its causes, where the oracle's own is too narrow."""
         if self.explains or not self.alteration.key or not any(c.alteration for c in self.causes):

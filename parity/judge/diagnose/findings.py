@@ -28,7 +28,11 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         rows.insert(0, not_identifiable(cell, result))
     named = {tensor for row in rows for tensor in row.tensors}
     rest = {n: best.left[n] for n in start.left if best.left[n] >= OFF or (start.left[n] >= OFF and n not in named)}
-    if rest:
+    for name, behaviour in result.behaviours:
+        before = worst(start.left.values())
+        title = CATALOGUE[name].title
+        rows.append(Diagnosis(*cell, name, title, tuple(start.wrong), False, before, before, behaviour))
+    if rest and not result.behaviours:
         evidence = {} if result.second is None else {"second": summary(result.second)}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
         title = CATALOGUE["unexplained"].title
@@ -45,6 +49,8 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
         evidence["second"] = summary(result.second)
     if result.rivals:
         evidence["not_told_from"] = [summary(rival) for rival in result.rivals]
+    if result.n_asked:
+        evidence["further_inputs_predicted"] = result.n_asked
     if result.taken_from:
         evidence["first_found_in"] = result.taken_from
     if cause.alteration is not None and cause.alteration.unstable:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.causes import Cause, standing_causes
@@ -32,13 +33,18 @@ HELPS = 1.5
 class SearchResult:
     """The best explanation, the others that explain as much, and the best of those that explain less.
 
-    `taken_from`: the dtype or the case whose causes were tried first and explain this one too.
+    `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: on how many
+    further inputs the backend was asked, and the best explanation predicted its answers. `partial` explain a part.
+    `behaviours` are what it does that is no formula, by id, with the evidence.
     """
 
     best: KernelExplanation
     rivals: tuple[KernelExplanation, ...] = ()
     second: KernelExplanation | None = None
     taken_from: str = ""
+    n_asked: int = 0
+    partial: tuple[KernelExplanation, ...] = ()
+    behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none where they leave it unexplained."""
@@ -62,29 +68,31 @@ class SearchResult:
         return {n: r for n, r in rest.left.items() if r >= OFF and r > HELPS * self.best.left[n]}
 
 
-def search(evaluator: Evaluator, observed: Observed, *, exact: Collection[str] = ()) -> SearchResult:
-    """The causes that explain `observed`; in the tensors of `exact`, no loss of digits can be one."""
+def search(
+    evaluator: Evaluator, observed: Observed, *, exact: Collection[str] = (), depth: int = DEPTH
+) -> SearchResult:
+    """The causes that explain `observed`, at most `depth` together; a tensor in `exact` has lost no digits."""
     start = unaltered(evaluator, observed, exact)
     standing = standing_causes(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
     n_followed = max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * len(standing) * DEPTH))))
     tried: list[KernelExplanation] = []
     level = [start]
-    for depth in range(DEPTH):
+    for number in range(depth):
         wider = [step for origin in level for step in steps(origin, plain)]
         if not any(step.explains and step.plain for step in wider):
             for origin in level:
                 wider += steps(origin, believable(origin, weighty), propose=False)
-            if depth < DEPTH - 1:
+            if number < DEPTH - 1:
                 wider += steps(level[0], fitted(level[0]), propose=False)
         tried += wider
         # No explanation by more causes can be easier to believe than one that costs less than they do.
-        if any(step.explains and step.weight < COST * (depth + 2) for step in tried):
+        if any(step.explains and step.weight < COST * (number + 2) for step in tried):
             break
         level = best_of([s for s in wider if s.improves(level[0]) and not s.explains], n_followed, ALIKE)
         if not level:
             break
-    if not any(step.explains for step in tried):
+    if depth > 1 and not any(step.explains for step in tried):
         tried += pairs(start, plain)
     return conclude(start, tried)
 
@@ -182,7 +190,7 @@ def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> Se
     for cause in localized(partial):
         best = best.extended(cause) or best
     second = next((e for e in ranked if e is not partial), None)
-    return SearchResult((best if best.causes else start).pruned(), (), second)
+    return SearchResult((best if best.causes else start).pruned(), (), second, partial=tuple(ranked[:ALIKE]))
 
 
 def helps(start: KernelExplanation, partial: KernelExplanation) -> bool:

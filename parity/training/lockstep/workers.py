@@ -143,7 +143,4 @@ class Workers:
             if spec not in self._announced:
                 self._announced.add(spec)
                 self._post(BackendStarted(info))
-        buffer = buffers.take(self._stopped)
-        if buffer is None:
-            raise BackendError("stopped")
-        return Worker(spec, process, buffers, buffer)
+        return Worker(spec, process, buffers, buffers.take())

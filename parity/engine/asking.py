@@ -1,0 +1,125 @@
+"""Asks one backend of a run for one more cell, while the run goes on, and waits for the answer."""
+
+from __future__ import annotations
+
+import json
+import queue
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases import OPS
+from parity.config.plan import CasePlan
+from parity.engine.backend import BackendRunner, run_request
+from parity.engine.cells import Question
+from parity.engine.inputs import Prepared
+from parity.outcome import Arrays, CellOutcome, Outcome
+
+MAX_QUESTIONS = 200
+"""Of a case to a backend."""
+MAX_SECONDS = 20.0
+"""Of a case to a backend, in the op's own time: what is asked must not depend on the machine's load."""
+MAX_LOST = 3
+"""A backend is asked no more once its worker has crashed or hung at this many questions of a run."""
+POLL_S = 0.2
+
+
+@dataclass
+class Asking:
+    """The runners of a run, and the folder in which the inputs of a question are for as long as it takes."""
+
+    folder: Path
+    runners: Sequence[BackendRunner]
+    lost: Counter[str] = field(default_factory=Counter)
+    numbers: count[int] = field(default_factory=lambda: count(-1, -1))
+
+    def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
+        """What became of the cell; None where the backend has no runner left, or the inputs cannot be stored.
+
+        Raises ValueError or TypeError for a cell that nobody can be asked.
+        """
+        runner = next((runner for runner in self.runners if runner.spec.name == backend and runner.alive), None)
+        if runner is None:
+            return None
+        try:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                question = Question(next(self.numbers), stored(case, inputs, Path(folder)), dtype, runner)
+                json.dumps(run_request(question, ""))
+                runner.ask(question)
+                return answered(question)
+        except OSError:
+            return None
+
+
+class CaseQuestions:
+    """Asks about one case, until a budget is spent or a worker is lost.
+
+    Called with a backend, a case (another one than the user's too), a dtype and all its inputs by name (`grad.y` for
+    upstream gradients), it gives the outputs by name, as arrays of their own in that dtype; an output without values,
+    or of another shape than the case has, is left out. Inputs that the op has changed are there as `input.<name>`. None
+    where the backend gives no answer.
+    """
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._count: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._lost: set[str] = set()
+
+    def __call__(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> Arrays | None:
+        """The outputs."""
+        if backend in self._lost or self._asking.lost[backend] >= MAX_LOST:
+            return None
+        if self._count[backend] >= MAX_QUESTIONS or self._seconds[backend] >= MAX_SECONDS:
+            return None
+        outcome = self._asking.outcome(backend, case, dtype, inputs)
+        self._count[backend] += 1
+        if outcome is None:
+            return None
+        self._seconds[backend] += outcome.seconds
+        if outcome.outcome in (Outcome.CRASH, Outcome.TIMEOUT):
+            self._lost.add(backend)
+            self._asking.lost[backend] += 1
+        return outputs_of(outcome, case, inputs) if outcome.outcome is Outcome.OK else None
+
+
+def stored(case: CasePlan, inputs: Arrays, folder: Path) -> Prepared:
+    """The case with its inputs in files of `folder`; raises OSError."""
+    paths = {name: folder / f"{number}.npy" for number, name in enumerate(inputs)}
+    for name, array in inputs.items():
+        np.save(paths[name], array, allow_pickle=False)
+    return Prepared(case, folder, inputs, paths)
+
+
+def answered(question: Question) -> CellOutcome | None:
+    """The answer, once it is there; None where the runner ends without one."""
+    while True:
+        alive = question.runner.alive
+        try:
+            return question.answers.get(timeout=POLL_S if alive else 0.0)
+        except queue.Empty:
+            if not alive:
+                return None
+
+
+def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """The outputs that have values of the shapes that the case has, in the dtype that was asked for."""
+    op = OPS[case.op]
+    shapes = op.infer_shapes(case.params, {name: a.shape for name, a in inputs.items() if op.input(name) is not None})
+    expected = {
+        **shapes.outputs,
+        **{f"grad.{name}": inputs[name].shape for name in op.differentiable if name in inputs},
+    }
+    expected |= {f"input.{name}": array.shape for name, array in inputs.items()}
+    return {
+        name: output.values.astype(outcome.dtype, copy=False)
+        for name, output in outcome.outputs.items()
+        if output.values is not None and output.shape == expected.get(name)
+    }

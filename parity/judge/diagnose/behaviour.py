@@ -1,0 +1,209 @@
+"""Faults that are no formula: what a kernel does with memory, threads and neighbours, shown by asking it again.
+
+Each behaviour takes a kernel, a case with its inputs, what the kernel returned in the run and a bound, and gives the
+evidence as JSON values, or None where the kernel does not behave so or gave no answer. A bound is, for each tensor, the
+largest error of a careful implementation: a number, or an array that broadcasts to the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.cases.oracle import evaluate
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import WORK, Array
+from parity.judge.diagnose.asking import Kernel
+from parity.judge.diagnose.evaluator import Observed
+from parity.judge.diagnose.probes import generic
+from parity.judge.diagnose.reduction import Dim, sizes_of
+
+Inputs = Mapping[str, Array]
+Bound = Mapping[str, Array | float]
+Evidence = dict[str, Any]
+Behaviour = Callable[[Kernel, CasePlan, str, Inputs, Observed, Bound], Evidence | None]
+
+REPEATS = 5
+BOTH = 2.0
+"""Two careful answers to one question differ by two bounds at most."""
+SAME = 0.01
+"""By this part of the bound may the reference, run in a wider dtype, differ for a row alone to be the same."""
+CHANGED = "input."
+
+
+def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, __: Bound) -> Evidence | None:
+    """The op writes into an input of which no output is the new value. One question."""
+    answer = kernel(case, dtype, inputs) or {}
+    names = [name.removeprefix(CHANGED) for name in answer if name.startswith(CHANGED)]
+    changed = {n: int(np.count_nonzero(answer[CHANGED + n] != inputs[n].astype(dtype))) for n in names}
+    return {"inputs": names, "elements_changed": changed} if names else None
+
+
+def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, bound: Bound) -> Evidence | None:
+    """A call's result depends on the calls before it. Seven questions: A A B A A B A.
+
+    `accumulated`: every call adds its result to what is there. `previous`: a call after B differs from one after A, in
+    the same way each time.
+    """
+    others = {**inputs, **{n: v for n, v in generic(case, 1)[1].items() if v.dtype.kind == "f"}}
+    answers = answered(kernel, case, dtype, [inputs, inputs, others, inputs, inputs, others, inputs])
+    accumulated, previous = [], []
+    for name in common(answers):
+        first, second, other, third, fourth, _other, last = (answer[name] for answer in answers)
+        if adds_up([(first, second), (other, third), (third, fourth)], bound[name]):
+            accumulated.append(name)
+        elif exceeds(third, second, bound[name]) and equal(third, last) and equal(second, fourth):
+            previous.append(name)
+    if not accumulated + previous:
+        return None
+    return {"depends_on": "accumulated" if accumulated else "previous", "tensors": accumulated + previous}
+
+
+def nondeterministic(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
+) -> Evidence | None:
+    """The same question has answers further apart than rounding, which do not add up. Five questions."""
+    answers = answered(kernel, case, dtype, [inputs] * REPEATS)
+    elements: dict[str, int] = {}
+    for name in common(answers):
+        given = [answer[name] for answer in answers]
+        run = observed.get(name)
+        samples = [*given, run] if run is not None and run.shape == given[0].shape else given
+        apart = np.logical_or.reduce([beyond(sample, given[0], bound[name]) for sample in samples])
+        if apart.any() and not adds_up(list(pairwise(given)), bound[name]):
+            elements[name] = int(apart.sum())
+    return {"tensors": list(elements), "elements": elements, "calls": REPEATS} if elements else None
+
+
+def batch_variant(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, bound: Bound
+) -> Evidence | None:
+    """A row has another result alone than among others, where the reference says that it has the same.
+
+    A row is an index of axes that can change alone, the first and the last of each kind. One question, one for each
+    row, and one where something is found: a row among copies of itself tells whether the values of its `neighbours`
+    matter, or only how many they are (`size`).
+    """
+    together = kernel(case, dtype, inputs) or {}
+    exact = evaluated(case, dtype, inputs) if together else {}
+    for dim, start in rows_of(case, inputs) if together else ():
+        small, row = dim.cut((case, dict(inputs)), 1, start)
+        parts = independent(exact, evaluated(small, dtype, row), dim, start, bound)
+        alone = (kernel(small, dtype, row) if parts else None) or {}
+        wrong = unlike(together, alone, parts, bound)
+        if wrong:
+            copies = {name: np.array(np.broadcast_to(row[name], array.shape)) for name, array in inputs.items()}
+            among = kernel(case, dtype, copies) or together
+            same = {name: among[name][parts[name]] for name in wrong if name in among}
+            kind = "neighbours" if unlike(together, same, parts, bound) else "size"
+            return {"depends_on": kind, "tensors": wrong, "axes": dict(dim.axes), "row": start, "rows": dim.size}
+    return None
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "input-mutated": mutated,
+    "stateful": stateful,
+    "nondeterministic": nondeterministic,
+    "batch-variant": batch_variant,
+}
+"""By id in the catalogue, the one that may look like the next first."""
+
+
+def behaviours(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
+) -> Iterator[tuple[str, Evidence]]:
+    """What a kernel does that is no formula, with the evidence; some twenty questions."""
+    for name, behaviour in BEHAVIOURS.items():
+        evidence = behaviour(kernel, case, dtype, inputs, observed, bound)
+        if evidence is not None:
+            yield name, evidence
+
+
+def answered(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[Mapping[str, Array]]:
+    """All answers, in order; none where one is missing."""
+    answers = []
+    for inputs in asked:
+        answer = kernel(case, dtype, inputs)
+        if answer is None:
+            return []
+        answers.append(answer)
+    return answers
+
+
+def common(answers: Sequence[Mapping[str, Array]]) -> list[str]:
+    """The outputs that every answer has."""
+    first = answers[0] if answers else {}
+    return [n for n in first if not n.startswith(CHANGED) and all(n in answer for answer in answers)]
+
+
+def beyond(one: Array, other: Array, bound: Array | float) -> Array:
+    """Where two answers differ by more than both may be off; NaN differs from numbers only."""
+    with np.errstate(all="ignore"):
+        near: Array = np.abs(one.astype(np.float64) - other.astype(np.float64)) <= BOTH * np.asarray(bound, np.float64)
+    alike: Array = near | (one == other) | (np.isnan(one) & np.isnan(other))
+    return ~alike
+
+
+def exceeds(one: Array, other: Array, bound: Array | float) -> bool:
+    """Whether two answers differ by more than both may be off, somewhere."""
+    return bool(beyond(one, other, bound).any())
+
+
+def equal(one: Array, other: Array) -> bool:
+    """Whether two answers are the same, bit for bit."""
+    return one.tobytes() == other.tobytes()
+
+
+def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
+    """Whether from the first to the second of each pair the same is added, and not nothing."""
+    before, after = steps[0]
+    if not exceeds(before, after, bound):
+        return False
+    added = [later.astype(np.float64) - earlier.astype(np.float64) for earlier, later in steps]
+    rounding = np.finfo(after.dtype).eps * np.abs(np.asarray(steps[-1][1], np.float64))
+    return not any(exceeds(one, added[0], np.asarray(bound, np.float64) + rounding) for one in added[1:])
+
+
+def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
+    """The first and the last row of each kind, where the op takes one alone."""
+    for dim in sizes_of(case, inputs):
+        if dim.shapes((case, dict(inputs)), 1) is not None:
+            yield from ((dim, start) for start in (0, dim.size - 1))
+
+
+def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]:
+    """The exact outputs."""
+    with np.errstate(all="ignore"):
+        return evaluate(OPS[case.op], case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
+
+
+Part = tuple[slice, ...]
+
+
+def independent(
+    together: Mapping[str, Array], alone: Mapping[str, Array], dim: Dim, start: int, bound: Bound
+) -> dict[str, Part]:
+    """The outputs of which the reference gives a row alone as it gives it among others, with the row's part of each."""
+    parts = {}
+    for name, whole in together.items():
+        row = alone[name]
+        part = tuple(
+            slice(start, start + 1) if n == dim.size != m else slice(m)
+            for n, m in zip(whole.shape, row.shape, strict=True)
+        )
+        limit = SAME * np.broadcast_to(np.asarray(bound[name], np.float64), whole.shape)[part]
+        if whole[part].shape == row.shape and not exceeds(whole[part], row, limit):
+            parts[name] = part
+    return parts
+
+
+def unlike(
+    together: Mapping[str, Array], alone: Mapping[str, Array], parts: Mapping[str, Part], bound: Bound
+) -> list[str]:
+    """The outputs whose part among others is not what it is alone."""
+    limits = {n: np.broadcast_to(np.asarray(bound[n], np.float64), together[n].shape) for n in parts if n in together}
+    return [n for n in limits if n in alone and exceeds(together[n][parts[n]], alone[n], limits[n][parts[n]])]

@@ -1,0 +1,168 @@
+"""Which single edits of the reference give what a backend returned? Thousands are tried, on small tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parity.cases.edits import Edit, Trial, edits_of, fits_of
+from parity.cases.op import IncompatibleError
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.evaluator import Alteration, ratio
+from parity.judge.diagnose.explanation import KernelExplanation
+
+MAX_ELEMENTS = 1 << 14
+"""Of all inputs; thousands of edits of larger ones take minutes."""
+MAX_KEPT = 24
+MAX_TARGETS = 3
+FIT_STEPS = 6
+FIT_STEP = 2.0**-20
+GRADIENT = "grad."
+ROUNDED, NARROWED, REFERENCE_EDIT = "rounded", "reduced-precision", "reference-edit"
+"""A kind of edits, and the ids of causes: of that kind, and of all others."""
+BELIEF = 0.3
+"""Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
+NEAR = 4.0
+"""The trial computes in float64, whose own rounding may add to the difference."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """An edit, and the wrong tensors that it explains."""
+
+    edit: Edit
+    tensors: frozenset[str]
+    form: Mapping[str, Any]
+
+    @property
+    def cause(self) -> Cause:
+        """The hypothesis that a kernel differs by the edit."""
+        alteration = Alteration(arguments=self.form, edits=(self.edit,))
+        shown = {"format": self.edit.value} if self.edit.kind == ROUNDED else {"kind": self.edit.kind}
+        kind = NARROWED if self.edit.kind == ROUNDED else REFERENCE_EDIT
+        return Cause(kind, shown, alteration, weight=BELIEF * self.edit.cost)
+
+
+def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
+    """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
+
+    `rounding`: steps in a format of fewer digits are tried too.
+    """
+    if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
+        return []
+    scans = [Scan(origin, form, rounding=rounding) for form in forms(origin)]
+    for target in scans[0].targets[:MAX_TARGETS]:
+        matches = next(filter(None, ([*scan.matches(target)] for scan in scans)), [])
+        if matches:
+            most = max(len(match.tensors) for match in matches)
+            matches.sort(key=lambda match: match.edit.cost)
+            return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
+    return []
+
+
+def fitted_causes(origin: KernelExplanation) -> list[Cause]:
+    """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only once other inputs
+    agree on the number."""
+    if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
+        return []
+    matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits()]
+    most = max((len(match.tensors) for match in matches), default=0)
+    return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
+
+
+def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
+    """The ways to write the reference, as options; only the first where something has already been altered."""
+    yield {}
+    if not origin.causes:
+        yield from origin.evaluator.op.forms
+
+
+class Scan:
+    """All edits of one form of the reference, altered as an explanation says, against what that leaves wrong."""
+
+    def __init__(self, origin: KernelExplanation, form: Mapping[str, Any], *, rounding: bool) -> None:
+        self._evaluator, self._form, self._rounding = origin.evaluator, form, rounding
+        self._alteration = origin.alteration.with_(Alteration(arguments=form))
+        self._program = self._evaluator.program(self._alteration)
+        self._trial = Trial(self._program, self._evaluator.tensors(self._alteration))
+        self._wrong = {
+            name: values
+            for name in origin.wrong
+            if (values := origin.observed.get(name)) is not None
+            and (exact := origin.prediction[name].values) is not None
+            and values.shape == exact.shape
+            and name in self._program.outputs
+        }
+        self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
+
+    @property
+    def targets(self) -> list[str]:
+        """The wrong tensors: outputs before gradients, those of few steps first."""
+        return sorted(self._wrong, key=lambda name: (name not in self._forward, self._trial.costs[name]))
+
+    def matches(self, target: str) -> Iterator[Match]:
+        """The edits that explain a tensor, with all others that they explain."""
+        for edit in edits_of(self._program, self._trial.shapes, target):
+            if edit.kind == ROUNDED and not self._rounding:
+                continue
+            yield from self._matched(edit, target)
+
+    def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
+        """An edit where it explains a tensor, and where it does with the gradients that follow from it."""
+        if not self._fits(target, self._trial.output(edit, target)):
+            return
+        others = (name for name in self._wrong if name != target)
+        tensors = frozenset((target, *(n for n in others if self._fits(n, self._trial.output(edit, n)))))
+        yield Match(edit, tensors, self._form)
+        if tensors >= self._forward and len(tensors) < len(self._wrong):
+            yield from self._again(edit)
+
+    def fits(self) -> Iterator[Match]:
+        """The edits with a number that was fitted to the first target."""
+        for target in self.targets[:1]:
+            for edit in fits_of(self._program, target):
+                value = self._fitted(edit, target)
+                if value is not None:
+                    yield from self._matched(replace(edit, value=value), target)
+
+    def _fitted(self, edit: Edit, target: str) -> float | None:
+        """The number with which an edit comes nearest to the target (Gauss-Newton); None where it has no say."""
+        value = float(edit.value)
+        for _ in range(FIT_STEPS):
+            here = self._trial.output(replace(edit, value=value), target)
+            other = value * (1 + FIT_STEP) if value else FIT_STEP
+            there = self._trial.output(replace(edit, value=other), target)
+            here = self._trial.base[target] if here is None else here
+            if there is None or there.shape != here.shape:
+                return None
+            slope, rest = (there - here) / (other - value), self._wrong[target] - here
+            square = float(np.sum(slope * slope))
+            if not 0 < square < np.inf or not np.isfinite(rest).all():
+                return None
+            value += float(np.sum(slope * rest)) / square
+        return value
+
+    def _again(self, edit: Edit) -> Iterator[Match]:
+        """The edit of the outputs, with the gradients that follow from them."""
+        again = replace(edit, again=True)
+        try:
+            values = self._evaluator.values_of(self._alteration.with_(Alteration(edits=(again,))))
+        except IncompatibleError:
+            return
+        yield Match(again, frozenset(n for n in self._wrong if self._fits(n, values.get(n))), self._form)
+
+    def _fits(self, name: str, values: Array | None) -> bool:
+        """Whether a tensor is what was observed: roughly, then by the error bound."""
+        observed, envelope = self._wrong[name], self._evaluator.base[name].envelope
+        if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
+            return False
+        size = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
+        limit = NEAR * OFF * max(envelope.max, size * float(np.finfo(observed.dtype).eps))
+        with np.errstate(invalid="ignore", over="ignore"):
+            if (np.abs(values - observed) > limit).any():
+                return False
+        return ratio(observed, self._evaluator.predicted(name, values)) < OFF

@@ -1,0 +1,290 @@
+"""What is wrong with a backend, found out by asking it again.
+
+A search on what it returned gives explanations; edits of the reference give more. Each must also predict what the
+backend returns for other inputs, drawn so that explanations differ. What fails there is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
+from itertools import chain, islice, product
+from typing import Any
+
+from parity.cases.op import IncompatibleError
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.asking import Kernel
+from parity.judge.diagnose.behaviour import behaviours
+from parity.judge.diagnose.causes import Cause, standing_causes
+from parity.judge.diagnose.edits import edit_causes, fitted_causes
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Prediction, ratio
+from parity.judge.diagnose.explanation import KernelExplanation, unaltered
+from parity.judge.diagnose.probes import generic
+from parity.judge.diagnose.proposals import proposals
+from parity.judge.diagnose.reduction import reduced
+from parity.judge.diagnose.search import SearchResult, search
+from parity.judge.diagnose.statistics import statistics_causes
+
+N_PROBES = 3
+SMALL = 2048
+"""Elements of all inputs up to which a case is searched as it is: thousands of edits take seconds."""
+MOST_QUESTIONS = 30
+MAX_TRANSFERRED = 8
+TIED = 0.3
+N_ORIGINS = 3
+"""Explanations of a part that edits are added to."""
+
+Prepare = Callable[[CasePlan, str, Mapping[str, Array]], Evaluator]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a backend returned for some inputs, and what is known about them."""
+
+    evaluator: Evaluator
+    observed: Observed
+
+
+class Inquiry:
+    """One backend that is wrong in a dtype of a case; `kernel` asks it again, `prepare` makes an evaluator.
+
+    `same` is what it returned for the same inputs in other dtypes in which the same error was seen.
+    """
+
+    def __init__(
+        self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
+    ) -> None:
+        self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
+        self._probes: list[Question] | None = None
+
+    def result(self, exact: Sequence[str] = ()) -> SearchResult:
+        """The best explanation; in the tensors of `exact`, no loss of digits can be one.
+
+        It is looked for in the smallest case that shows the error, and must explain the user's tensors too.
+        """
+        small = self._reduced()
+        if small is not None:
+            result = self._carried(Inquiry(small, self._kernel, self._prepare).result(exact))
+            if result is not None:
+                return result
+        result = self._searched(exact)
+        return result if result.best.explains else replace(result, behaviours=self._behaviours(small))
+
+    def _searched(self, exact: Sequence[str]) -> SearchResult:
+        """One cause with a name, else one edit, else several together, else one fitted number."""
+        evaluator, observed = self._question.evaluator, self._question.observed
+        first = search(evaluator, observed, exact=exact, depth=1)
+        kept = self.confirmed(complete(first))
+        if kept and kept[0].plain:
+            return self.concluded(first, kept)
+        single = extended(first.start, edit_causes(first.start))
+        kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
+        if not kept:
+            first = search(evaluator, observed, exact=exact)
+            origins = parts(first, single)
+            kept = self.confirmed(complete(first)) or self.confirmed(
+                [e for origin in origins for e in extended(origin, edit_causes(origin))]
+            )
+            if not kept and self.can_ask:
+                origins = [first.start, *origins]
+                kept = self.confirmed([e for origin in origins for e in extended(origin, fitted_causes(origin))])
+        return self.concluded(first, kept) if kept else first
+
+    def _reduced(self) -> Question | None:
+        """The smallest case with the same tensors wrong; None where the user's is small, or nobody can be asked."""
+        evaluator, kernel = self._question.evaluator, self._kernel
+        if kernel is None or evaluator.n_elements <= SMALL:
+            return None
+        wrong = set(unaltered(evaluator, self._question.observed).wrong)
+        steps = structure(evaluator)
+        questions: dict[int, Question] = {}
+
+        def is_off(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
+            question = self._ask(case, inputs)
+            if question is None or structure(question.evaluator) != steps:
+                return False
+            questions[sum(values.size for values in inputs.values())] = question
+            return wrong <= set(unaltered(question.evaluator, question.observed).wrong)
+
+        _, inputs = reduced(evaluator.case, evaluator.inputs, is_off, MOST_QUESTIONS)
+        size = sum(values.size for values in inputs.values())
+        return questions.get(size) if size < evaluator.n_elements else None
+
+    def _carried(self, small: SearchResult) -> SearchResult | None:
+        """What explains the smallest case, where it explains the user's tensors; None where it does not."""
+        start = unaltered(self._question.evaluator, self._question.observed)
+        explanations = [e for e in map(partial(carried, start), (small.best, *small.rivals)) if e is not None]
+        if not explanations or not small.best.explains:
+            return None
+        return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
+
+    def _behaviours(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """What the backend does that is no formula."""
+        question, kernel = small or self._question, self._kernel
+        if kernel is None:
+            return ()
+        evaluator = question.evaluator
+        bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
+        case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
+        return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether the backend answered questions."""
+        return bool(self.probes)
+
+    @property
+    def probes(self) -> Sequence[Question]:
+        """The backend's answers for other inputs."""
+        if self._probes is None:
+            self._probes = list(islice(self._asked(), N_PROBES))
+        return self._probes
+
+    def _asked(self) -> Iterator[Question]:
+        drawn = (generic(self._question.evaluator.case, number) for number in range(N_PROBES))
+        yield from filter(None, (self._ask(case, inputs) for case, inputs in drawn))
+
+    def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Question | None:
+        """The backend's answer for other inputs; None where there is none."""
+        dtype = self._question.evaluator.dtype
+        answer = None if self._kernel is None else self._kernel(case, dtype, inputs)
+        if answer is None:
+            return None
+        evaluator = self._prepare(case, dtype, inputs)
+        lacking = self._question.evaluator.base.keys() - self._question.observed.keys()
+        return Question(evaluator, {n: answer.get(n) for n in evaluator.base if n not in lacking})
+
+    def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those that also predict what the backend returned for other inputs, the best first."""
+        ranked = sorted(explanations, key=lambda e: e.rank)
+        return [e for e in ranked if e.explains and all(holds(e, probe) for probe in self._must_hold(e))]
+
+    def _must_hold(self, explanation: KernelExplanation) -> Sequence[Question]:
+        """What else an explanation must predict: the answers; an edit, what was returned in other dtypes too."""
+        has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
+        return [*self._same, *self.probes] if has_edits else self.probes
+
+    def is_rival(self, best: KernelExplanation, other: KernelExplanation) -> bool:
+        """Whether another explanation is as easy to believe, and differs from the best on other inputs."""
+        if other.weight > best.weight + TIED or not best.is_exact or not other.is_exact:
+            return False
+        return not all(agree(evaluator, best, other) for evaluator in self._others)
+
+    @cached_property
+    def _others(self) -> list[Evaluator]:
+        """What is known about other inputs, where nobody can be asked."""
+        evaluator = self._question.evaluator
+        drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
+        return [self._prepare(case, evaluator.dtype, inputs) for case, inputs in drawn]
+
+    def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
+        """The best of what is left; others are rivals where nobody could be asked."""
+        best = kept[0]
+        rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
+        second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
+        return SearchResult(best, tuple(rivals), second, n_asked=len(self.probes))
+
+
+def structure(evaluator: Evaluator) -> list[str]:
+    """The names of a reference's steps: an edit fits programs that have the same."""
+    return [step.name for step in evaluator.program(Alteration()).steps]
+
+
+def carried(start: KernelExplanation, small: KernelExplanation) -> KernelExplanation | None:
+    """An explanation of a smaller case for the tensors of `start`; None where it does not explain these."""
+    options = [list(islice(transferred(cause, start), MAX_TRANSFERRED)) for cause in small.causes]
+    explanations = (start.extended(*causes) for causes in islice(product(*options), MAX_TRANSFERRED))
+    complete = [e for e in explanations if e is not None and e.explains]
+    return min(complete, key=lambda e: e.rank, default=None)
+
+
+def foretold(explanation: KernelExplanation, evaluator: Evaluator) -> dict[str, Array | None]:
+    """What an explanation says that the backend returns for other inputs, by tensor name."""
+    start = unaltered(evaluator, {})
+    causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
+    prediction = predicted(evaluator, causes) or evaluator.base
+    base = explanation.evaluator.base
+    taken = {name for name, values in explanation.prediction.items() if values is not base.get(name)}
+    return {name: (prediction if name in taken else evaluator.base)[name].values for name in evaluator.base}
+
+
+def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation) -> bool:
+    """Whether two explanations predict the same."""
+    ours, theirs = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
+    if ours is None or theirs is None:
+        return False
+    values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
+    narrow = {name: None if v is None else v.astype(evaluator.dtype) for name, v in values.items()}
+    return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
+
+
+def complete(result: SearchResult) -> list[KernelExplanation]:
+    """The explanations of a search that leave nothing."""
+    return [e for e in (result.best, *result.rivals) if e.causes and e.explains]
+
+
+def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+    """The explanations of a part that come nearest."""
+    partial = [e for e in (first.best, *first.partial, *single) if e.causes and e.improves(first.start)]
+    return sorted(partial, key=lambda e: (len(e.wrong), e.rank))[:N_ORIGINS]
+
+
+def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelExplanation]:
+    """`origin` with each cause that leaves less."""
+    steps = (origin.extended(cause) for cause in causes)
+    return [step for step in steps if step is not None and step.improves(origin)]
+
+
+def holds(explanation: KernelExplanation, probe: Question) -> bool:
+    """Whether an explanation predicts an answer: what it explains exactly, all else with it or without."""
+    wrong = [n for n, value in unaltered(explanation.evaluator, explanation.observed).left.items() if value >= OFF]
+    start = unaltered(probe.evaluator, probe.observed)
+    if start.explains and not all(cause.portable and not cause.lossy for cause in explanation.causes):
+        return True
+    options = [list(islice(transferred(cause, start), MAX_TRANSFERRED)) for cause in explanation.causes]
+    for causes in islice(product(*options), MAX_TRANSFERRED):
+        prediction = predicted(probe.evaluator, causes)
+        if prediction is None:
+            continue
+        left = {n: ratio(probe.observed[n], p) for n, p in prediction.items() if n in start.left}
+        if all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
+            min(value, left.get(n, value)) < OFF for n, value in start.left.items()
+        ):
+            return True
+    return False
+
+
+def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
+    """What follows from all causes together; None where they contradict each other."""
+    try:
+        alteration = reduce(Alteration.with_, (c.alteration for c in causes if c.alteration is not None), Alteration())
+    except IncompatibleError:
+        return None
+    prediction = evaluator.predict(alteration)
+    if prediction is None:
+        return None
+    return reduce(lambda p, change: change(p), (c.change for c in causes if c.change is not None), prediction)
+
+
+def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
+    """The same cause for other inputs: edits and fitted numbers as they are, others with those inputs' numbers."""
+    if cause.alteration is not None and cause.alteration.edits:
+        yield cause
+        return
+    alike = [c for c in pool(start) if similar(c, cause)]
+    same = [c for c in alike if c.parameters == cause.parameters]
+    yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
+
+
+def pool(start: KernelExplanation) -> Iterator[Cause]:
+    """The causes that a search considers first."""
+    yield from standing_causes(start.evaluator)
+    yield from statistics_causes(start)
+    yield from chain.from_iterable(proposals(start))
+
+
+def similar(one: Cause, other: Cause) -> bool:
+    """Whether two causes differ in their numbers only."""
+    return one.id == other.id and one.parameters.keys() == other.parameters.keys()

@@ -1,0 +1,237 @@
+"""The smallest case that still shows an error: fewer rows, channels, columns, elements, tensors of a list.
+
+Corners are tried first, the smallest first: what is wrong everywhere is wrong there, and a question about a few
+elements costs nothing beside one about millions. Else sizes are bisected, the largest first, so that rows and columns
+stay about as many. What is left of a dimension is a window at its start or at its end, so that an error at any place is
+followed by halves. The sizes that are tried stay odd or even, and off the multiples of 32, where the size is, until one
+less is tried last: kernels treat tails of blocks in code of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Any
+
+from parity.cases import OPS
+from parity.cases.draw import Shape
+from parity.cases.op import TensorShapes
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import Array
+
+FEW = 64
+"""Elements of the largest tensor below which nothing is gained: all evaluations take microseconds, and with fewer rows
+and columns explanations begin to look the same."""
+MOST_QUESTIONS = 60
+"""A [8192, 1024] takes 1 where everything is wrong, 34 where one element is, 52 where nothing smaller shows it."""
+FEW_TENSORS = 3
+"""Of a list: one tensor does not tell a norm over all of them from a norm of each."""
+CORNERS = (FEW, FEW**2, FEW**3)
+BLOCK = 32
+NEAR = 256
+"""So far from halfway a size is looked for that the op's params (its groups, its heads) allow."""
+
+IsOff = Callable[[CasePlan, Mapping[str, Array]], bool]
+Small = tuple[CasePlan, dict[str, Array]]
+
+
+def reduced(case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_questions: int = MOST_QUESTIONS) -> Small:
+    """The smallest case found in `most_questions` calls of `is_off`, which says whether a case shows the same error.
+
+    `inputs` by tensor name, upstream gradients as `grad.<output>`; `case` with them is taken to show it. The inputs
+    of the result are views of these; its tensors have its shapes, and draws that say nothing about them.
+    """
+    small: Small = (case, dict(inputs))
+    left = most_questions
+    for corner in islice(corners(small), left):
+        left -= 1
+        if is_off(*corner):
+            small = corner
+            break
+    for dims_of in (lists_of, sizes_of):
+        dims = list(dims_of(*small))
+        while (dim := largest(dims)) is not None and left > 0 and n_elements(small) > FEW:
+            size = next((size for size in dim.sizes() if dim.shapes(small, size) is not None), None)
+            windows = () if size is None else dim.windows(small, size)
+            for cut in islice(windows, left):
+                left -= 1
+                if is_off(*cut):
+                    small, dim.size = cut, size or dim.size
+                    break
+            else:
+                dim.low = size or dim.size
+    return small
+
+
+def corners(small: Small) -> Iterator[Small]:
+    """The start and the end of all dimensions, of each of the sizes in `CORNERS` that is smaller."""
+    for most in CORNERS:
+        if n_elements(small) > most:
+            yield from (corner(small, most, last=last) for last in (False, True))
+
+
+def corner(small: Small, most: int, *, last: bool) -> Small:
+    """The start, or the end, of all dimensions, halved until no tensor has more elements than `most`."""
+    for dims_of in (lists_of, sizes_of):
+        dims = list(dims_of(*small))
+        while (dim := largest(dims)) is not None and n_elements(small) > most:
+            size = next((size for size in dim.sizes() if dim.shapes(small, size) is not None), None)
+            if size is None:
+                dim.low = dim.size
+            else:
+                small, dim.size = dim.cut(small, size, dim.size - size if last else 0), size
+    return small
+
+
+def largest(dims: Iterable[Dim]) -> Dim | None:
+    """The largest of those that may get smaller."""
+    return max((dim for dim in dims if dim.size - dim.low > 1), key=lambda dim: dim.size, default=None)
+
+
+def n_elements(small: Small) -> int:
+    """How many elements the largest tensor has."""
+    return max((array.size for array in small[1].values()), default=0)
+
+
+@dataclass
+class Dim:
+    """A size that several axes and, it may be, params share; `low` is the largest size that is known to be too small.
+
+    `axes` are those of inputs, `params` are params by name, with a position where they are tuples. A dimension without
+    axes is the length of the list `listed`.
+    """
+
+    size: int
+    axes: tuple[tuple[str, int], ...] = ()
+    params: tuple[tuple[str, int | None], ...] = ()
+    listed: str = ""
+    low: int = 0
+
+    def sizes(self) -> list[int]:
+        """The sizes to try, the best one first."""
+        middle = (self.low + self.size) // 2
+        middle += (self.size - middle) % 2
+        is_tail = self.size % BLOCK != 0
+        sizes = range(max(self.low + 1, middle - NEAR), min(self.size, middle + NEAR))
+        return sorted(sizes, key=lambda size: (is_tail and size % BLOCK == 0, abs(size - middle)))
+
+    def shapes(self, small: Small, size: int) -> tuple[Any, TensorShapes] | None:
+        """Params and shapes of the case with another size here; None where there is no such case.
+
+        A param that merely happens to have the same value keeps it, as long as there is such a case.
+        """
+        case, inputs = small
+        op = OPS[case.op]
+        given = {name: array.shape for name, array in self.kept(inputs, size, 0).items() if op.input(name) is not None}
+        for name, axis in self.axes:
+            given[name] = (*given[name][:axis], size, *given[name][axis + 1 :])
+        for params in (case.params, self.with_params(case.params, size)):
+            try:
+                shapes = op.infer_shapes(params, given)
+            except ValueError:
+                continue
+            if all(shapes.inputs.get(name) == shape for name, shape in given.items()) and is_within(shapes, inputs):
+                return params, shapes
+        return None
+
+    def with_params(self, params: Any, size: int) -> Any:
+        """The params with another size where they hold this one."""
+        for name, position in self.params:
+            value = getattr(params, name)
+            changed = size if position is None else (*value[:position], size, *value[position + 1 :])
+            params = replace(params, **{name: changed})
+        return params
+
+    def kept(self, inputs: Mapping[str, Array], size: int, start: int) -> dict[str, Array]:
+        """The inputs without those of a list that are cut off; the others are counted anew."""
+        if not self.listed:
+            return dict(inputs)
+        prefix = f"{self.listed}."
+        others = {name: array for name, array in inputs.items() if not name.startswith(prefix)}
+        return {**{f"{prefix}{i}": inputs[f"{prefix}{start + i}"] for i in range(size)}, **others}
+
+    def windows(self, small: Small, size: int) -> Iterator[Small]:
+        """The case with this size, where there is one: with what is first here, and with what is last."""
+        yield self.cut(small, size, 0)
+        yield self.cut(small, size, self.size - size)
+
+    def cut(self, small: Small, size: int, start: int) -> Small:
+        """The case with a window of `size` from `start` here."""
+        case, inputs = small
+        op, before = OPS[case.op], OPS[case.op].infer_shapes(case.params, shapes_of(case, inputs))
+        params, after = self.shapes(small, size) or (case.params, before)
+        arrays = self.kept(inputs, size, start)
+        for name, axis in self.axes:
+            arrays[name] = arrays[name][(slice(None),) * axis + (slice(start, start + size),)]
+        for name, (low, high) in after.integers.items():
+            moved = start if before.integers[name][1] - low == self.size else 0
+            arrays[name] = in_range(arrays[name], before.integers[name], high, moved)
+        for output in op.upstream:
+            if f"grad.{output}" in arrays and output in after.outputs:
+                arrays[f"grad.{output}"] = self.window(arrays[f"grad.{output}"], after.outputs[output], start)
+        plans = {plan.name: plan for plan in case.tensors}
+        tensors = tuple(replace(plans[name], shape=array.shape) for name, array in arrays.items() if name in plans)
+        return replace(case, params=params, tensors=tensors), arrays
+
+    def window(self, array: Array, shape: Shape, start: int) -> Array:
+        """A part of an upstream gradient: the same window where an axis is this one, else from its start."""
+        pairs = zip(array.shape, shape, strict=True)
+        return array[tuple(slice(start, start + new) if old == self.size != new else slice(new) for old, new in pairs)]
+
+
+def is_within(shapes: TensorShapes, inputs: Mapping[str, Array]) -> bool:
+    """Whether the upstream gradients have a part for every output: with a smaller kernel, outputs may be larger."""
+    pairs = [
+        (shape, inputs[f"grad.{name}"].shape) for name, shape in shapes.outputs.items() if f"grad.{name}" in inputs
+    ]
+    return all(new <= old for shape, given in pairs for new, old in zip(shape, given, strict=True))
+
+
+def shapes_of(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Shape]:
+    """The shapes of what the op takes."""
+    return {name: array.shape for name, array in inputs.items() if OPS[case.op].input(name) is not None}
+
+
+def lists_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
+    """The lengths of the lists."""
+    for item in OPS[case.op].inputs:
+        if item.listed:
+            yield Dim(sum(name.startswith(f"{item.name}.") for name in inputs), listed=item.name, low=FEW_TENSORS - 1)
+
+
+def sizes_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
+    """The sizes of the inputs' axes: one axis or two where these can change alone, else all that have the same size."""
+    shapes = shapes_of(case, inputs)
+    for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
+        axes = [(name, axis) for name, shape in shapes.items() for axis, n in enumerate(shape) if n == size]
+        for together in (1, 2):
+            for some in combinations(axes, together):
+                dim = Dim(size, some)
+                if set(some) <= set(axes) and any(
+                    dim.shapes((case, dict(inputs)), s) for s in (size // 2, size - 1, 1)
+                ):
+                    axes = [axis for axis in axes if axis not in some]
+                    yield dim
+        if axes:
+            yield Dim(size, tuple(axes), tuple(params_of(case.params, size)))
+
+
+def params_of(params: Any, size: int) -> Iterator[tuple[str, int | None]]:
+    """The params that hold an integer, and where in a tuple."""
+    for name, value in vars(params).items():
+        if isinstance(value, tuple):
+            yield from ((name, i) for i, item in enumerate(value) if type(item) is int and item == size)
+        elif type(value) is int and value == size:
+            yield name, None
+
+
+def in_range(values: Array, bounds: tuple[int, int], high: int, moved: int) -> Array:
+    """Integers of `bounds` as integers below `high`, those from `moved` on first; others, which are ignored, stay."""
+    low, old = bounds
+    if old == high:
+        return values
+    inside = (low <= values) & (values < old)
+    changed = values.copy()
+    changed[inside] = low + (values[inside] - low - moved) % (high - low)
+    return changed

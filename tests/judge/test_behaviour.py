@@ -1,0 +1,214 @@
+"""Faults that are no formula: a fake for each that does it, and healthy kernels of every op that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from parity.cases import OPS
+from parity.cases.oracle import IN_SEQUENCE, evaluate
+from parity.config.plan import CasePlan
+from parity.diagnoses import DIAGNOSES
+from parity.judge.bound.envelope import OFF, envelopes
+from parity.judge.catalogue.entries import CATALOGUE
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.asking import Kernel
+from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours
+from tests.judge.judging import Tensors, drawn, planned
+from tests.judge.test_reduction import CASES
+
+NORM = planned("layer_norm", x=(6, 33), normalized_shape=(33,))
+Inputs = Mapping[str, np.ndarray]
+
+
+def computed(case: CasePlan, dtype: str, inputs: Inputs, **how) -> Tensors:
+    with np.errstate(all="ignore"):
+        return evaluate(OPS[case.op], case.params, inputs, dtype=dtype, gradients=case.gradients, **how)
+
+
+class Counted:
+    """A kernel that counts its questions."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.count = kernel, 0
+
+    def __call__(self, case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, np.ndarray] | None:
+        self.count += 1
+        return self.kernel(case, dtype, inputs)
+
+
+def bounds(case: CasePlan, dtype: str, inputs: Tensors) -> dict[str, float]:
+    oracle = consult_oracle(case, inputs)
+    return {name: OFF * envelope.max for name, envelope in envelopes(case, dtype, inputs, oracle).items()}
+
+
+def shown(
+    kernel: Kernel, case: CasePlan = NORM, dtype: str = "float32", inputs: Tensors | None = None
+) -> dict[str, Evidence]:
+    """What the kernel does, by id."""
+    inputs = inputs or drawn(case)
+    observed = kernel(case, dtype, inputs) or {}
+    return dict(behaviours(kernel, case, dtype, inputs, observed, bounds(case, dtype, inputs)))
+
+
+def test_every_behaviour_is_in_the_catalogue():
+    assert BEHAVIOURS.keys() <= CATALOGUE.keys()
+    assert BEHAVIOURS.keys() <= set(DIAGNOSES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_a_healthy_kernel_does_nothing_of_it(op, dtype):
+    kernel = Counted(computed)
+    assert shown(kernel, CASES[op], dtype) == {}
+    assert kernel.count <= 26
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "group_norm", "linear", "conv2d", "scaled_dot_product_attention"])
+def test_sums_in_another_order_for_another_size_are_healthy(op):
+    def kernel(case, dtype, inputs):
+        odd = sum(values.size for values in inputs.values()) % 2
+        return computed(case, dtype, inputs, functions=IN_SEQUENCE) if odd else computed(case, dtype, inputs)
+
+    assert shown(kernel, CASES[op]) == {}
+
+
+def test_sums_whose_order_changes_from_call_to_call_are_healthy():
+    rng = np.random.default_rng(0)
+
+    def kernel(case, dtype, inputs):
+        return {
+            n: values * (1 + 1e-7 * rng.integers(-1, 2, values.shape)).astype(dtype)
+            for n, values in computed(case, dtype, inputs).items()
+        }
+
+    assert shown(kernel) == {}
+
+
+def test_a_kernel_without_answers_shows_nothing():
+    assert shown(lambda *_: None) == {}
+
+
+def test_a_kernel_that_is_lost_in_the_middle_shows_nothing():
+    left = iter(range(4))
+    assert shown(lambda *cell: computed(*cell) if next(left, None) is not None else None) == {}
+
+
+def test_outputs_that_are_missing_are_not_looked_at():
+    def kernel(*cell):
+        return {n: values for n, values in computed(*cell).items() if n.startswith("grad.")}
+
+    assert shown(kernel) == {}
+
+
+def racing() -> Kernel:
+    rng = np.random.default_rng(1)
+
+    def kernel(case, dtype, inputs):
+        outputs = computed(case, dtype, inputs)
+        outputs["grad.weight"][rng.integers(outputs["grad.weight"].size)] += 1
+        return outputs
+
+    return kernel
+
+
+def test_a_race_is_nondeterministic():
+    found = shown(racing())
+    assert found["nondeterministic"]["tensors"] == ["grad.weight"]
+    assert "stateful" not in found
+    assert found["nondeterministic"]["elements"]["grad.weight"] >= 1
+
+
+def test_a_run_that_differs_from_all_answers_is_nondeterministic():
+    inputs, bound = drawn(NORM), bounds(NORM, "float32", drawn(NORM))
+    observed = computed(NORM, "float32", inputs)
+    observed["y"][2, 3] += 1
+    evidence = BEHAVIOURS["nondeterministic"](computed, NORM, "float32", inputs, observed, bound)
+    assert evidence == {"tensors": ["y"], "elements": {"y": 1}, "calls": 5}
+
+
+def accumulating() -> Kernel:
+    buffers: dict[tuple[int, ...], np.ndarray] = {}
+
+    def kernel(case, dtype, inputs):
+        outputs = computed(case, dtype, inputs)
+        gradient = outputs["grad.weight"]
+        buffers[gradient.shape] = buffers.get(gradient.shape, np.zeros_like(gradient)) + gradient
+        return {**outputs, "grad.weight": buffers[gradient.shape].copy()}
+
+    return kernel
+
+
+def test_gradients_that_add_up_are_stateful():
+    found = shown(accumulating())
+    assert found == {"stateful": {"depends_on": "accumulated", "tensors": ["grad.weight"]}}
+
+
+def stale() -> Kernel:
+    """The mean of the call before is what is subtracted."""
+    kept: dict[tuple[int, ...], np.ndarray] = {}
+
+    def kernel(case, dtype, inputs):
+        outputs = computed(case, dtype, inputs)
+        mean = kept.get(inputs["x"].shape, inputs["x"].mean(-1, keepdims=True))
+        kept[inputs["x"].shape] = inputs["x"].mean(-1, keepdims=True)
+        outputs["y"] = outputs["y"] + (inputs["x"].mean(-1, keepdims=True) - mean).astype(dtype)
+        return outputs
+
+    return kernel
+
+
+def test_what_is_left_of_the_previous_call_is_stateful():
+    found = shown(stale())
+    assert found["stateful"] == {"depends_on": "previous", "tensors": ["y"]}
+    assert "nondeterministic" not in found
+
+
+def test_inputs_that_are_written_are_told():
+    def kernel(case, dtype, inputs):
+        changed = inputs["x"].astype(dtype)
+        changed[0] += 1
+        return {**computed(case, dtype, inputs), "input.x": changed}
+
+    found = shown(kernel)
+    assert found == {"input-mutated": {"inputs": ["x"], "elements_changed": {"x": 33}}}
+
+
+def neighbour(case, dtype, inputs):
+    """The last element of a row is read from the next one."""
+    x = inputs["x"].copy()
+    x[:-1, -1] = inputs["x"][1:, 0]
+    return {**computed(case, dtype, inputs), "y": computed(case, dtype, {**inputs, "x": x})["y"]}
+
+
+def tail(case, dtype, inputs):
+    """Rows after the last whole block of four are not normalised."""
+    outputs = computed(case, dtype, inputs)
+    rows = inputs["x"].shape[0]
+    whole = rows - rows % 4 if rows > 4 else rows
+    outputs["y"][whole:] = inputs["x"][whole:]
+    return outputs
+
+
+@pytest.mark.parametrize(("kernel", "depends_on"), [(neighbour, "neighbours"), (tail, "size")])
+def test_a_row_that_depends_on_others_is_batch_variant(kernel: Callable[..., Tensors], depends_on: str):
+    found = shown(kernel)
+    assert list(found) == ["batch-variant"]
+    evidence = found["batch-variant"]
+    assert evidence["depends_on"] == depends_on
+    assert evidence["tensors"] == ["y"]
+    assert evidence["axes"] == {"x": 0}
+
+
+def test_an_op_that_mixes_rows_is_not_batch_variant():
+    found = shown(computed, planned("batch_norm", x=(6, 5)))
+    assert found == {}
+
+
+def test_bounds_may_be_given_for_each_element():
+    inputs = drawn(NORM)
+    bound = {name: np.full(values.shape, 1e-5) for name, values in computed(NORM, "float32", inputs).items()}
+    for kernel, expected in ((computed, []), (tail, ["batch-variant"]), (racing(), ["nondeterministic"])):
+        assert [name for name, _ in behaviours(kernel, NORM, "float32", inputs, {}, bound)] == expected

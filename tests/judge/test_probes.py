@@ -1,0 +1,119 @@
+"""Generic inputs of every op: valid, finite, the same for the same number, and telling explanations apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parity.cases import OPS
+from parity.cases.draw import Uniform
+from parity.cases.oracle import evaluate
+from parity.config.plan import CasePlan
+from parity.judge.diagnose.probes import generic, numbers_in
+from tests.judge.judging import Tensors, planned
+from tests.judge.test_reduction import CASES, check, reference
+
+NUMBERS = range(6)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_generic_cases_are_cases(op, number):
+    case, inputs = generic(CASES[op], number)
+    check(case, inputs)
+    assert all(np.isfinite(values).all() for values in reference(case, inputs).values())
+    assert [plan.shape for plan in case.tensors] == [plan.shape for plan in CASES[op].tensors]
+    for name, values in inputs.items():
+        assert values.dtype == (np.int64 if values.dtype.kind == "i" else np.float32)
+        item = OPS[op].input(name)
+        if item is not None and isinstance(item.default, Uniform) and item.default.low >= 0:
+            assert (values > 0).all()
+    again, same = generic(CASES[op], number)
+    assert again == case
+    assert all((same[name] == inputs[name]).all() for name in inputs)
+    other = generic(CASES[op], number + 1)[1]
+    assert any((other[name] != inputs[name]).any() for name in inputs)
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_options_are_unlike_each_other_and_the_users(op):
+    users = CASES[op].params
+    params = generic(CASES[op], 0)[0].params
+    for name, value in vars(params).items():
+        assert type(value) is type(getattr(users, name))
+        assert not isinstance(value, bool | str) or value == getattr(users, name)
+    numbers = [v for v in numbers_in(params) if v not in numbers_in(users)]
+    assert all(float(np.float32(v)) == v and v not in (0.0, 1.0) for v in numbers)
+    others = [abs(a - b) for i, a in enumerate(numbers) for b in numbers[:i]]
+    assert all(distance > 0.005 for distance in others)
+
+
+def test_only_even_numbers_leave_a_branch_of_the_user():
+    case = planned("sgd", param=(4, 3), lr=0.1, momentum=0.9, dampening=0.0, step=1)
+    later, first = (generic(case, number)[0].params for number in (0, 1))
+    assert later.dampening > 0
+    assert later.step > 2
+    assert (first.dampening, first.step) == (0.0, 1)
+    assert first.momentum != 0.9
+
+
+def test_what_the_op_does_not_take_together_stays():
+    case = planned("sgd", param=(4, 3), lr=0.1, momentum=0.9, nesterov=True)
+    params = generic(case, 0)[0].params
+    assert (params.nesterov, params.dampening) == (True, 0.0)
+    plain = planned("sgd", param=(4, 3), lr=0.1)
+    assert generic(plain, 0)[0].params.momentum == 0.0
+
+
+def test_the_type_of_a_norm_stays():
+    case = planned("clip_grad_norm", max_norm=1.0, norm_type=1.0, grads_0=(4, 3), grads_1=(2,))
+    params = generic(case, 0)[0].params
+    assert params.norm_type == 1.0
+    assert params.max_norm != 1.0
+
+
+def test_rows_and_tensors_differ():
+    case, inputs = generic(planned("layer_norm", x=(6, 64), normalized_shape=(64,)), 0)
+    assert np.ptp(inputs["x"].std(axis=1)) > 0.2
+    assert np.ptp(inputs["x"].mean(axis=1)) > 0.2
+    assert np.abs(inputs["weight"] - 1).min() >= 0.25
+    assert np.abs(inputs["bias"]).min() >= 0.25
+    assert 0.02 < case.params.eps / inputs["x"].var(axis=1).mean() < 1
+
+
+def predictions(case: CasePlan, inputs: Tensors) -> dict[str, np.ndarray]:
+    """What the op's semantic variants predict, as shares of the tensors' sizes, by what they change."""
+    exact = reference(case, inputs)
+    found = {"": np.zeros(sum(values.size for values in exact.values()))}
+    shapes = {name: values.shape for name, values in inputs.items() if OPS[case.op].input(name) is not None}
+    for variant in OPS[case.op].variants(case.params, shapes):
+        if variant.unstable or variant.absent or variant.id in ("attribute-precision", "eps-value"):
+            continue
+        values = evaluate(
+            OPS[case.op],
+            variant.changed(case.params),
+            inputs,
+            dtype="float64",
+            gradients=case.gradients,
+            **variant.arguments,
+        )
+        parts = [np.ravel(values[name] - exact[name]) / (1e-30 + np.abs(exact[name]).max()) for name in exact]
+        found[f"{variant.id} {variant.arguments} {variant.params}"] = np.concatenate(parts)
+    return found
+
+
+@pytest.mark.parametrize("op", ["adam", "adamw", "adagrad", "batch_norm", "instance_norm", "lamb", "rmsprop", "sgd"])
+def test_explanations_differ(op):
+    found = predictions(*generic(CASES[op], 0))
+    assert len(found) > 1
+    alike = [(a, b) for a in found for b in found if a < b and not np.abs(found[a] - found[b]).max() > 1e-3]
+    assert alike == []
+
+
+def test_without_generic_inputs_explanations_may_look_the_same():
+    case = CASES["adam"]
+    users = {name: np.zeros_like(values) + 0.5 for name, values in generic(case, 0)[1].items()}
+    found = predictions(replace(case, params=replace(case.params, weight_decay=0.0)), users)
+    assert any(np.abs(found[a] - found[b]).max() < 1e-3 for a in found for b in found if a < b)
