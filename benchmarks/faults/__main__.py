@@ -9,45 +9,58 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.faults.generate import faults
 from benchmarks.faults.predict import Right
 from benchmarks.faults.published import PUBLISHED
 from benchmarks.faults.report import json_lines, published_table, tables
-from benchmarks.faults.score import Row, healthy_rows, score_fault, score_published
+from benchmarks.faults.score import CRASHED, Row, healthy_rows, score_fault, score_published
 from benchmarks.judge.command import machine
 from parity.cases import OPS
 
 
 def main() -> int:
     options = arguments()
-    if options.published:
-        rows = [row for case in PUBLISHED if case.op in options.ops for row in score_published(case, options.seed)]
-        if options.json:
-            options.json.write_text(json_lines(rows))
-        print(published_table(rows, PUBLISHED, machine()))
-        return 0
-    started = time.monotonic()
-    planted, healthy = [], []
-    for i, fault in enumerate(faults(options.ops, options.faults, options.seed, options.pairs)):
-        planted += score_fault(fault, options.seed)
-        progress(f"fault {i + 1} of {options.faults}: {fault.op} {planted[-1].status}")
-    for row in healthy_rows(options.ops, options.healthy, options.seed):
-        healthy.append(row)
-        progress(f"healthy {len(healthy)} of {options.healthy}: {row.op}")
-    progress("")
-    facts = machine() | {
-        "seed": options.seed,
-        "pairs": options.pairs,
-        "minutes": round((time.monotonic() - started) / 60, 1),
-    }
     if options.json:
-        options.json.write_text(json_lines([*planted, *healthy]))
+        options.json.write_text("")
+    rows = published_rows(options) if options.published else planted_rows(options)
+    done = []
+    started = time.monotonic()
+    for row in rows:
+        done.append(row)
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(json_lines([row]))
+        progress(f"{row.case} {row.dtype}: {row.status}")
+    progress("")
+    facts = machine() | {"seed": options.seed, "minutes": round((time.monotonic() - started) / 60, 1)}
+    if options.published:
+        print(published_table(done, PUBLISHED, facts))
+        return 0
+    planted, healthy = [r for r in done if r.fault], [r for r in done if not r.fault]
     print(tables(planted, healthy, facts))
     print("\n".join(worth_a_look(planted, healthy, options.misses)))
     return 0
+
+
+def published_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of the published cases."""
+    for case in PUBLISHED:
+        if case.op in options.ops:
+            yield from score_published(case, options.seed)
+
+
+def planted_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of faults, then those of healthy forms, until the time is over."""
+    end = time.monotonic() + 60.0 * options.minutes
+    for fault in takewhile(
+        lambda _: time.monotonic() < end, faults(options.ops, options.faults, options.seed, options.pairs)
+    ):
+        yield from score_fault(fault, options.seed)
+    yield from takewhile(lambda _: time.monotonic() < end, healthy_rows(options.ops, options.healthy, options.seed))
 
 
 def arguments() -> argparse.Namespace:
@@ -57,6 +70,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=500, help="how many cells of healthy forms, at least")
     parser.add_argument("--pairs", type=float, default=0.15, help="the share of faults with two edits")
     parser.add_argument("--ops", type=lambda text: text.split(","), default=list(OPS), help="comma-separated")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="stop after so many, and count what is done"
+    )
     parser.add_argument("--published", action="store_true", help="the published cases instead")
     parser.add_argument("--misses", type=int, default=20, help="how many misses and false alarms to print")
     parser.add_argument("--json", type=Path, help="write a line of JSON for each cell")
@@ -68,11 +84,12 @@ def progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def worth_a_look(planted: Sequence[Row], healthy: Iterable[Row], n: int) -> list[str]:
+def worth_a_look(planted: Sequence[Row], healthy: Sequence[Row], n: int) -> list[str]:
     """False alarms, faults that were not detected, and explanations that do not predict, up to `n` of each."""
     kinds = {
+        "crashed": [r for r in (*planted, *healthy) if r.status == CRASHED],
         "false alarm": [r for r in healthy if r.detected],
-        "not detected": [r for r in planted if r.counts and not r.detected],
+        "not detected": [r for r in planted if r.counts and r.status == "clean"],
         "wrong": [r for r in planted if r.counts and r.right is Right.NO and r.status == "diagnosed"],
     }
     return [line(kind, row) for kind, rows in kinds.items() for row in rows[:n]]

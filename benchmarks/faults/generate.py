@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,8 +23,8 @@ from parity.config.plan import CasePlan
 Tensors = dict[str, NDArray[Any]]
 Rng = np.random.Generator
 SIZES = (6, 24, 60, 200, 600)
-TRIES = 60
-"""Edits that are tried on a case before another case is drawn."""
+TRIES, CASES = 40, 40
+"""Edits that are tried on a case before another case is drawn, and cases before an op is passed over."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Fault:
     op: str
     form: str
     edits: tuple[Edit, ...]
-    source: str
     kernel: Form
     case: CasePlan
     inputs: Tensors
@@ -72,68 +71,105 @@ def arguments_of(tree: ast.FunctionDef) -> ast.arguments:
 
 
 def faults(ops: Sequence[str], n: int, seed: int, pairs: float = 0.0) -> Iterator[Fault]:
-    """`n` faults, the ops in turn; `pairs` is the share of them that have two edits."""
+    """`n` faults, the ops in turn; `pairs` is the share of them that have two edits.
+
+    No two do the same. An op whose forms have no more faults to give is passed over.
+    """
     rng = np.random.default_rng([seed, 1])
-    seen: set[tuple[str, str]] = set()
+    seen: set[Hashable] = set()
+    exhausted: set[str] = set()
     for i in range(n):
         op = ops[i % len(ops)]
+        if op in exhausted:
+            continue
         n_edits = 2 if rng.random() < pairs else 1
-        yield next(f for attempt in range(1000) if (f := one_fault(op, f"{op}-fault-{seed}-{i}-{attempt}", seed, n_edits, rng, seen)))  # fmt: skip
+        names = (f"{op}-fault-{seed}-{i}-{attempt}" for attempt in range(CASES))
+        fault = next(filter(None, (one_fault(op, name, seed, n_edits, rng, seen) for name in names)), None)
+        if fault is None:
+            exhausted.add(op)
+        else:
+            yield fault
 
 
-def one_fault(op: str, name: str, seed: int, n_edits: int, rng: Rng, seen: set[tuple[str, str]]) -> Fault | None:
+def one_fault(op: str, name: str, seed: int, n_edits: int, rng: Rng, seen: set[Hashable]) -> Fault | None:
     """A fault that is new and can be detected in float64, on a case of its own; None after a number of tries."""
-    case = case_of(op, rng, int(rng.choice(SIZES)), name, offset=float(rng.choice(OFFSETS[:5])), scale=float(rng.choice(SCALES[:4])))  # fmt: skip
+    offset, scale = float(rng.choice(OFFSETS[:5])), float(rng.choice(SCALES[:4]))
+    case = case_of(op, rng, int(rng.choice(SIZES)), name, offset=offset, scale=scale)
     inputs = drawn(case, seed)
     truth = Truth.of(case, inputs)
     if not truth.finite:
         return None
     form = FORMS[op][int(rng.integers(len(FORMS[op])))]
-    healthy = tree_of(form)
     for _ in range(TRIES):
-        drawn_edits = edited(form, healthy, case, inputs, n_edits, rng)
-        if drawn_edits is None:
-            return None
-        tree, edits = drawn_edits
-        key = (op, ast.unparse(tree))
-        if key in seen:
-            continue
-        seen.add(key)
+        tree, edits = edited(form, case, inputs, n_edits, rng)
         kernel = compiled(tree, form)
         outputs = outputs_of(kernel, case, inputs, truth)
-        if outputs is None:
+        if outputs is None or not detectable(effect(outputs, truth, "float64")):
             continue
-        if detectable(effect(outputs, truth, "float64")):
-            return Fault(op, form.__name__, edits, key[1], kernel, case, inputs, truth)
+        keys = {(op, ast.unparse(tree)), (op, behaviour(kernel, op)) if shows(kernel, form, op) else (op, name)}
+        if keys.isdisjoint(seen):
+            seen |= keys
+            return Fault(op, form.__name__, edits, kernel, case, inputs, truth)
     return None
 
 
+@cache
+def probe(op: str) -> tuple[CasePlan, Tensors]:
+    """A case that is the same for all kernels of an op."""
+    case = case_of(op, np.random.default_rng(0), 40, f"{op}-probe")
+    return case, drawn(case, 0)
+
+
+def behaviour(kernel: Form, op: str) -> Hashable:
+    """What a kernel computes on the op's probe, to nine digits; None where it fails."""
+    case, inputs = probe(op)
+    outputs = attempted(kernel, case, inputs, "float64")
+    if outputs is None:
+        return None
+    digits = []
+    for name, values in sorted(outputs.items()):
+        finite = np.where(np.isfinite(values), values, 0.0)
+        scale = max(float(np.max(np.abs(finite), initial=0.0)), 1e-300)
+        digits.append((name, values.shape, (finite / scale).round(9).tobytes(), f"{scale:.9g}"))
+    return tuple(digits)
+
+
+def shows(kernel: Form, form: Form, op: str) -> bool:
+    """Whether the probe tells an edited form from the healthy one."""
+    found = behaviour(kernel, op)
+    return found is not None and found != behaviour(form, op)
+
+
 def edited(
-    form: Form, healthy: ast.FunctionDef, case: CasePlan, inputs: Tensors, n_edits: int, rng: Rng
-) -> tuple[ast.FunctionDef, tuple[Edit, ...]] | None:
+    form: Form, case: CasePlan, inputs: Tensors, n_edits: int, rng: Rng
+) -> tuple[ast.FunctionDef, tuple[Edit, ...]]:
     """A tree with random edits: first a kind of edit, then one of that kind, each equally likely."""
-    scope = scope_of(form, healthy, lambda: run(form, case.op, case.params, inputs, "float64"))
-    tree, edits = healthy, []
+    tree, edits = tree_of(form), []
+    scope = scope_of(form, tree, lambda: run(form, case.op, case.params, inputs, "float64"))
     for _ in range(n_edits):
         by_kind: dict[str, list[Candidate]] = {}
         for candidate in candidates(tree, scope):
             by_kind.setdefault(candidate.kind, []).append(candidate)
-        if not by_kind:
-            return None
         of_kind = by_kind[sorted(by_kind)[int(rng.integers(len(by_kind)))]]
         tree, edit = apply(tree, of_kind[int(rng.integers(len(of_kind)))])
         edits.append(edit)
     return tree, tuple(edits)
 
 
-def outputs_of(kernel: Callable[..., Any], case: CasePlan, inputs: Tensors, truth: Truth) -> Tensors | None:
+def outputs_of(kernel: Form, case: CasePlan, inputs: Tensors, truth: Truth) -> Tensors | None:
     """A kernel's outputs in float64; None where it fails in a dtype, or returns other tensors or shapes than the oracle."""
     expected = {name: values.shape for name, values in truth.exact.items()}
+    outputs = None
     for dtype in DTYPES:
-        try:
-            outputs = run(kernel, case.op, case.params, inputs, dtype)
-        except Exception:  # an edit may do anything
-            return None
-        if {name: values.shape for name, values in outputs.items()} != expected:
+        outputs = attempted(kernel, case, inputs, dtype)
+        if outputs is None or {name: values.shape for name, values in outputs.items()} != expected:
             return None
     return outputs
+
+
+def attempted(kernel: Form, case: CasePlan, inputs: Tensors, dtype: str) -> Tensors | None:
+    """A kernel's outputs; None where it fails, since an edit may do anything."""
+    try:
+        return run(kernel, case.op, case.params, inputs, dtype)
+    except Exception:
+        return None

@@ -90,14 +90,13 @@ def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
 
 
 def predicts(
-    result: SearchResult | None, case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str
+    offered: Sequence[Explanation], case: CasePlan, fresh: Sequence[Tensors], kernel: Form, dtype: str
 ) -> Right | None:
-    """How well the best of a search's explanations predicts all outputs of the kernel on all fresh inputs.
+    """How well the best of some explanations predicts all outputs of the kernel on all fresh inputs.
 
     `exact` is to within 8 times the largest error of a healthy form on these inputs, or a unit roundoff of what the
-    kernel returns; `size` is for explanations that are not exact. None where the search offers none.
+    kernel returns; `size` is for explanations that are not exact. None where there is no explanation.
     """
-    offered = explanations(result)
     if not offered:
         return None
     cells = [(tensors, Truth.of(case, tensors), run(kernel, case.op, case.params, tensors, dtype)) for tensors in fresh]

@@ -13,13 +13,14 @@ import numpy as np
 from benchmarks.faults.measure import RULES
 from benchmarks.faults.predict import Right
 from benchmarks.faults.published import Published
-from benchmarks.faults.score import UNDECIDED, UNEXPLAINED, Row
+from benchmarks.faults.score import CRASHED, UNDECIDED, UNEXPLAINED, Row
 
 FAULT_COLUMNS: Mapping[str, Callable[[Row], bool]] = {
     "detected": lambda r: r.detected,
     "diagnosed": lambda r: r.status == "diagnosed",
     "not-identifiable": lambda r: r.status == UNDECIDED,
     "unexplained": lambda r: r.status == UNEXPLAINED,
+    "crashed": lambda r: r.status == CRASHED,
     "right": lambda r: r.right is Right.EXACT,
     "right size": lambda r: r.right is Right.SIZE,
     "wrong": lambda r: r.right is Right.NO and r.status == "diagnosed",

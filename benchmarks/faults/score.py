@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,18 +13,19 @@ from numpy.typing import NDArray
 
 from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
 from benchmarks.faults.forms import FORMS, Form, run
-from benchmarks.faults.generate import Fault
+from benchmarks.faults.generate import Fault, attempted
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
-from benchmarks.faults.predict import Right, fresh_inputs, predicts
+from benchmarks.faults.predict import Right, explanations, fresh_inputs, predicts
 from benchmarks.faults.published import Published
 from parity.config.plan import CasePlan
-from parity.judge.case import CaseJudge, Judged
+from parity.judge.case import CaseJudge, Judged, Results
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome, Output
 
 Tensors = Mapping[str, NDArray[Any]]
 HARMLESS = ("rounding", "degenerate-gradient")
-UNDECIDED, UNEXPLAINED = "not-identifiable", "unexplained"
+UNDECIDED, UNEXPLAINED, CRASHED = "not-identifiable", "unexplained", "crashed"
 ASKING = True
 """Whether the judge may ask kernels again, as a run may; else it judges as a stored run."""
 LARGEST = 1e6
@@ -31,10 +33,20 @@ LARGEST = 1e6
 
 
 @dataclass(frozen=True)
+class Crashed:
+    """What became of a judge that raised: nobody is blamed, nothing is said."""
+
+    message: str
+    comparisons: tuple[Comparison, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    results: Results = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Row:
     """What is known about one kernel in one cell. `passes` says which other rules let it pass.
 
-    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`. `right`: how well the first diagnosis predicts
+    `status`: `clean`, `diagnosed`, `not-identifiable`, `unexplained`, `crashed` (`message` says how). `right`: how well the first diagnosis predicts
     the kernel on inputs never seen; None where it cannot be asked.
     """
 
@@ -56,6 +68,7 @@ class Row:
     seconds: float
     right: Right | None = None
     edits: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    message: str = ""
 
     @property
     def counts(self) -> bool:
@@ -64,7 +77,7 @@ class Row:
 
     @property
     def detected(self) -> bool:
-        return self.status != "clean"
+        return self.status not in ("clean", CRASHED)
 
 
 def judge(
@@ -73,17 +86,14 @@ def judge(
     truth: Truth,
     backends: Mapping[str, Mapping[str, Tensors]],
     kernels: Mapping[str, Form],
-) -> Judged:
+) -> Judged | Crashed:
     """The judgement of backends whose outputs are given by name and dtype, with the oracle as the baseline.
 
     `kernels` are asked again; what raises an error gives no answer.
     """
 
     def ask(name: str, other: CasePlan, dtype: str, tensors: Tensors) -> Tensors | None:
-        try:
-            return run(kernels[name], other.op, other.params, tensors, dtype)
-        except (ValueError, TypeError, IndexError, ArithmeticError, KeyError):
-            return None
+        return attempted(kernels[name], other, tensors, dtype)
 
     judging = CaseJudge(case, inputs, truth.exact, "oracle", ask=ask if ASKING else None)
     for dtype in case.dtypes:
@@ -93,7 +103,10 @@ def judge(
         ]  # fmt: skip
         judging.take(dtype, outcomes)
     with np.errstate(all="ignore"):
-        return judging.judged()
+        try:
+            return judging.judged()
+        except Exception as error:  # a judge that fails costs one case, and is counted
+            return Crashed(f"{type(error).__name__}: {error}, {traceback.extract_tb(error.__traceback__)[-1]}")
 
 
 def score_fault(fault: Fault, seed: int) -> list[Row]:
@@ -128,8 +141,8 @@ def score_kernel(
         row = row_of(case, inputs, truth, judged, dtype, "mine", name, outputs[dtype])
         right = None
         if said and row["status"] in ("diagnosed", UNDECIDED):
-            result = judged.results.get((dtype, "mine"))
-            right = predicts(result, case, fresh_inputs(case, seed), kernel, dtype)
+            offered = explanations(judged.results.get((dtype, "mine")))
+            right = predicts(offered, case, fresh_inputs(case, seed), kernel, dtype)
         measured = {"effect": effect(outputs[dtype], truth, dtype), "seconds": seconds, "right": right}
         rows.append(Row(**row | planted | measured))
     return rows
@@ -155,9 +168,8 @@ def score_healthy(case: CasePlan, seed: int) -> list[Row]:
         return []
     forms = list(truth.healthy[case.dtypes[0]])
     started = time.perf_counter()
-    judged = judge(
-        case, inputs, truth, {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms}, FORMS[case.op]
-    )
+    outputs = {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms}
+    judged = judge(case, inputs, truth, outputs, {form.__name__: form for form in FORMS[case.op]})
     seconds = (time.perf_counter() - started) / len(forms)
     return [
         Row(**row_of(case, inputs, truth, judged, dtype, name, name, truth.healthy[dtype][name]) | {"seconds": seconds})
@@ -167,7 +179,14 @@ def score_healthy(case: CasePlan, seed: int) -> list[Row]:
 
 
 def row_of(
-    case: CasePlan, inputs: Tensors, truth: Truth, judged: Judged, dtype: str, backend: str, form: str, outputs: Tensors
+    case: CasePlan,
+    inputs: Tensors,
+    truth: Truth,
+    judged: Judged | Crashed,
+    dtype: str,
+    backend: str,
+    form: str,
+    outputs: Tensors,
 ) -> dict[str, Any]:
     """What the judge and the other rules say about one backend in one cell."""
     mine = [c for c in judged.comparisons if (c.dtype, c.actual, c.expected) == (dtype, backend, "oracle")]
@@ -183,7 +202,8 @@ def row_of(
         "size": max((v.size for v in inputs.values()), default=0),
         "dtype": dtype,
         "effect": 0.0,
-        "status": status_of(any(backend in c.culprit for c in mine), said),
+        "status": CRASHED if isinstance(judged, Crashed) else status_of(any(backend in c.culprit for c in mine), said),
+        "message": judged.message if isinstance(judged, Crashed) else "",
         "verdicts": {c.tensor: c.verdict.value for c in mine},
         "ratios": {c.tensor: c.error_ratio[0] for c in mine if c.error_ratio},
         "diagnoses": [told(d) for d in said],
@@ -191,7 +211,7 @@ def row_of(
     }
 
 
-def causes(judged: Judged, dtype: str, backend: str) -> list[Diagnosis]:
+def causes(judged: Judged | Crashed, dtype: str, backend: str) -> list[Diagnosis]:
     """The diagnoses of a backend in a cell that blame it."""
     return [d for d in judged.diagnoses if (d.dtype, d.backend) == (dtype, backend) and d.id not in HARMLESS]
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import ast
+import inspect
+import textwrap
 
 import numpy as np
 import pytest
 
 from benchmarks.faults.cases import case_of, drawn
-from benchmarks.faults.edits import rounded
+from benchmarks.faults.edits import apply, candidates, rounded
 from benchmarks.faults.forms import FORMS, run
-from benchmarks.faults.generate import compiled, faults, tree_of
+from benchmarks.faults.generate import behaviour, compiled, faults, tree_of
 from benchmarks.faults.measure import Truth, detectable, effect
 from benchmarks.faults.predict import fresh_inputs, predicts
 from benchmarks.faults.published import PUBLISHED
 from benchmarks.faults.report import published_table, tables
+from benchmarks.faults.scope import scope_of
 from benchmarks.faults.score import healthy_rows, score_fault, score_healthy, score_published
 from parity.cases import OPS
+from parity.judge.case import CaseJudge
 
 
 def case_for(op):
@@ -62,12 +66,56 @@ def test_a_fault_is_what_its_label_says_and_is_detected():
     assert "layer_norm" in tables(rows, [], {})
 
 
+def test_a_judge_that_fails_costs_one_case_and_is_counted(monkeypatch):
+    monkeypatch.setattr(CaseJudge, "judged", lambda _: 1 / 0)
+    rows = score_fault(next(faults(["relu"], 1, 0)), 0)
+    assert {r.status for r in rows} == {"crashed"}
+    assert "ZeroDivisionError" in rows[0].message
+    assert not rows[0].detected
+
+
 def test_a_false_alarm_is_counted():
     rows = list(healthy_rows(["relu"], 6, 0))
     assert "alarms" in tables([], rows, {})
     blamed = [r.__class__(**vars(r) | {"status": "unexplained"}) for r in rows[:1]]
     alarms = tables([], [*blamed, *rows[1:]], {}).splitlines()[-1].split()
     assert alarms[:3] == ["all", str(len(rows)), "1"]
+
+
+def test_no_two_faults_do_the_same():
+    drawn_faults = list(faults(["flatten"], 12, 0))
+    assert len({behaviour(f.kernel, "flatten") for f in drawn_faults}) == len(drawn_faults) == 12
+
+
+def small_kernel(x, weight, eps):
+    total = np.sqrt(np.sum(x - weight, axis=0) + eps)
+    return {"y": total / 2.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        ("dropped term", "x"),
+        ("swapped operands", "weight - x"),
+        ("other operator", "x + weight"),
+        ("other variable", "weight"),
+        ("other constant", "4.0"),
+        ("other option", "2.0 * eps"),
+        ("other function", "np.mean(x - weight, axis=0)"),
+        ("dropped call", "np.sum(x - weight, axis=0) + eps"),
+        ("exchanged order", "np.sqrt(np.sum(x - weight, axis=0)) + eps"),
+        ("other axis", "axis=1"),
+        ("partial reduction", "np.sum(first_twice(x - weight, 0), axis=0)"),
+        ("rounded step", "total = rounded(np.sqrt(np.sum(x - weight, axis=0) + eps), 'bfloat16')"),
+        ("sign", "total = -np.sqrt(np.sum(x - weight, axis=0) + eps)"),
+        ("wrong output", "'y': np.roll(total / 2.0, 1)"),
+    ],
+)
+def test_a_rule_makes_its_edits(kind, after):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(small_kernel))).body[0]
+    scope = scope_of(small_kernel, tree, lambda: small_kernel(np.eye(3), np.ones((3, 3)) / 2, 1.0))
+    made = {apply(tree, candidate)[1].after for candidate in candidates(tree, scope) if candidate.kind == kind}
+    assert after in made
 
 
 class By:
@@ -86,15 +134,15 @@ def test_an_explanation_is_right_where_it_predicts_inputs_never_seen():
     fresh = fresh_inputs(fault.case, 1)
     assert all(not np.array_equal(tensors["grad"], fault.inputs["grad"]) for tensors in fresh)
     right, wrong = By(fault.kernel), By(FORMS["adam"][0])
-    asked = [SimpleNamespace(explanations=given) for given in ([right], [wrong], [wrong, right], [])]
-    assert [predicts(d, fault.case, fresh, fault.kernel, "float64") for d in asked] == ["exact", "no", "exact", None]
+    offered = ([right], [wrong], [wrong, right], [])
+    assert [predicts(e, fault.case, fresh, fault.kernel, "float64") for e in offered] == ["exact", "no", "exact", None]
 
 
 def test_an_explanation_that_is_not_exact_is_right_in_size():
     case = case_for("linear")
     fresh = fresh_inputs(case, 0)
-    asked = [SimpleNamespace(explanations=[By(noisy_linear(unit), exact=False)]) for unit in (2e-3, 1.0)]
-    assert [predicts(d, case, fresh, noisy_linear(1e-3), "float64") for d in asked] == ["size", "no"]
+    offered = [[By(noisy_linear(unit), exact=False)] for unit in (2e-3, 1.0)]
+    assert [predicts(e, case, fresh, noisy_linear(1e-3), "float64") for e in offered] == ["size", "no"]
 
 
 def noisy_linear(unit):

@@ -7,6 +7,7 @@ Each names the public formulation that it follows; none was taken from parity's 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -89,17 +90,17 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
 def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[str, NDArray[Any]]:
     """Outputs and gradients of a form in `dtype`; floating inputs are rounded to it first, integers stay.
 
-    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state zero; neither it nor its gradient is returned. Without
-    gradients of the outputs no gradient is.
+    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state
+    zero; neither it nor its gradient is returned. Without gradients of the outputs no gradient is.
     """
     working = "float32" if dtype == "float16" else dtype
     cast = {n: v.astype(v.dtype if v.dtype.kind == "i" else working) for n, v in tensors.items()}
     absent = absent_inputs(op, params, cast)
     given = {name.replace(".", "_"): value for name, value in group_lists(cast | absent, OPS[op]).items()}
     arguments = given | asdict(params)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         outputs = form(**{name: arguments[name] for name in inspect.signature(form).parameters})
-    flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
+        flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
     forward = any(f"grad.{name}" in absent for name in OPS[op].upstream)
     return {
         n: v
