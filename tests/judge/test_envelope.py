@@ -208,3 +208,41 @@ def test_joined_and_scaled_envelopes_keep_their_groups():
     envelope = Envelope.relative(1e-3, values).scaled(2).joined(Envelope(1e-6, 1e-6))
     off = np.array([[0.0, 0.0], [1.0, 0.0]])
     assert error_ratio(values + off, values, envelope) == pytest.approx(1 / (2e-3 * 2.5**0.5), rel=0.5)
+
+
+def float16_rows(values):
+    """LayerNorm of rows whose squares do not fit float16, in which a kernel's y is `values(y)`."""
+    case, inputs = case_at(0.0)
+    inputs = {name: values.astype(np.float16) for name, values in inputs.items()}
+    inputs["x"] = (inputs["x"].astype(np.float64) * 400).astype(np.float16)
+    oracle = consult_oracle(case, inputs)
+    y = oracle["y"].astype(np.float32)
+    return error_ratio(values(y).astype(np.float16), oracle["y"], envelopes(case, "float16", inputs, oracle)["y"])
+
+
+def test_a_reference_that_overflows_in_a_narrow_type_excuses_nobody():
+    assert float16_rows(lambda y: y) < 2
+    assert float16_rows(lambda y: y * np.float32(1.05)) >= OFF
+    assert float16_rows(lambda y: np.where(np.arange(WIDTH) == 7, np.inf, y)) == np.inf
+
+
+def linear_sums(dtype, offset, start):
+    """A linear kernel that sums in sequence, from the bias or from zero: its error ratio in y."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (6, 900), "weight": (5, 900), "bias": (5,), "grad.y": (6, 5)}
+    tensors = tuple(TensorPlan(name, shape, Normal()) for name, shape in shapes.items())
+    case = CasePlan("gemm", "linear", LinearParams(), (dtype,), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    inputs = {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    inputs["bias"] += np.float32(offset)
+    oracle = consult_oracle(case, inputs)
+    x, weight, bias = (inputs[name].astype(dtype) for name in ("x", "weight", "bias"))
+    y = np.zeros((6, 5), dtype) + (bias if start else 0)
+    for k in range(900):
+        y += x[:, k : k + 1] * weight[:, k]
+    return error_ratio(y if start else y + bias, oracle["y"], envelopes(case, dtype, inputs, oracle)["y"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("start", [True, False])
+def test_a_product_that_starts_from_the_bias_is_careful_code(dtype, start):
+    assert linear_sums(dtype, 3e4, start) < OFF / 2

@@ -9,7 +9,8 @@ error from the oracle over the envelope, by root mean square and by maximum, ove
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -36,11 +37,15 @@ reach 7.4 at most."""
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
+COMPUTED_IN = {"float16": "float32"}
+"""A careful implementation in a narrow type computes in a wider one, and rounds each output once."""
+
 SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, are no scale of a group."""
 
 WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
-"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter."""
+"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in float64 alone
+(`consult_oracle`) is compared in float64."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -71,6 +76,11 @@ class Envelope:
         factor = abs(factor)
         errors = None if self.errors is None else self.errors * factor
         return Envelope(self.rms * factor, self.max * factor, self.excused, errors, self.inflation)
+
+    @property
+    def whole(self) -> Envelope:
+        """The envelope of the tensor as a whole."""
+        return Envelope(self.rms, self.max, self.excused)
 
     def joined(self, other: Envelope) -> Envelope:
         """The wider one of two, element by element where that is known."""
@@ -116,26 +126,27 @@ class EnvelopeRuns:
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
         self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
-        self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
+        self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
         self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
         self._spread = {name: Spread(values.shape) for name, values in oracle.items()}
-        self._n_runs = 0
+        self._n_runs = dict.fromkeys(oracle, 0)
 
-    def envelopes(self, runs: int | None = None) -> dict[str, Envelope]:
-        """The envelope of every output and gradient after `runs` runs, by default as many as it takes."""
+    def envelopes(self, runs: int | None = None, tensors: Collection[str] | None = None) -> dict[str, Envelope]:
+        """The envelope of these tensors, or all, after `runs` runs, by default as many as it takes."""
         runs = self.enough if runs is None else runs
-        while self._n_runs < runs:
-            for name, values in self._run(self._n_runs).items():
+        names = [name for name in self._exact if tensors is None or name in tensors]
+        for run in range(min(self._n_runs[name] for name in names), runs) if names else ():
+            wanted = [name for name in names if self._n_runs[name] == run]
+            for name, values in self._run(run, None if len(wanted) == len(self._exact) else wanted).items():
                 with np.errstate(invalid="ignore"):
                     error = np.abs(values - self._exact[name])
                 self._finite[name] |= np.isfinite(values)
                 self._largest[name] = np.maximum(self._largest[name], error)
                 self._spread[name].add(np.where(np.isfinite(error), error, 0))
-            self._n_runs += 1
+            self._n_runs |= dict.fromkeys(wanted, run + 1)
         return {
-            n: envelope_of(errors, self._exact[n], self._finite[n], self._spread[n].inflation)
-            for n, errors in self._largest.items()
+            n: envelope_of(self._largest[n], self._exact[n], self._finite[n], self._spread[n].inflation) for n in names
         }
 
     @property
@@ -143,7 +154,7 @@ class EnvelopeRuns:
         """Twice the usual number where a tensor has so few elements that a run says little about its error."""
         return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
 
-    def _run(self, run: int) -> Arrays:
+    def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
         case, op = self._case, OPS[self._case.op]
         other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._options
         careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
@@ -152,15 +163,18 @@ class EnvelopeRuns:
         }
         functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
         options = {**self._options, **careful}
-        return evaluate(
+        values = evaluate(
             op,
             case.params,
             perturbed_inputs,
-            dtype=self._dtype,
+            dtype=COMPUTED_IN.get(self._dtype, self._dtype),
             gradients=case.gradients,
             functions=functions,
+            outputs=tensors,
             **options,
         )
+        with np.errstate(over="ignore"):
+            return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -188,19 +202,27 @@ def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> A
     if run < 2:
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
-    wide = values.astype(WORK[dtype])
+    wide = values.astype(np.float64)
     shifted: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
     return shifted
 
 
 def size(errors: Array) -> Size:
     """The size of an error tensor, without its NaN and infinite elements."""
-    finite = np.abs(errors[np.isfinite(errors)])
-    if not finite.size:
+    finite = np.abs(errors).ravel()
+    peak = finite.max(initial=0.0)
+    if not np.isfinite(peak):
+        finite = finite[np.isfinite(finite)]
+        peak = finite.max(initial=0.0)
+    if not peak:
         return Size(0.0, 0.0)
-    peak = finite.max()
-    scaled = finite / peak if peak else finite
-    return Size(float(peak * np.sqrt(np.mean(scaled * scaled))), float(peak))
+    scaled = (finite / peak).astype(np.float64, copy=False)
+    return Size(float(peak * math.sqrt(np.vdot(scaled, scaled) / scaled.size)), float(peak))
+
+
+def work_dtype(dtype: str, oracle: Array) -> Any:
+    """Where errors of a dtype from this oracle are computed."""
+    return WORK[dtype] if oracle.dtype == np.longdouble else np.float64
 
 
 def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
@@ -208,16 +230,18 @@ def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
 
     Where the envelope is zero, there is no scale: 0 without any error, else inf.
     """
-    wide = WORK[str(values.dtype)]
-    values, oracle = values.astype(wide), oracle.astype(wide)
+    wide = work_dtype(str(values.dtype), oracle)
+    values, oracle = values.astype(wide, copy=False), oracle.astype(wide, copy=False)
     if envelope.excused is not None:
         values = np.where(envelope.excused, oracle, values)
-    nonfinite = ~(np.isfinite(values) & np.isfinite(oracle))
-    if nonfinite.any() and not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
-        return float("inf")
     with np.errstate(invalid="ignore"):
-        errors = np.where(nonfinite, 0, np.abs(values - oracle))
+        errors = np.asarray(np.abs(values - oracle))
     error = size(errors)
+    nonfinite = ~np.isfinite(errors)
+    if nonfinite.any():
+        if not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
+            return float("inf")
+        errors[nonfinite] = 0
     if not error.max:
         return 0.0
     if not envelope.rms:

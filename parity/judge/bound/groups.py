@@ -88,10 +88,10 @@ class Spread:
         chi-square" (PNAS 17, 1931).
         """
         factors = {}
-        for axes, (first, second) in self._sums.items():
+        for axes, (first, second) in self._sums.items() if self._n_runs > 1 else ():
             mean, square = first / self._n_runs, second / self._n_runs
-            varying = mean > 0
-            if self._n_runs < 2 or not varying.any():
+            varying = (mean > 0) & np.isfinite(square)
+            if not varying.any():
                 continue
             relative = square[varying] / np.square(mean[varying]) - 1.0
             variance = max(float(relative.mean()) * self._n_runs / (self._n_runs - 1), 1e-9)
