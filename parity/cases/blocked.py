@@ -19,10 +19,10 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 Evaluate = Callable[[Tensors], Tensors]
 
-LARGE = 1 << 18
+LARGE = 1 << 19
 """Elements of all inputs from which on rows are taken a few at a time: above it temporaries leave the cache."""
-BLOCK = 1 << 16
-"""Elements of the inputs' rows in a block."""
+BLOCK = 1 << 18
+"""Elements of the inputs' rows in a block, or as many as there are in inputs that have no rows."""
 TRIED = 2
 CLOSE = 1e-9
 ROWS, SUM = "rows", "sum"
@@ -84,7 +84,8 @@ def same(one: Array, other: Array) -> bool:
 def in_blocks(tensors: Tensors, names: frozenset[str], kinds: Mapping[str, str], run: Evaluate) -> dict[str, Array]:
     """The outputs of `run` for all rows, a block at a time."""
     n_rows = len(tensors[min(names)])
-    block = max(1, BLOCK * n_rows // sum(tensors[name].size for name in names))
+    shared = sum(values.size for name, values in tensors.items() if name not in names)
+    block = max(1, max(BLOCK, shared) * n_rows // sum(tensors[name].size for name in names))
     results: dict[str, Array] = {}
     for start in range(0, n_rows, block):
         part = slice(start, start + block)

@@ -305,10 +305,25 @@ class Tape:
             return operands[0]
         function, operands, keywords = as_broadcast(function, operands, keywords)
         operands = tuple(constant(function, item, self.kind) for item in operands)
-        value = call(function, plain(operands), plain(keywords))
+        value = outlined(function, plain(operands), plain(keywords))
         result = self.stand_in(value)
         self.steps.append(Step(result.index, function, referred(operands), dict(keywords), backward=self.backward))
         return result
+
+
+OUTLINED = 1 << 19
+"""Elements from which on a tape holds an array's shape and one number instead of it."""
+
+
+def outlined(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """What a step computes; of a large result its shape and dtype, filled with one number."""
+    shape_of = np.broadcast_shapes if isinstance(function, np.ufunc) else getattr(function, "result_shape", None)
+    shapes = [np.shape(item) for item in operands] if shape_of else []
+    if shape_of is None or max(map(math.prod, shapes), default=0) < OUTLINED:
+        value = call(function, operands, keywords)
+        return value if np.size(value) < OUTLINED else np.broadcast_to(value.ravel()[0], value.shape)
+    small = [item[(slice(1),) * np.ndim(item)] if np.ndim(item) else item for item in operands]
+    return np.broadcast_to(np.ravel(function(*small, **keywords))[0], shape_of(*shapes))
 
 
 def sums_nothing(operand: Any, keywords: Mapping[str, Any]) -> bool:
@@ -408,8 +423,8 @@ def trace(
 
     `params` is a dataclass; its floats become options. `gradients` are those of outputs, by output name: with them the
     program also has `grad.<input>` for every input in `differentiable`. `regroup` and `flatten` go between tensors by
-    name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Raises
-    TraceError for what no program can say.
+    name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Of values with
+    OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what no program can say.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
     tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))

@@ -59,6 +59,7 @@ class Cell:
         self.outcomes: dict[str, CellOutcome] = {}
         self.comparisons: list[Comparison] = []
         self._runs = EnvelopeRuns(case, dtype, inputs, oracle)
+        self._nearness: dict[tuple[str, str], bool] = {}
         self._first: dict[str, Envelope] = {}
         self._envelopes: dict[str, Envelope] = {}
 
@@ -79,25 +80,37 @@ class Cell:
         """
         names = self._together(tensor)
         if tensor not in self._envelopes:
-            shown = len(names) == len(self.oracle) and self.failing  # the ratios of all runs are steadier
-            if shown or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios(names)):
+            if (self._small and self.failing) or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios(names)):
                 self._envelopes |= self.with_terms(self._runs.envelopes(tensors=names))
             else:
                 self._envelopes |= {name: self.first_envelope(name) for name in names}
         return self._envelopes[tensor]
 
     def _together(self, tensor: str) -> Collection[str]:
-        small = sum(values.size for values in self.inputs.values()) < LARGE
-        return tuple(self.oracle) if small else (tensor,)
+        """The tensors whose envelopes are made in the same runs: all of a small case, those that need one of a big."""
+        return tuple(self.oracle) if self._small else self._far if tensor in self._far else (tensor,)
+
+    @property
+    def _small(self) -> bool:
+        return sum(values.size for values in self.inputs.values()) < LARGE
+
+    @cached_property
+    def _far(self) -> tuple[str, ...]:
+        """The tensors in which some backend may be wrong, as far as their exact values tell."""
+        ran = [backend for backend, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
+        given = {(b, t) for b in ran for t in self.oracle if self._usable(b, t) is not None}
+        return tuple(t for t in self.oracle if any((b, t) in given and not self._near(b, t) for b in ran))
+
+    def _usable(self, backend: str, tensor: str) -> Array | None:
+        return usable(self.outcomes[backend].outputs.get(tensor), self.oracle[tensor], self.dtype)
 
     def _first_ratios(self, tensors: Collection[str]) -> Iterator[float]:
         """The error ratios after the first runs, of tensors that are not too near to the oracle to be wrong."""
-        for backend, outcome in self.outcomes.items():
+        for backend in self.outcomes:
             for tensor in tensors:
-                exact = self.oracle[tensor]
-                values = usable(outcome.outputs.get(tensor), exact, self.dtype)
+                values = self._usable(backend, tensor)
                 if values is not None and not self._near(backend, tensor):
-                    yield error_ratio(values, exact, self.first_envelope(tensor))
+                    yield error_ratio(values, self.oracle[tensor], self.first_envelope(tensor))
 
     def fails(self, backend: str) -> bool:
         """Whether a comparison of a backend fails."""
@@ -166,7 +179,7 @@ class Cell:
         exact = self.oracle[tensor]
         if tensor in self.outcomes[backend].lacking:
             return None
-        values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+        values = self._usable(backend, tensor)
         if values is None:
             return float("inf")
         if (backend, tensor) not in self.failing and self._passes(backend, tensor, values):
@@ -181,6 +194,11 @@ class Cell:
     def _near(self, backend: str, tensor: str) -> bool:
         """Whether a passing tensor is so near to the oracle that its ratio cannot reach 8, whatever the envelope: in
         every row, channel or column."""
+        if (backend, tensor) not in self._nearness:
+            self._nearness[backend, tensor] = self._is_near(backend, tensor)
+        return self._nearness[backend, tensor]
+
+    def _is_near(self, backend: str, tensor: str) -> bool:
         metrics = next(
             c.metrics for c in self.comparisons if (c.actual, c.expected, c.tensor) == (backend, ORACLE, tensor)
         )
@@ -190,7 +208,7 @@ class Cell:
         scale = self.scales[tensor]
         if metrics.rmse > limit * scale[0] or metrics.max_abs_diff > limit * scale[1]:
             return False
-        values = self.outcomes[backend].outputs[tensor].values
+        values = self._usable(backend, tensor)
         return values is not None and error_ratio(values, self.oracle[tensor], self._narrowest[tensor]) < OFF
 
     @cached_property
@@ -282,7 +300,7 @@ class CaseJudge:
                     yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
-        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes; by its size where one dtype alone shows it.
+        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, by its size where one alone shows it.
 
         Size is no evidence against another formula, a number in float32 or a lossy algorithm that accounts for such an
         error though nothing in it was fitted.

@@ -38,6 +38,12 @@ def matmul(a: Array, b: Array) -> Array:
     return np.asarray(np.matmul(a, b))
 
 
+def product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a product of these shapes."""
+    stack = np.broadcast_shapes(a[:-2], b[:-2]) if len(b) > 2 else a[:-2]
+    return (*stack, *a[-2:-1], b[-1])
+
+
 def sliced(a: Array, b: Array) -> Array:
     """The product in longdouble, of which only the last sum is rounded."""
     left, right = slices(a.reshape(-1, a.shape[-1]), axis=1), slices(b, axis=0)
@@ -86,6 +92,7 @@ def reduced(operands: str, result: str = "") -> Callable[[Array, Array], Array]:
     return matmul
 
 
+matmul.raw.result_shape = product_shape  # type: ignore[attr-defined]
 MATMUL: Callable[[Array, Array], Array] = matmul.raw  # type: ignore[attr-defined]
 """The function of the steps that are matrix products."""
 

@@ -66,7 +66,10 @@ class Envelope:
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
         """A part of the size of `values`, in every group of more than one element."""
-        errors = unit * np.abs(np.where(np.isfinite(values), values, 0))
+        errors = np.asarray(np.abs(values))
+        errors *= unit
+        if not np.isfinite(errors.max(initial=0.0)):
+            errors[~np.isfinite(errors)] = 0
         total = size(errors)
         inflation = {axes: 1.0 for axes in axis_sets(values.shape) if axes}
         return cls(total.rms, total.max, errors=errors, inflation=inflation)
@@ -127,8 +130,8 @@ class EnvelopeRuns:
     def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
         self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
-        self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
-        self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
+        self._largest: dict[str, Array] = {}
+        self._finite: dict[str, NDArray[np.bool_]] = {}
         self._spread = {name: Spread(values.shape) for name, values in oracle.items()}
         self._n_runs = dict.fromkeys(oracle, 0)
 
@@ -136,6 +139,10 @@ class EnvelopeRuns:
         """The envelope of these tensors, or all, after `runs` runs, by default as many as it takes."""
         runs = self.enough if runs is None else runs
         names = [name for name in self._exact if tensors is None or name in tensors]
+        for name in names:
+            if name not in self._largest:
+                self._largest[name] = UNIT_ROUNDOFF[self._dtype] * np.abs(self._exact[name])
+                self._finite[name] = np.zeros(self._exact[name].shape, np.bool_)
         for run in range(min(self._n_runs[name] for name in names), runs) if names else ():
             wanted = [name for name in names if self._n_runs[name] == run]
             for name, values in self._run(run, None if len(wanted) == len(self._exact) else wanted).items():
@@ -209,15 +216,26 @@ def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> A
 
 def size(errors: Array) -> Size:
     """The size of an error tensor, without its NaN and infinite elements."""
-    finite = np.abs(errors).ravel()
-    peak = finite.max(initial=0.0)
+    flat = errors.ravel()
+    peak = largest(flat)
     if not np.isfinite(peak):
-        finite = finite[np.isfinite(finite)]
-        peak = finite.max(initial=0.0)
+        flat = flat[np.isfinite(flat)]
+        peak = largest(flat)
     if not peak:
         return Size(0.0, 0.0)
-    scaled = (finite / peak).astype(np.float64, copy=False)
+    if flat.dtype == np.float64 and TINY < peak < HUGE:
+        return Size(math.sqrt(np.vdot(flat, flat) / flat.size), float(peak))
+    scaled = (flat / peak).astype(np.float64, copy=False)
     return Size(float(peak * math.sqrt(np.vdot(scaled, scaled) / scaled.size)), float(peak))
+
+
+TINY, HUGE = 1e-130, 1e130
+"""Between these, squares of float64 stay in its range."""
+
+
+def largest(values: Array) -> Any:
+    """The largest magnitude, 0 of none; NaN where a value is."""
+    return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
 
 
 def work_dtype(dtype: str, oracle: Array) -> Any:
@@ -231,14 +249,14 @@ def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
     Where the envelope is zero, there is no scale: 0 without any error, else inf.
     """
     wide = work_dtype(str(values.dtype), oracle)
-    values, oracle = values.astype(wide, copy=False), oracle.astype(wide, copy=False)
     if envelope.excused is not None:
         values = np.where(envelope.excused, oracle, values)
     with np.errstate(invalid="ignore"):
-        errors = np.asarray(np.abs(values - oracle))
+        errors = np.asarray(np.subtract(values, oracle, dtype=wide))
+        np.abs(errors, out=errors)
     error = size(errors)
-    nonfinite = ~np.isfinite(errors)
-    if nonfinite.any():
+    if not np.isfinite(errors.max(initial=0.0)):
+        nonfinite = ~np.isfinite(errors)
         if not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
             return float("inf")
         errors[nonfinite] = 0

@@ -57,8 +57,10 @@ def levels(errors: Array, scale: Array, inflation: Inflation) -> NDArray[np.floa
     """The size of errors in units of their scale: over the tensor, in the worst group of each kind, at the worst
     element."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.square((errors / scale).astype(np.float64))
-    squares[errors == 0] = 0.0
+        squares = np.asarray(np.divide(errors, scale).astype(np.float64, copy=False))
+    if np.isnan(squares.max(initial=0.0)):
+        squares[errors == 0] = 0.0
+    np.square(squares, out=squares)
     worst = (group_means(squares, axes).max(initial=0.0) for axes in inflation)
     return np.sqrt([squares.mean() if squares.size else 0.0, *worst, squares.max(initial=0.0)])
 

@@ -90,7 +90,7 @@ NOTHING_FINITE = "no exact value is finite: there is nothing to compare"
 
 def any_finite(exact: NDArray[Any] | None) -> bool:
     """Whether the exact answer has a finite value; also where it has none at all."""
-    return exact is None or not exact.size or bool(np.isfinite(exact).any())
+    return exact is None or not exact.size or bool(np.isfinite(exact.flat[0]) or np.isfinite(exact).any())
 
 
 def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
@@ -102,7 +102,7 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
     """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios take them whole."""
-    return Output(dtype, values.shape, values.astype(np.float64))
+    return Output(dtype, values.shape, values.astype(np.float64, copy=False))
 
 
 def verdict_of(metrics: Metrics) -> Verdict:
