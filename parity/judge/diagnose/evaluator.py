@@ -20,7 +20,7 @@ from parity.cases.formula import differences
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import UNIT_ROUNDOFF, WORK, Envelope, EnvelopeRuns, error_ratio
+from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
 
 Array = NDArray[Any]
 BAND_RUNS = 6
@@ -128,7 +128,7 @@ class Evaluator:
     ) -> None:
         self.case, self.dtype, self.inputs = case, dtype, inputs
         self.op = OPS[case.op]
-        self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
+        self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self.envelopes = envelopes
         self._predictions: dict[str, Prediction | None] = {}
         self._own: dict[str, Mapping[str, Envelope]] = {}
@@ -199,7 +199,7 @@ class Evaluator:
 
         IncompatibleError where the alteration contradicts itself, or gives tensors of other shapes.
         """
-        case, work = self._changed_case(alteration), WORK[self.dtype]
+        case, work = self._changed_case(alteration), next(iter(self._exact.values())).dtype
         computed = evaluate(
             self.op,
             case.params,
