@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parity.cases.blocked import LARGE, SUM, in_blocks, split
 from parity.cases.edits import Edit, edited
-from parity.cases.exact.matmul import MATMUL, matmul_in_sequence
+from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import sum_in_sequence
 from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.program import Program, trace
@@ -20,7 +23,7 @@ Functions = Mapping[Callable[..., Any], Callable[..., Any]]
 
 IN_PAIRS: Functions = {}
 IN_SEQUENCE: Functions = {np.sum: sum_in_sequence, MATMUL: matmul_in_sequence}
-"""The functions that sum one element after the other, as a plain loop does."""
+"""The functions that sum one element after the other, as a plain loop does; a product begins with its bias."""
 
 
 def evaluate(
@@ -31,24 +34,70 @@ def evaluate(
     dtype: DTypeLike = np.longdouble,
     gradients: bool = True,
     functions: Functions = IN_PAIRS,
+    outputs: Collection[str] | None = None,
     edits: Sequence[Edit] = (),
     **options: Any,
 ) -> Tensors:
-    """Outputs and gradients of `op` in `dtype`.
+    """Outputs and gradients of `op` in `dtype`, or those in `outputs`; of large tensors a few rows at a time.
 
     `tensors` maps input names (`x`, `grads.0`) and gradients of outputs (`grad.y`) to arrays. The result maps outputs
     and, where gradients of outputs are given and wanted, `grad.<input>` to arrays. `options` are keyword arguments of
     the reference; TypeError for one that it does not have. `functions` are those of `Program.run`. IncompatibleError
     where one of the `edits` does not fit the program.
     """
-    program = program_of(op, params, tensors, gradients=gradients, labelled=False, **options)
-    given = {name: tensors[name] for name in program.inputs}
-    if not edits:
-        return program.run(given, dtype, functions=functions)
-    try:
-        return edited(program, edits, tensors, params, op.differentiable).run(given, dtype, functions=functions)
-    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
-        raise IncompatibleError(f"the edited program cannot be run: {error}") from error
+    how = Run(op, params, dtype, gradients, functions, outputs, tuple(edits), options)
+    found = rows_and_sums(how, tensors)
+    if found is None:
+        return how(tensors)
+    names, kinds = found
+    summed = any(kind == SUM for name, kind in kinds.items() if outputs is None or name in outputs)
+    # The sums of blocks would not be one sequence.
+    return how(tensors) if functions is IN_SEQUENCE and summed else in_blocks(tensors, names, kinds, how)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a reference is evaluated, whatever the number of rows."""
+
+    op: Op
+    params: Any
+    dtype: DTypeLike
+    gradients: bool
+    functions: Functions
+    outputs: Collection[str] | None
+    edits: tuple[Edit, ...]
+    options: Mapping[str, Any]
+
+    def __call__(self, tensors: Mapping[str, NDArray[Any]]) -> Tensors:
+        """The outputs for these tensors, all rows at once."""
+        program = program_of(self.op, self.params, tensors, gradients=self.gradients, labelled=False, **self.options)
+        if self.edits:
+            return self._edited(program, tensors)
+        program = program if self.outputs is None else program.needed(tuple(self.outputs))
+        program = from_bias(program) if self.functions is IN_SEQUENCE else program
+        return program.run({n: tensors[n] for n in program.inputs}, self.dtype, functions=self.functions)
+
+    def _edited(self, program: Program, tensors: Mapping[str, NDArray[Any]]) -> Tensors:
+        try:
+            program = edited(program, self.edits, tensors, self.params, self.op.differentiable)
+            return program.run({n: tensors[n] for n in program.inputs}, self.dtype, functions=self.functions)
+        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+            raise IncompatibleError(f"the edited program cannot be run: {error}") from error
+
+
+def rows_and_sums(how: Run, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
+    """How a large case can be cut into blocks of rows; None where it cannot, or need not."""
+    shapes = tuple((name, np.shape(values)) for name, values in tensors.items())
+    if sum(prod(shape) for _, shape in shapes) < LARGE or not all(map(is_plain, how.options.values())):
+        return None
+    key = (how.op.name, id(how.op), how.params, shapes, how.gradients, how.edits, repr(how.options))
+    if key not in SPLITS:
+        SPLITS[key] = split(how.op, tensors, replace(how, dtype=np.float64, functions=IN_PAIRS, outputs=None))
+    return SPLITS[key]
+
+
+SPLITS: dict[Any, tuple[frozenset[str], dict[str, str]] | None] = {}
+"""Of the large cases so far."""
 
 
 def program_of(

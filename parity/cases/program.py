@@ -311,7 +311,7 @@ class Tape:
         key = (function, repr(names), repr(keywords)) if has_no_arrays(names) and has_no_arrays(keywords) else None
         if key in self.known:
             return self.known[key]
-        result = self.stand_in(call(function, plain(operands), plain(keywords)))
+        result = self.stand_in(outlined(function, plain(operands), plain(keywords)))
         self.steps.append(Step(result.index, function, names, dict(keywords), backward=self.backward))
         if key is not None:
             self.known[key] = result
@@ -322,6 +322,21 @@ def has_no_arrays(operands: Any) -> bool:
     """Whether operands are the same where their text is."""
     items = operands.values() if isinstance(operands, Mapping) else operands
     return not any(isinstance(item, (np.ndarray, Traced)) for item in leaves(tuple(items)))
+
+
+OUTLINED = 1 << 19
+"""Elements from which on a tape holds an array's shape and one number instead of it."""
+
+
+def outlined(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """What a step computes; of a large result its shape and dtype, filled with one number."""
+    shape_of = np.broadcast_shapes if isinstance(function, np.ufunc) else getattr(function, "result_shape", None)
+    shapes = [np.shape(item) for item in operands] if shape_of else []
+    if shape_of is None or max(map(math.prod, shapes), default=0) < OUTLINED:
+        value = call(function, operands, keywords)
+        return value if np.size(value) < OUTLINED else np.broadcast_to(value.ravel()[0], value.shape)
+    small = [item[(slice(1),) * np.ndim(item)] if np.ndim(item) else item for item in operands]
+    return np.broadcast_to(np.ravel(function(*small, **keywords))[0], shape_of(*shapes))
 
 
 def sums_nothing(operand: Any, keywords: Mapping[str, Any]) -> bool:
@@ -421,8 +436,8 @@ def trace(
 
     `params` is a dataclass; its floats become options. `gradients` are those of outputs, by output name: with them the
     program also has `grad.<input>` for every input in `differentiable`. `regroup` and `flatten` go between tensors by
-    name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Raises
-    TraceError for what no program can say.
+    name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Of values with
+    OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what no program can say.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
     tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))

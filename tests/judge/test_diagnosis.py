@@ -297,7 +297,7 @@ def test_noise_is_unexplained():
         assert not next(d for d in found.diagnoses if d.id == "unexplained").explained
 
 
-def test_only_float32_is_judged_by_the_causes():
+def test_only_float32_is_judged_by_what_a_formula_leaves_and_by_size():
     case = planned("layer_norm", ("float32",), x=(9, 64), normalized_shape=(64,), offset=100.0)
     assert verdicts(judged(case, lambda i, d: naive(case, i, d)), "float32")["y"] == "unstable"
     variant = next(k for k in OPS["layer_norm"].variants(case.params, {"x": (9, 64)}) if k.id == "variance-ddof")

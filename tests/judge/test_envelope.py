@@ -10,7 +10,8 @@ from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
-from parity.judge.bound.envelope import OFF, Envelope, Size, envelopes, error_ratio, size
+from parity.judge.bound.envelope import OFF, Envelope, Size, envelope_of, envelopes, error_ratio, size
+from parity.judge.bound.groups import Spread
 from parity.judge.compare.cell import consult_oracle
 
 N, WIDTH = 17, 48
@@ -152,3 +153,96 @@ def test_where_careful_code_overflows_nobody_is_off():
     assert envelope.excused is not None
     assert envelope.excused.all()
     assert error_ratio(np.full((2, 1), np.inf, np.float32), oracle["y"], envelope) == 0
+
+
+def ill_conditioned_row(dtype):
+    """LayerNorm of rows around 0 and one around 1e5: the case, its inputs, and careful values in `dtype`."""
+    case, inputs = case_at(0.0)
+    inputs = {**inputs, "x": inputs["x"].copy()}
+    inputs["x"][0] += 1e5
+    x, weight, bias = (inputs[name].astype(dtype) for name in ("x", "weight", "bias"))
+    mean, var = blocked(x, dtype)
+    return case, inputs, (x - mean) / np.sqrt(var + dtype(1e-5)) * weight + bias
+
+
+def test_an_ill_conditioned_row_does_not_excuse_another_one():
+    case, inputs, values = ill_conditioned_row(np.float32)
+    oracle = consult_oracle(case, inputs)
+    envelope = envelopes(case, "float32", inputs, oracle)["y"]
+    assert error_ratio(values, oracle["y"], envelope) < OFF / 2
+    off = values.copy()
+    off[5] += np.float32(1e-4)
+    assert error_ratio(off, oracle["y"], Envelope(envelope.rms, envelope.max)) < 1
+    assert error_ratio(off, oracle["y"], envelope) > 10 * OFF
+
+
+@pytest.mark.parametrize("shape", [(40,), (6, 8), (3, 4, 5), (2, 3, 4, 5)])
+def test_groups_are_the_slices_of_a_tensor(shape):
+    rng = np.random.default_rng(0)
+    index = (1,) * max(1, len(shape) - 1)
+    true = np.ones(shape)
+    true[index] = 1e4
+    runs = [np.abs(true * rng.standard_normal(shape)) for _ in range(12)]
+    spread = Spread(shape)
+    for errors in runs:
+        spread.add(errors)
+    exact, finite = np.zeros(shape, np.longdouble), np.ones(shape, np.bool_)
+    envelope = envelope_of(np.max(runs, axis=0), exact, finite, spread.inflation)
+    healthy = [error_ratio(true * rng.standard_normal(shape), exact, envelope) for _ in range(200)]
+    assert max(healthy) < OFF
+    off = rng.standard_normal(shape)
+    off[(0,) * len(shape)] = 1e3
+    assert error_ratio(off, exact, Envelope(envelope.rms, envelope.max)) < 1
+    assert error_ratio(off, exact, envelope) >= OFF
+
+
+def test_a_group_in_which_the_reference_is_exact_gives_no_scale():
+    errors = np.ones((4, 5))
+    errors[2] = 0
+    envelope = envelope_of(errors, np.ones((4, 5)), np.ones((4, 5), np.bool_), {(0,): 1.0, (1,): 1.0})
+    assert error_ratio(np.ones((4, 5)) * 2, np.ones((4, 5)), envelope) < 2
+
+
+def test_joined_and_scaled_envelopes_keep_their_groups():
+    values = np.array([[1e6, 1e6], [1.0, 2.0]])
+    envelope = Envelope.relative(1e-3, values).scaled(2).joined(Envelope(1e-6, 1e-6))
+    off = np.array([[0.0, 0.0], [1.0, 0.0]])
+    assert error_ratio(values + off, values, envelope) == pytest.approx(1 / (2e-3 * 2.5**0.5), rel=0.5)
+
+
+def float16_rows(values):
+    """LayerNorm of rows whose squares do not fit float16, in which a kernel's y is `values(y)`."""
+    case, inputs = case_at(0.0)
+    inputs = {name: values.astype(np.float16) for name, values in inputs.items()}
+    inputs["x"] = (inputs["x"].astype(np.float64) * 400).astype(np.float16)
+    oracle = consult_oracle(case, inputs)
+    y = oracle["y"].astype(np.float32)
+    return error_ratio(values(y).astype(np.float16), oracle["y"], envelopes(case, "float16", inputs, oracle)["y"])
+
+
+def test_a_reference_that_overflows_in_a_narrow_type_excuses_nobody():
+    assert float16_rows(lambda y: y) < 2
+    assert float16_rows(lambda y: y * np.float32(1.05)) >= OFF
+    assert float16_rows(lambda y: np.where(np.arange(WIDTH) == 7, np.inf, y)) == np.inf
+
+
+def linear_sums(dtype, offset, start):
+    """A linear kernel that sums in sequence, from the bias or from zero: its error ratio in y."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (6, 900), "weight": (5, 900), "bias": (5,), "grad.y": (6, 5)}
+    tensors = tuple(TensorPlan(name, shape, Normal()) for name, shape in shapes.items())
+    case = CasePlan("gemm", "linear", LinearParams(), (dtype,), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    inputs = {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    inputs["bias"] += np.float32(offset)
+    oracle = consult_oracle(case, inputs)
+    x, weight, bias = (inputs[name].astype(dtype) for name in ("x", "weight", "bias"))
+    y = np.zeros((6, 5), dtype) + (bias if start else 0)
+    for k in range(900):
+        y += x[:, k : k + 1] * weight[:, k]
+    return error_ratio(y if start else y + bias, oracle["y"], envelopes(case, dtype, inputs, oracle)["y"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("start", [True, False])
+def test_a_product_that_starts_from_the_bias_is_careful_code(dtype, start):
+    assert linear_sums(dtype, 3e4, start) < OFF / 2

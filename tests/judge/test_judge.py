@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from parity.cases.draw import Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
+from parity.cases.op import Variant
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
+from parity.exit_codes import exit_code
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome, Output
+from tests.judge.judging import drawn, judged, kernel, planned
 
 SHAPES = {"x": (4, 6), "weight": (6,), "bias": (6,), "grad.y": (4, 6)}
 CASE = CasePlan(
@@ -132,3 +137,62 @@ def test_a_tolerance_of_one_tensor():
 def test_verdicts_and_outcomes_have_no_truth_value(member):
     with pytest.raises(TypeError, match="truth value"):
         bool(member)
+
+
+def off_by(**errors):
+    """A kernel that adds `errors[dtype]` times a pattern to y."""
+
+    def values(case, inputs, dtype):
+        tensors = kernel(case, inputs, dtype)
+        pattern = np.random.default_rng(1).standard_normal(tensors["y"].shape)
+        return {**tensors, "y": (tensors["y"] + errors[dtype] * pattern).astype(dtype)}
+
+    return values
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdicts"),
+    [
+        ({"float32": 0.01, "float64": 0.01}, {"float32": "semantic", "float64": "semantic"}),
+        ({"float32": 0.01, "float64": 1e-12}, {"float32": "unstable"}),
+        ({"float32": 384.0, "float64": 7e-9}, {"float32": "unstable"}),
+        ({"float32": 0.01, "float64": 1e-5}, {"float32": "unstable", "float64": "unstable"}),
+        ({"float32": 0.0, "float64": 1e-4}, {"float64": "semantic"}),
+        ({"float32": 0.05}, {"float32": "semantic"}),
+        ({"float32": 2e-5}, {"float32": "unstable"}),
+        ({"float64": 0.05}, {"float64": "semantic"}),
+        ({"float64": 2e-7}, {"float64": "degraded"}),
+    ],
+)
+def test_the_verdict_follows_from_the_errors_alone(errors, verdicts):
+    case = planned("layer_norm", tuple(errors), x=(17, 48), normalized_shape=(48,))
+    strict = replace(case, tolerance=DEFAULT_TOLERANCES.extended([ToleranceRule(rtol=0.0, atol=0.0)]))
+    inputs = drawn(case)
+    judge = CaseJudge(strict, inputs, consult_oracle(case, inputs), "oracle")
+    for dtype in errors:
+        outputs = {n: Output(str(v.dtype), v.shape, v) for n, v in off_by(**errors)(case, inputs, dtype).items()}
+        judge.take(dtype, [CellOutcome(case.id, dtype, "mine", Outcome.OK, outputs=outputs)])
+    found = {c.dtype: c.verdict.value for c in judge.judged().comparisons if c.tensor == "y"}
+    assert {dtype: found[dtype] for dtype in verdicts} == verdicts
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e4])
+def test_what_conditioning_explains_is_no_other_formula_with_one_dtype_alone(offset):
+    """A naive variance at an offset loses every digit, and is not called semantic for that."""
+    case = planned("layer_norm", ("float32",), offset=offset, x=(17, 48), normalized_shape=(48,))
+    naive = judged(case, lambda inputs, dtype: kernel(case, inputs, dtype, Variant("", {"variance": "naive-clamped"})))
+    assert {c.verdict.value for c in naive.comparisons if c.tensor == "y"} == {"unstable"}
+
+
+def test_a_tensor_without_a_finite_exact_value_compares_nothing():
+    case = planned("layer_norm", x=(4, 6), normalized_shape=(6,))
+    inputs = {**drawn(case), "x": np.full((4, 6), np.nan, np.float32)}
+    judge = CaseJudge(case, inputs, consult_oracle(case, inputs), "a")
+    for dtype in case.dtypes:
+        outputs = {n: Output(str(v.dtype), v.shape, v) for n, v in kernel(case, inputs, dtype).items()}
+        outcomes = [CellOutcome(case.id, dtype, name, Outcome.OK, outputs=outputs) for name in ("a", "b")]
+        judge.take(dtype, outcomes)
+    found = [c for c in judge.judged().comparisons if c.tensor == "y"]
+    assert {c.verdict for c in found} == {Verdict.NOT_COMPARED}
+    assert {c.message for c in found} == {"no exact value is finite: there is nothing to compare"}
+    assert exit_code(found) == 3

@@ -3,13 +3,17 @@
 The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
 roundoff; every third run sums in sequence, and every sixth takes another algorithm that is as good. The largest error
 of an element over these runs is the envelope, at least one unit roundoff of the output. A backend's error ratio is its
-error from the oracle over the envelope, by root mean square and by maximum, whichever is larger.
+error from the oracle over the envelope, by root mean square and by maximum, over the tensor and in its worst group
+(`groups`), whichever is largest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from parity.cases import OPS
 from parity.cases.draw import generator
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.config.plan import CasePlan
+from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
 RUNS = 12
 FEW = 16
@@ -32,8 +37,15 @@ reach 7.4 at most."""
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
+COMPUTED_IN = {"float16": "float32"}
+"""A careful implementation in a narrow type computes in a wider one, and rounds each output once."""
+
+SMALLEST = 2.0**-126
+"""Errors below the smallest normal float32 number, which kernels may flush to zero, are no scale of a group."""
+
 WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
-"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter."""
+"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in float64 alone
+(`consult_oracle`) is compared in float64."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -41,27 +53,67 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Envelope:
-    """The error of the reference runs: its size, and the elements where they are not finite (None: nowhere)."""
+    """The error of the reference runs over a tensor: its size, and the elements where they are not finite (None:
+    nowhere). `errors` is the envelope of every element, `inflation` what it may lack in groups of them (None: only the
+    tensor as a whole is known)."""
 
     rms: float
     max: float
     excused: NDArray[np.bool_] | None = None
+    errors: Array | None = field(default=None, repr=False, compare=False)
+    inflation: Inflation = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
-        """A part of the size of `values`."""
-        total = size(values)
-        return cls(unit * total.rms, unit * total.max)
+        """A part of the size of `values`, in every group of more than one element."""
+        errors = np.asarray(np.abs(values))
+        errors *= unit
+        if not np.isfinite(errors.max(initial=0.0)):
+            errors[~np.isfinite(errors)] = 0
+        total = size(errors)
+        inflation = {axes: 1.0 for axes in axis_sets(values.shape) if axes}
+        return cls(total.rms, total.max, errors=errors, inflation=inflation)
 
     def scaled(self, factor: float) -> Envelope:
         """The envelope of a multiple of the tensor."""
-        return Envelope(self.rms * abs(factor), self.max * abs(factor), self.excused)
+        factor = abs(factor)
+        errors = None if self.errors is None else self.errors * factor
+        return Envelope(self.rms * factor, self.max * factor, self.excused, errors, self.inflation)
+
+    @property
+    def whole(self) -> Envelope:
+        """The envelope of the tensor as a whole."""
+        return Envelope(self.rms, self.max, self.excused)
 
     def joined(self, other: Envelope) -> Envelope:
-        """The wider one of two."""
+        """The wider one of two, element by element where that is known."""
         parts = [mask for mask in (self.excused, other.excused) if mask is not None]
         excused = np.logical_or.reduce(parts) if parts else None
-        return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused)
+        one, two = (np.asarray(e.rms if e.errors is None else e.errors) for e in (self, other))
+        errors = None if self.errors is other.errors is None else np.maximum(one, two)
+        inflation = {
+            axes: max(self.inflation.get(axes, 1.0), other.inflation.get(axes, 1.0))
+            for axes in (*self.inflation, *other.inflation)
+        }
+        return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused, errors, inflation)
+
+    def local_ratio(self, errors: Array) -> float:
+        """The ratio of the sizes of errors and envelope, both in units of the scale of their groups."""
+        if not self.inflation or errors.shape != self.scale.shape:
+            return 0.0
+        return float((levels(errors, self.scale, self.inflation) / self.levels).max())
+
+    @cached_property
+    def scale(self) -> Array:
+        """The scale of every element."""
+        assert self.errors is not None  # noqa: S101 - without it there are no groups
+        return scales(self.errors, self.inflation, SMALLEST)
+
+    @cached_property
+    def levels(self) -> NDArray[np.float64]:
+        """The sizes of the envelope in units of its own scale: 1, or more where groups are not of one size."""
+        assert self.errors is not None  # noqa: S101 - without it there are no groups
+        return np.maximum(levels(self.errors, self.scale, self.inflation), 1.0)
 
 
 @dataclass(frozen=True)
@@ -77,29 +129,39 @@ class EnvelopeRuns:
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
         self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
-        self._exact = {name: values.astype(WORK[dtype]) for name, values in oracle.items()}
-        self._largest = {name: UNIT_ROUNDOFF[dtype] * np.abs(values) for name, values in self._exact.items()}
-        self._finite = {name: np.zeros(values.shape, np.bool_) for name, values in oracle.items()}
-        self._n_runs = 0
+        self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
+        self._largest: dict[str, Array] = {}
+        self._finite: dict[str, NDArray[np.bool_]] = {}
+        self._spread = {name: Spread(values.shape) for name, values in oracle.items()}
+        self._n_runs = dict.fromkeys(oracle, 0)
 
-    def envelopes(self, runs: int | None = None) -> dict[str, Envelope]:
-        """The envelope of every output and gradient after `runs` runs, by default as many as it takes."""
+    def envelopes(self, runs: int | None = None, tensors: Collection[str] | None = None) -> dict[str, Envelope]:
+        """The envelope of these tensors, or all, after `runs` runs, by default as many as it takes."""
         runs = self.enough if runs is None else runs
-        while self._n_runs < runs:
-            for name, values in self._run(self._n_runs).items():
+        names = [name for name in self._exact if tensors is None or name in tensors]
+        for name in names:
+            if name not in self._largest:
+                self._largest[name] = UNIT_ROUNDOFF[self._dtype] * np.abs(self._exact[name])
+                self._finite[name] = np.zeros(self._exact[name].shape, np.bool_)
+        for run in range(min(self._n_runs[name] for name in names), runs) if names else ():
+            wanted = [name for name in names if self._n_runs[name] == run]
+            for name, values in self._run(run, None if len(wanted) == len(self._exact) else wanted).items():
                 with np.errstate(invalid="ignore"):
                     error = np.abs(values - self._exact[name])
                 self._finite[name] |= np.isfinite(values)
                 self._largest[name] = np.maximum(self._largest[name], error)
-            self._n_runs += 1
-        return {n: envelope_of(errors, self._exact[n], self._finite[n]) for n, errors in self._largest.items()}
+                self._spread[name].add(np.where(np.isfinite(error), error, 0))
+            self._n_runs |= dict.fromkeys(wanted, run + 1)
+        return {
+            n: envelope_of(self._largest[n], self._exact[n], self._finite[n], self._spread[n].inflation) for n in names
+        }
 
     @property
     def enough(self) -> int:
         """Twice the usual number where a tensor has so few elements that a run says little about its error."""
         return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
 
-    def _run(self, run: int) -> Arrays:
+    def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
         case, op = self._case, OPS[self._case.op]
         other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._options
         careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
@@ -108,15 +170,18 @@ class EnvelopeRuns:
         }
         functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
         options = {**self._options, **careful}
-        return evaluate(
+        values = evaluate(
             op,
             case.params,
             perturbed_inputs,
-            dtype=self._dtype,
+            dtype=COMPUTED_IN.get(self._dtype, self._dtype),
             gradients=case.gradients,
             functions=functions,
+            outputs=tensors,
             **options,
         )
+        with np.errstate(over="ignore"):
+            return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -124,12 +189,14 @@ def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dic
     return EnvelopeRuns(case, dtype, inputs, oracle).envelopes()
 
 
-def envelope_of(errors: Array, exact: Array, finite: NDArray[np.bool_]) -> Envelope:
+def envelope_of(
+    errors: Array, exact: Array, finite: NDArray[np.bool_], inflation: Inflation = MappingProxyType({})
+) -> Envelope:
     """The envelope with these errors. Elements are excused where the reference runs overflow and the exact answer does
     not, or where that is not finite and some run is (`finite`)."""
     excused = np.where(np.isfinite(exact), ~np.isfinite(errors), finite)
-    total = size(errors)
-    return Envelope(total.rms, total.max, excused if excused.any() else None)
+    total, known = size(errors), np.where(np.isfinite(errors), errors, 0)
+    return Envelope(total.rms, total.max, excused if excused.any() else None, known, inflation)
 
 
 def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> Array:
@@ -142,19 +209,38 @@ def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> A
     if run < 2:
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
-    wide = values.astype(WORK[dtype])
+    wide = values.astype(np.float64)
     shifted: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
     return shifted
 
 
 def size(errors: Array) -> Size:
     """The size of an error tensor, without its NaN and infinite elements."""
-    finite = np.abs(errors[np.isfinite(errors)])
-    if not finite.size:
+    flat = errors.ravel()
+    peak = largest(flat)
+    if not np.isfinite(peak):
+        flat = flat[np.isfinite(flat)]
+        peak = largest(flat)
+    if not peak:
         return Size(0.0, 0.0)
-    peak = finite.max()
-    scaled = finite / peak if peak else finite
-    return Size(float(peak * np.sqrt(np.mean(scaled * scaled))), float(peak))
+    if flat.dtype == np.float64 and TINY < peak < HUGE:
+        return Size(math.sqrt(np.vdot(flat, flat) / flat.size), float(peak))
+    scaled = (flat / peak).astype(np.float64, copy=False)
+    return Size(float(peak * math.sqrt(np.vdot(scaled, scaled) / scaled.size)), float(peak))
+
+
+TINY, HUGE = 1e-130, 1e130
+"""Between these, squares of float64 stay in its range."""
+
+
+def largest(values: Array) -> Any:
+    """The largest magnitude, 0 of none; NaN where a value is."""
+    return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
+
+
+def work_dtype(dtype: str, oracle: Array) -> Any:
+    """Where errors of a dtype from this oracle are computed."""
+    return WORK[dtype] if oracle.dtype == np.longdouble else np.float64
 
 
 def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
@@ -162,15 +248,20 @@ def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
 
     Where the envelope is zero, there is no scale: 0 without any error, else inf.
     """
+    wide = work_dtype(str(values.dtype), oracle)
     if envelope.excused is not None:
-        values, oracle = values[~envelope.excused], oracle[~envelope.excused]
-    wide = WORK[str(values.dtype)]
-    values, oracle = values.astype(wide), oracle.astype(wide)
-    nonfinite = ~(np.isfinite(values) & np.isfinite(oracle))
-    if nonfinite.any() and not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
-        return float("inf")
+        values = np.where(envelope.excused, oracle, values)
     with np.errstate(invalid="ignore"):
-        error = size(values - oracle)
+        errors = np.asarray(np.subtract(values, oracle, dtype=wide))
+        np.abs(errors, out=errors)
+    error = size(errors)
+    if not np.isfinite(errors.max(initial=0.0)):
+        nonfinite = ~np.isfinite(errors)
+        if not np.array_equal(values[nonfinite], oracle[nonfinite], equal_nan=True):
+            return float("inf")
+        errors[nonfinite] = 0
     if not error.max:
         return 0.0
-    return max(error.rms / envelope.rms, error.max / envelope.max) if envelope.rms else float("inf")
+    if not envelope.rms:
+        return float("inf")
+    return max(error.rms / envelope.rms, error.max / envelope.max, envelope.local_ratio(errors))

@@ -272,10 +272,10 @@ OBSERVATIONS = (
     ),
     Entry(
         id="rounding",
-        title="both sides are as near to the exact answer as careful code gets",
+        title="no side is off: the tolerance asks for more digits than there are",
         what=(
-            "The sides differ by more than the tolerance, and both are as near to the exact answer as careful code in "
-            "this dtype gets: the tolerance asks for more digits than there are. Nobody has to mend anything."
+            "The sides differ by more than the tolerance, and the error of both is less than 8 times that of careful "
+            "code in this dtype: the tolerance asks for more digits than there are. Nothing needs fixing."
         ),
         shows=(
             "Every side's error ratio is small, below about 4. The error grows with the condition of the problem (an "

@@ -25,8 +25,18 @@ Oracle = Mapping[str, NDArray[Any]]
 
 
 def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle:
-    """What the oracle says about a case: every output and gradient in longdouble."""
-    return evaluate(OPS[case.op], case.params, inputs, gradients=case.gradients)
+    """What the oracle says about a case: every output and gradient, in longdouble where float64 is judged.
+
+    Of more than MAX_LONG elements it is float64, in blocks of rows: then a ratio in float64 counts the error of two
+    careful implementations, that of the oracle and the other, and is larger by at most about 1.
+    """
+    large = sum(values.size for values in inputs.values()) > MAX_LONG
+    wide = np.longdouble if "float64" in case.dtypes and not large else np.float64
+    return evaluate(OPS[case.op], case.params, inputs, dtype=wide, gradients=case.gradients)
+
+
+MAX_LONG = 1 << 20
+"""Longdouble takes ten times as long as float64, a product of matrices a hundred times."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,18 @@ class CellJudge:
         metrics = compare(left, right, *limits)
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
         verdict = verdict_of(metrics)
+        if verdict.passes and not any_finite(self.oracle.get(tensor)):
+            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=NOTHING_FINITE)
         suspect = verdict.passes and vacuous(right, metrics, *limits)
         return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
+
+
+NOTHING_FINITE = "no exact value is finite: there is nothing to compare"
+
+
+def any_finite(exact: NDArray[Any] | None) -> bool:
+    """Whether the exact answer has a finite value; also where it has none at all."""
+    return exact is None or not exact.size or bool(np.isfinite(exact.flat[0]) or np.isfinite(exact).any())
 
 
 def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
@@ -82,7 +102,7 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
     """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios take them whole."""
-    return Output(dtype, values.shape, values.astype(np.float64))
+    return Output(dtype, values.shape, values.astype(np.float64, copy=False))
 
 
 def verdict_of(metrics: Metrics) -> Verdict:

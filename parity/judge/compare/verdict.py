@@ -37,11 +37,12 @@ class Comparison:
     """One tensor of one cell, the backend under test (`actual`) against the baseline or the oracle (`expected`).
 
     `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
-    how). `error_ratio` (actual, expected) is the error of both from the oracle over the `envelope` (root mean square,
-    maximum), which a careful implementation in the working precision reaches; both are known where the comparison fails
-    or is suspect. `culprit` names those whose ratio is 8 or more. `suspect` marks a pass that says little: the
-    tolerance hides an error ratio of 8 or more (then there is a culprit), it would have let zeros pass too, or no
-    element is finite. `known` is the reason for which it is accepted.
+    how). `envelope` is the error that a careful implementation in the working precision reaches (root mean square and
+    maximum over the tensor), `error_ratio` (actual, expected) the error of both from the oracle over it, in the tensor
+    or in its worst row, channel or column; both are known where the comparison fails or is suspect. `culprit` names
+    those whose ratio is 8 or more. `suspect` marks a pass that says little: the tolerance hides an error ratio of 8 or
+    more (then there is a culprit), it would have let zeros pass too, or no element of it is finite. `known` is the
+    reason for which it is accepted.
     """
 
     case: str
