@@ -32,8 +32,8 @@ FRESH = (1_000_003, 1_000_033)
 """What is added to the run's seed for the inputs that the judge has not seen."""
 
 
-MOVED = 0.03
-"""How far literal numbers are moved, relatively."""
+MOVED, SPREAD = 0.03, 0.3
+"""How far literal numbers are moved together, and each one's distance from their mean, relatively."""
 
 
 SIZE = 4.0
@@ -78,14 +78,17 @@ def explanations(result: SearchResult | None) -> Sequence[Explanation]:
 
 
 def fresh_inputs(case: CasePlan, seed: int) -> list[dict[str, NDArray[Any]]]:
-    """The case's tensors, drawn anew; literal numbers moved by some percent."""
+    """The case's tensors, drawn anew; literal numbers moved around their mean, which moves less, so that rows which are
+    nearly constant stay so.
+    """
     fresh = [drawn(case, seed + more) for more in FRESH]
     literal = [plan.name for plan in case.tensors if isinstance(plan.draw, Values) and not plan.integers]
     for more, tensors in zip(FRESH, fresh, strict=True):
         rng = np.random.default_rng([seed, more])
         for name in literal:
-            shift = 1.0 + MOVED * rng.standard_normal(tensors[name].shape)
-            tensors[name] = (tensors[name] * shift).astype(tensors[name].dtype)
+            values, mean = tensors[name], np.mean(tensors[name], dtype=np.float64)
+            spread = (values - mean) * (1.0 + SPREAD * rng.standard_normal(values.shape))
+            tensors[name] = ((mean + spread) * (1.0 + MOVED * rng.standard_normal())).astype(values.dtype)
     return fresh
 
 
