@@ -138,6 +138,14 @@ def test_an_explanation_is_right_where_it_predicts_inputs_never_seen():
     assert [predicts(e, fault.case, fresh, fault.kernel, "float64") for e in offered] == ["exact", "no", "exact", None]
 
 
+def test_fresh_inputs_of_a_nearly_constant_row_are_nearly_constant():
+    row = next(p for p in PUBLISHED if p.name == "layer_norm-row-at-1000").case
+    given = drawn(row, 0)["x"]
+    for tensors in fresh_inputs(row, 0):
+        assert not np.array_equal(tensors["x"], given)
+        assert np.ptp(tensors["x"]) < 0.1 < tensors["x"].min()
+
+
 def test_an_explanation_that_is_not_exact_is_right_in_size():
     case = case_for("linear")
     fresh = fresh_inputs(case, 0)
