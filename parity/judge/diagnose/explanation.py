@@ -92,9 +92,14 @@ class KernelExplanation:
         """The alterations of all its causes together."""
         return together(self.causes)
 
-    def before(self, cause: Cause) -> Alteration:
-        """The alterations of the causes before one."""
-        return together(self.causes[: self.causes.index(cause)])
+    def expression(self, cause: Cause) -> str:
+        """What one of the causes computes otherwise, beside those before it; "" where that is no formula."""
+        if cause.alteration is None:
+            return ""
+        try:
+            return self.evaluator.expression(cause.alteration, together(self.causes[: self.causes.index(cause)]))
+        except IncompatibleError:
+            return ""
 
     def extended(self, *causes: Cause) -> KernelExplanation | None:
         """The explanation with more causes, one after the other; None where some contradict each other."""

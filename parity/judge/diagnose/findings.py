@@ -55,7 +55,7 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
         evidence["first_found_in"] = result.taken_from
     if cause.alteration is not None and cause.alteration.unstable:
         evidence["sizes"] = {n: sizes(best, n) for n in needing if best.prediction[n].unstable}
-    expression = "" if cause.alteration is None else best.evaluator.expression(cause.alteration, best.before(cause))
+    expression = best.expression(cause)
     if expression:
         evidence["expression"] = expression
     title = CATALOGUE[cause.id].title
