@@ -74,9 +74,12 @@ def sizes(best: KernelExplanation, tensor: str) -> dict[str, float | None]:
 
 def summary(explanation: KernelExplanation) -> dict[str, Any]:
     """An explanation in short."""
+    edits = [c for c in explanation.causes if c.alteration is not None and c.alteration.edits]
+    expressions = "; ".join(filter(None, map(explanation.expression, edits)))
     return {
         "id": " + ".join(cause.id for cause in explanation.causes),
         "parameters": plain({k: v for cause in explanation.causes for k, v in cause.parameters.items()}),
+        **({"expression": expressions} if expressions else {}),
         "residual_after": worst(explanation.left.values()),
     }
 

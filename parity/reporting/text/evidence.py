@@ -92,11 +92,13 @@ def falls_short(item: Mapping[str, Any]) -> bool:
 def candidate_text(value: Mapping[str, Any]) -> str:
     """`eps-value (eps=0.001) leaves 0.9`."""
     parameters = f" ({plain(value['parameters'], 9)})" if value.get("parameters") else ""
+    parameters = f" ({value['expression']})" if value.get("expression") else parameters
     return f"{value['id']}{parameters} leaves {number(value.get('residual_after'))}"
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
     "expression": lambda value: f"computes {value}",
+    "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs, too",
     "parameters": lambda value: f"with {plain(value, 9)}",
     "second": lambda value: f"second best: {candidate_text(value)}",
     "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
