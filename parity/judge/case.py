@@ -25,7 +25,7 @@ from parity.judge.diagnose.evaluator import Evaluator, Observed
 from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
 from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import SearchResult, confirm, recalled
+from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
 WIDEST = "float64"
@@ -286,7 +286,10 @@ class CaseJudge:
         return results
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
-        """The causes of a wider dtype, if they explain this one; for a pass, those of earlier cases; else a search."""
+        """The causes of a wider dtype, if they explain this one; for a pass, those of earlier cases; else a search.
+
+        What is the same error as one in a wider dtype, and was not explained there, is not searched for again.
+        """
         observed = cell.observed(backend)
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
@@ -296,6 +299,9 @@ class CaseJudge:
             if earlier is not None:
                 return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
+        wrong = {name for name, value in cell.off[backend].items() if value >= OFF}
+        if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
+            return search(evaluator, observed, exact=exact, depth=1)
         question = Question(evaluator, observed)
         others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question

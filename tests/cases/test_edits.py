@@ -1,0 +1,155 @@
+"""Edits of programs: what they compute, what they are called, and where they do not fit; forms are the same op."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parity.cases import OPS
+from parity.cases.edits import COSTS, FITTED, RESULT, Edit, Trial, described, edited, edits_of, fits_of
+from parity.cases.op import IncompatibleError
+from parity.cases.oracle import evaluate, program_of
+from tests.judge.judging import drawn, planned
+
+NORM = planned("layer_norm", x=(6, 8), normalized_shape=(8,))
+ADAM = planned("adam", param=(5, 7))
+PROJECTION = planned("linear", x=(5, 4), weight=(4, 4))
+CASES = {"layer_norm": NORM, "adam": ADAM, "linear": PROJECTION}
+
+
+def inputs_of(case):
+    return {name: values.astype(np.float64) for name, values in drawn(case).items()}
+
+
+def program(case, **options):
+    return program_of(OPS[case.op], case.params, inputs_of(case), **options)
+
+
+def outputs(case, *edits, **options):
+    return evaluate(OPS[case.op], case.params, inputs_of(case), dtype=np.float64, edits=edits, **options)
+
+
+def the_edit(case, text, **options):
+    """The edits whose description begins with a text."""
+    of = program(case, **options)
+    trial = Trial(of, inputs_of(case))
+    for output in of.outputs:
+        for edit in edits_of(of, trial.shapes, output):
+            with contextlib.suppress(IncompatibleError):
+                if described(of, edit).startswith(text):
+                    return edit
+    raise AssertionError(f"no edit is called {text}")
+
+
+def test_an_edit_replaces_an_operand():
+    edit = the_edit(NORM, "x * grad.y, where the reference has xhat * grad.y")
+    given, exact = inputs_of(NORM), outputs(NORM)
+    values = outputs(NORM, edit)
+    np.testing.assert_allclose(values["grad.weight"], np.sum(given["x"] * given["grad.y"], axis=0))
+    assert np.array_equal(values["grad.x"], exact["grad.x"])
+
+
+def test_an_edited_forward_pass_is_differentiated_again():
+    edit = the_edit(NORM, "var = sum(square(x - mean), axis=(1,)) / 7")
+    biased, unbiased = outputs(NORM, edit), outputs(NORM, replace(edit, again=True))
+    exact = outputs(NORM, ddof=1)
+    np.testing.assert_allclose(biased["y"], exact["y"], rtol=1e-12)
+    np.testing.assert_allclose(unbiased["grad.x"], exact["grad.x"], rtol=1e-9, atol=1e-12)
+    assert not np.allclose(biased["grad.x"], exact["grad.x"])
+
+
+def test_an_option_is_read_for_another():
+    edit = the_edit(ADAM, "betas.1 wherever the reference has betas.0")
+    swapped = replace(ADAM.params, betas=(ADAM.params.betas[1],) * 2)
+    wanted = evaluate(OPS["adam"], swapped, inputs_of(ADAM), dtype=np.float64)
+    for name, values in outputs(ADAM, edit).items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-12)
+
+
+def test_a_hand_written_backward_has_names_of_its_own():
+    edit = the_edit(NORM, "rstd = 1 / (var + eps)", backward="fused")
+    assert described(program(NORM, backward="fused"), edit) == (
+        "rstd = 1 / (var + eps), where the reference has 1 / sqrt(var + eps)"
+    )
+
+
+def test_a_trial_gives_what_the_edited_program_gives():
+    for case in CASES.values():
+        of, given = program(case), inputs_of(case)
+        trial = Trial(of, given)
+        checked = 0
+        for output in of.outputs:
+            for edit in list(edits_of(of, trial.shapes, output))[::17]:
+                values = trial.output(edit, output)
+                if values is not None:
+                    again = outputs(case, edit)[output]
+                    np.testing.assert_allclose(values, again, rtol=1e-12, err_msg=described(of, edit))
+                    checked += 1
+        assert checked > 30
+
+
+def test_every_kind_of_edit_is_tried_somewhere():
+    kinds = set(FITTED)
+    for case in CASES.values():
+        of = program(case)
+        shapes = Trial(of, inputs_of(case)).shapes
+        kinds |= {edit.kind for output in of.outputs for edit in edits_of(of, shapes, output)}
+    assert kinds == set(COSTS)
+
+
+def test_numbers_are_fitted_from_what_they_are():
+    fits = list(fits_of(program(ADAM), "param"))
+    assert {edit.kind for edit in fits} == set(FITTED)
+    for edit in fits:
+        for name, values in outputs(ADAM, edit).items():
+            np.testing.assert_allclose(values, outputs(ADAM)[name], rtol=1e-12)
+
+
+def test_an_edit_fits_only_a_program_with_the_same_step():
+    of = program(NORM)
+    for wrong in (Edit((0,), "matmul", "kept", 0), Edit((999,), "sum", "kept", 0), Edit((0,), "sum", "kept", 7)):
+        with pytest.raises(IncompatibleError):
+            edited(of, [wrong], inputs_of(NORM), NORM.params, ("x",))
+
+
+def test_the_result_of_an_output_may_be_an_input():
+    position = next(p for p, step in enumerate(program(NORM).steps) if step.label == "y")
+    edit = Edit((position,), program(NORM).steps[position].name, "replaced", RESULT, ("input", "x"))
+    assert np.array_equal(outputs(NORM, edit)["y"], inputs_of(NORM)["x"])
+
+
+FORMED = [op for op in OPS.values() if op.forms]
+SHAPES = {
+    "layer_norm": {"x": (6, 8), "normalized_shape": (8,)},
+    "group_norm": {"x": (3, 4, 2, 5), "num_groups": 2},
+    "instance_norm": {"x": (3, 4, 2, 5)},
+    "batch_norm": {"x": (6, 4, 3)},
+    "multi_head_attention": {"x": (2, 3, 4), "num_heads": 2},
+    **dict.fromkeys(("adam", "adamw", "lamb", "rmsprop"), {"param": (5, 7)}),
+}
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in FORMED if op.name not in ("scaled_dot_product_attention", "cross_entropy")]
+)
+def test_every_form_is_the_same_op(op):
+    case = planned(op.name, **SHAPES.get(op.name, {"x": (4, 5)}))
+    for form in op.forms:
+        for name, values in outputs(case, **form).items():
+            exact = outputs(case)[name]
+            np.testing.assert_allclose(values, exact, rtol=1e-9, atol=1e-12, err_msg=f"{form} {name}")
+
+
+def test_the_forms_of_attention_and_of_the_log_loss_are_the_same_op():
+    rng = np.random.default_rng(1)
+    heads = {name: rng.normal(size=(2, 2, 3, 4)) for name in ("query", "key", "value", "grad.y")}
+    classes = {"x": rng.normal(size=(5, 4)), "target": np.array([0, 3, 1, 1, 2]), "grad.y": np.array(0.7)}
+    for name, given in (("scaled_dot_product_attention", heads), ("cross_entropy", classes)):
+        op = OPS[name]
+        exact = evaluate(op, op.params(), given, dtype=np.float64)
+        for form in op.forms:
+            for tensor, values in evaluate(op, op.params(), given, dtype=np.float64, **form).items():
+                np.testing.assert_allclose(values, exact[tensor], rtol=1e-9, atol=1e-12)
