@@ -1,19 +1,24 @@
-"""What all tests share: parity as a user starts it, in a process of its own."""
+"""What all tests share: the command line, in this process and in one of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from click.testing import CliRunner
 
+from parity.cli import main
 from tests import markers
 
 ROOT = Path(__file__).parent.parent
@@ -80,23 +85,32 @@ def parity_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "parity", *map(str, arguments)]
 
 
-def run_in(
-    folder: Path, config: str | Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300
-) -> Finished:
+def call(
+    *arguments: str | Path, cwd: Path = Path(), env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`parity` in this process, which spares the second that its imports take; the workers are processes all the same.
+
+    A test of signals, descriptors or the process itself starts `parity_command`.
+    """
+    words = [str(argument) for argument in arguments]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with chdir(cwd), patch.object(sys, "argv", ["parity", *words]):
+        try:
+            done = CliRunner().invoke(main, words, prog_name="parity", env=env)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def run_in(folder: Path, config: str | Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
     """`parity run` in a folder, on YAML text or on a config file."""
     if isinstance(config, str):
         path = folder / "config.yaml"
         path.write_text(config)
         config = path
     run_dir = folder / "run"
-    done = subprocess.run(
-        parity_command("run", config, "--out", run_dir, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-    )
+    done = call("run", config, "--out", run_dir, *arguments, cwd=folder, env=env)
     return Finished(done.returncode, done.stdout, done.stderr, run_dir)
 
 

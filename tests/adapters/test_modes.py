@@ -20,7 +20,7 @@ from parity.config.backends import ADAPTERS as TRAITS
 from parity.engine.process import COOKIE
 from parity.repro.source import calls, has_mode
 from parity.training.spec import Clip, Group, Schedule, Training, message
-from tests.conftest import Finished, parity_command
+from tests.conftest import Finished, call
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk, drawn
 
@@ -88,7 +88,7 @@ LACKING = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str, dtype: str) -> None:
     modes = [name for name in MODES if name.startswith(eager)]
-    finished = parity_run(OPS.format(dtype=dtype, eager=eager, modes=", ".join(modes)), timeout=300)
+    finished = parity_run(OPS.format(dtype=dtype, eager=eager, modes=", ".join(modes)))
     for mode in modes:
         lacking = {**LACKING[mode]}
         if (mode, dtype) == ("torch:amp-bf16", "float64"):
@@ -260,7 +260,7 @@ def test_a_script_shows_what_a_mode_does(parity_run: Run) -> None:
     finished = parity_run(f"version: 1\nbackends: [torch, 'torch:amp-bf16']\ndtypes: [float32]\ncases: [{case}]\n")
     assert finished.code == 1, finished.stdout
     out = finished.run_dir / "repro"
-    subprocess.run(parity_command("repro", finished.run_dir, "one", "--out", out), check=True, capture_output=True)
+    assert call("repro", finished.run_dir, "one", "--out", out).returncode == 0
     [script] = out.glob("*.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
 
-from parity.cli import main
 from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
-from tests.conftest import CONFIGS, FAKES, parity_command, run_in, user_config
+from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, user_config
 
 NUMPY = """
 version: 1
@@ -44,12 +42,6 @@ COMMANDS = [
     "env create",
     "env remove",
 ]
-
-
-def call(*arguments, cwd=None, env=None):
-    return subprocess.run(
-        parity_command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -231,8 +223,8 @@ def test_an_edited_result_is_refused(passing_copy, edit):
     document = passing_copy.results
     edit(document)
     (passing_copy.run_dir / "results.json").write_text(json.dumps(document))
-    done = CliRunner().invoke(main, ["report", str(passing_copy.run_dir)])
-    assert done.exit_code == 2
+    done = call("report", passing_copy.run_dir)
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "PASS" not in done.stdout
 
@@ -408,8 +400,16 @@ def test_colours_and_unicode(parity_run):
     assert " other" in next(line for line in wide.splitlines() if line.startswith("case "))
     forced = parity_run(NUMPY, env={"FORCE_COLOR": "1"}).stdout
     assert "\x1b[" in forced
-    ascii_only = parity_run(NUMPY, env={"PYTHONIOENCODING": "ascii:backslashreplace"})
-    assert ascii_only.code == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:backslashreplace"])
+def test_a_terminal_without_unicode_gets_escapes(passing, encoding):
+    command = parity_command("report", passing.run_dir)
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xd7 tol" in done.stdout
+    assert done.stdout.isascii()
 
 
 def test_hostile_ids_come_out_harmless(parity_run):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import parity_command
+from tests import conftest
 
 PLANTED = Path(__file__).parents[1] / "user_ops"
 MORE_DIGITS = {"float32": "float64 accumulation", "float64": "accumulated with more digits than float64"}
@@ -72,10 +72,8 @@ class Found:
         return found
 
 
-def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        parity_command("fingerprint", *map(str, arguments)), capture_output=True, text=True, cwd=cwd, timeout=300
-    )
+def call(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return conftest.call("fingerprint", *arguments, cwd=cwd)
 
 
 def fingerprint(folder: Path, op: str, kernels: dict[str, str], *options: str) -> Found:

@@ -11,9 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from click.testing import CliRunner
-
-from parity.cli import main
+from tests.conftest import call
 
 DRIVER = """
 import contextlib, io, json, runpy, sys
@@ -121,10 +119,7 @@ PLAIN = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4
 
 
 def repro(run_dir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`parity repro`, in this process."""
-    command = ["repro", str(run_dir), *map(str, arguments)]
-    done = CliRunner().invoke(main, command, prog_name="parity")
-    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
+    return call("repro", run_dir, *arguments)
 
 
 def scripts(run_dir: Path, *arguments: str | Path) -> list[Path]:
