@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -63,7 +65,7 @@ class Finished:
     stderr: str
     run_dir: Path
 
-    @property
+    @cached_property
     def results(self) -> dict[str, Any]:
         return json.loads((self.run_dir / "results.json").read_text())
 
@@ -79,6 +81,31 @@ class Finished:
 
     def select(self, **wanted: str) -> list[dict[str, Any]]:
         return [row for row in self.results["comparisons"] if all(row[k] == v for k, v in wanted.items())]
+
+
+def waited_for(condition: Callable[[], Any]) -> None:
+    """Returns once this holds; AssertionError where it does not within two minutes, however busy the machine is."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes that live and have an environment variable; one that is just being started may not show it yet."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable) == value:
+                found.append(process.pid)
+    return found
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process is no more; who adopts orphans may leave a zombie."""
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def parity_command(*arguments: str | Path) -> list[str]:
