@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import chdir, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -110,6 +110,17 @@ def ended(process: psutil.Process) -> bool:
 
 def parity_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "parity", *map(str, arguments)]
+
+
+@contextmanager
+def started(*arguments: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """`parity` in a process of its own, with pipes; what still runs at the end is killed, so that no test leaves it."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(parity_command(*arguments), **pipes, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def call(
