@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
-from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, user_config
+from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, started, user_config
 
 NUMPY = """
 version: 1
@@ -187,7 +188,7 @@ def test_a_result_that_is_no_regular_file_is_refused(tmp_path):
     ):
         (tmp_path / name).mkdir()
         make(tmp_path / name / "results.json")
-        done = subprocess.run(parity_command("report", tmp_path / name), capture_output=True, text=True, timeout=30)
+        done = call("report", tmp_path / name)
         assert done.returncode == 2
         assert "no regular file" in done.stderr
 
@@ -254,9 +255,9 @@ def test_a_run_directory_can_be_used_again(parity_run):
 
 def test_runs_in_the_same_second_have_directories_of_their_own(tmp_path):
     (tmp_path / "config.yaml").write_text(NUMPY)
-    command = parity_command("run", "config.yaml", "-q")
-    runs = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [run.wait() for run in runs] == [0, 0, 0]
+    with ExitStack() as stack:
+        runs = [stack.enter_context(started("run", "config.yaml", "-q", cwd=tmp_path)) for _ in range(3)]
+        assert [run.wait() for run in runs] == [0, 0, 0]
     assert len(list((tmp_path / "reports").iterdir())) == 3
 
 

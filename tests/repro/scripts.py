@@ -65,16 +65,12 @@ class Printed:
 def run_together(scripts: Mapping[str, Sequence[Path]], folder: Path) -> dict[Path, tuple[Any, str]]:
     """Exit code and output of each script; those of one interpreter run in one process, which has no parity."""
     (folder / "driver.py").write_text(DRIVER)
-    started = []
-    for i, (python, paths) in enumerate(scripts.items()):
-        answers = folder / f"answers-{i}.json"
-        command = [python, "-I", str(folder / "driver.py"), str(answers), *map(str, paths)]
-        with (folder / f"errors-{i}.txt").open("w") as errors:
-            process = subprocess.Popen(command, cwd="/", stdout=errors, stderr=errors)
-        started.append((process, answers))
     found: dict[Path, tuple[Any, str]] = {}
-    for process, answers in started:
-        assert process.wait(timeout=120) == 0, answers.with_name(answers.stem.replace("answers", "errors")).read_text()
+    for python, paths in scripts.items():
+        answers = folder / "answers.json"
+        command = [python, "-I", str(folder / "driver.py"), str(answers), *map(str, paths)]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         found |= {Path(script): tuple(answer) for script, answer in json.loads(answers.read_text()).items()}
     return found
 
@@ -86,7 +82,7 @@ def run_alone(python: str, script: Path) -> subprocess.CompletedProcess[str]:
             "import sys; sys.modules['parity'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
         )
         command = [python, "-c", blocked, str(script)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere)
 
 
 def comparisons(printed: str) -> Iterator[Printed]:

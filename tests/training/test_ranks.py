@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from parity.config import load_plan
 from parity.config.plan import BackendSpec
 from parity.engine.process import COOKIE, WorkerError
 from parity.training.spec import Clip, Training, message
+from tests.conftest import processes_with, waited_for
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk, drawn
 
@@ -30,22 +29,9 @@ def mlp(**more: Any) -> Training:
     return training(MLP, BLOBS, **{"options": SGD, "steps": 4, **more})
 
 
-def alive_with(cookie: str) -> list[int]:
-    """The processes that carry a worker's cookie, once the dying have had a moment."""
-    found = []
-    for _ in range(30):
-        found = [p.pid for p in psutil.process_iter() if cookie_of(p) == cookie]
-        if not found:
-            break
-        time.sleep(0.1)
-    return found
-
-
-def cookie_of(process: psutil.Process) -> str | None:
-    try:
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.environ().get(COOKIE)
-    except psutil.Error:
-        return None
+def alive(d: Desk) -> int:
+    """How many processes carry a worker's cookie."""
+    return len(processes_with(COOKIE, d.worker.process.cookie))
 
 
 @pytest.fixture(scope="module", params=["torch", "paddle", "oneflow"])
@@ -124,11 +110,10 @@ def taken(folder: Path, adapter: str, ops: str, timeout_s: float = 60.0) -> dict
     with desk(folder, adapter, ops, ranks=2) as two:
         two.train(mlp())
         reply, _ = two.worker.ask({"do": "steps", "count": 3}, timeout_s)
-        cookie = two.worker.process.cookie
         assert two.worker.process.alive == (reply["outcome"] == "ok")
         if reply["outcome"] != "ok":
-            assert alive_with(cookie) == []
-    assert alive_with(cookie) == []
+            waited_for(lambda: not alive(two))
+    waited_for(lambda: not alive(two))
     return reply
 
 
@@ -140,13 +125,30 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, adapter: str) -> None:
     assert "rank 1 exited with status 7 in the middle of its work" in reply["message"]
 
 
+LEAVES = f"""
+import threading
+from pathlib import Path
+
+
+def leave():
+    while not Path(__file__).with_name("leave").exists():
+        time.sleep(0.01)
+    os._exit(7)
+
+
+{IN_RANK_1}threading.Thread(target=leave, daemon=True).start()
+"""
+"""Rank 1 goes once there is a file `leave`."""
+
+
 @pytest.mark.frameworks
 def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
-    ops = f"import threading\n{IN_RANK_1}threading.Timer(0.3, os._exit, [7]).start()\n"
-    with desk(tmp_path, "torch", ops, ranks=2) as two:
+    with desk(tmp_path, "torch", LEAVES, ranks=2) as two:
         two.train(mlp())
         assert two.ask("steps", count=1)[0]["outcome"] == "ok"
-        time.sleep(1.0)
+        assert alive(two) == 3
+        (tmp_path / "leave").touch()
+        waited_for(lambda: alive(two) < 3)
         reply, _ = two.ask("steps", count=1)
     assert reply["outcome"] == "crash"
     assert "rank 1 exited with status 7" in reply["message"]
@@ -155,7 +157,7 @@ def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
 @pytest.mark.frameworks
 @pytest.mark.parametrize("adapter", EACH)
 def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str) -> None:
-    reply = taken(tmp_path, adapter, f"{IN_RANK_1}time.sleep(1000)\n", 5.0)
+    reply = taken(tmp_path, adapter, f"{IN_RANK_1}time.sleep(1000)\n", 10.0)
     assert reply["outcome"] == "timeout"
     assert re.search(
         r"rank 0 is in (backward|all_gather|to_numpy); rank 1 is in zero_grad \(my_ops\.py:6\)$", reply["message"]
@@ -199,9 +201,9 @@ def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None
         two.train(mlp())
         process = two.worker.process
         two.worker.process._send({"do": "steps", "count": 1, "slot": str(two.worker.buffer), "timeout_s": 60.0})
-        assert len([p for p in psutil.process_iter() if cookie_of(p) == process.cookie]) == 3
+        waited_for(lambda: alive(two) == 3)
         process.kill()
-        assert alive_with(process.cookie) == []
+        waited_for(lambda: not alive(two))
         with pytest.raises(WorkerError, match="SIGKILL"):
             two.ask("state")
 
