@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import conftest
+from tests.conftest import parity_command
 
 PLANTED = Path(__file__).parents[1] / "user_ops"
 MORE_DIGITS = {"float32": "float64 accumulation", "float64": "accumulated with more digits than float64"}
@@ -73,7 +73,7 @@ class Found:
 
 
 def call(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return conftest.call("fingerprint", *arguments, cwd=cwd)
+    return subprocess.run(parity_command("fingerprint", *arguments), capture_output=True, text=True, cwd=cwd)
 
 
 def fingerprint(folder: Path, op: str, kernels: dict[str, str], *options: str) -> Found:
