@@ -1,19 +1,26 @@
-"""What all tests share: parity as a user starts it, in a process of its own."""
+"""What all tests share: the command line, in this process and in one of its own."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from parity.cli import main
 from tests import markers
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +65,7 @@ class Finished:
     stderr: str
     run_dir: Path
 
-    @property
+    @cached_property
     def results(self) -> dict[str, Any]:
         return json.loads((self.run_dir / "results.json").read_text())
 
@@ -76,27 +83,72 @@ class Finished:
         return [row for row in self.results["comparisons"] if all(row[k] == v for k, v in wanted.items())]
 
 
+def waited_for(condition: Callable[[], Any]) -> None:
+    """Returns once this holds; AssertionError where it does not within two minutes, however busy the machine is."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes that live and have an environment variable; one that is just being started may not show it yet."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable) == value:
+                found.append(process.pid)
+    return found
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process is no more; who adopts orphans may leave a zombie."""
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def parity_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "parity", *map(str, arguments)]
 
 
-def run_in(
-    folder: Path, config: str | Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 300
-) -> Finished:
+@contextmanager
+def started(*arguments: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """`parity` in a process of its own, with pipes; what still runs at the end is killed, so that no test leaves it."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(parity_command(*arguments), **pipes, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def call(
+    *arguments: str | Path, cwd: Path = Path(), env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`parity` in this process, which spares the second that its imports take; the workers are processes all the same.
+
+    A test of signals, descriptors or the process itself starts `parity_command`.
+    """
+    words = [str(argument) for argument in arguments]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with chdir(cwd), patch.object(sys, "argv", ["parity", *words]):
+        try:
+            done = CliRunner().invoke(main, words, prog_name="parity", env=env)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def run_in(folder: Path, config: str | Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
     """`parity run` in a folder, on YAML text or on a config file."""
     if isinstance(config, str):
         path = folder / "config.yaml"
         path.write_text(config)
         config = path
     run_dir = folder / "run"
-    done = subprocess.run(
-        parity_command("run", config, "--out", run_dir, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=folder,
-        env={**os.environ, **(env or {})},
-    )
+    done = call("run", config, "--out", run_dir, *arguments, cwd=folder, env=env)
     return Finished(done.returncode, done.stdout, done.stderr, run_dir)
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from parity.reporting.markdown import MARKER
-from tests.conftest import FAKES, ROOT, parity_command, three_cases, user_config
+from tests.conftest import FAKES, ROOT, call, three_cases, user_config
 
 EXAMPLES = ROOT / "docs" / "examples"
 ACTION = ROOT / "action.yml"
@@ -370,10 +370,10 @@ def test_the_hook_checks_configs_as_the_example_asks(tmp_path):
     assert re.search(example["exclude"], "configs/common.yaml")
     command = hook["entry"].split()
     assert command[0] == "parity"
-    assert subprocess.run(parity_command(*command[1:], *configs), cwd=ROOT, capture_output=True).returncode == 0
+    assert call(*command[1:], *configs).returncode == 0
     broken = tmp_path / "broken.yaml"
     broken.write_text("version: 1\ncasess: []\n")
-    assert subprocess.run(parity_command(*command[1:], broken), capture_output=True).returncode == 2
+    assert call(*command[1:], broken).returncode == 2
 
 
 def test_the_pytest_recipe_passes_and_can_fail(tmp_path):

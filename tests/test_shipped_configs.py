@@ -1,67 +1,81 @@
-"""The shipped configs on the real wheels: each shows what its comments say, with the published and measured numbers."""
+"""The shipped configs of eager ops on the real wheels: each shows what its comments say, with the published and measured
+numbers, and every finding becomes a script that shows the numbers of the run, without parity.
+
+All share one run, so that each framework is started once.
+"""
 
 from __future__ import annotations
 
-import subprocess
-from functools import cache
+import ast
+import math
+import re
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 
-from tests.conftest import CONFIGS, Finished, parity_command, user_config
+from parity.config import load_plan
+from parity.reporting.results.cells import cells
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import FAILING
+from parity.repro.write import MAX_ISSUE
+from tests.conftest import CONFIGS, Finished, call, user_config
+from tests.repro.scripts import comparisons, run_alone, run_together
 
 pytestmark = pytest.mark.frameworks
 
 
-WITH_FINDINGS = {"modes", "layernorm", "batchnorm", "groupnorm", "linear", "clip_grad", "optimizers", "training"}
-SHORT = {"training": ("--steps", "2")}
-"""All of it takes an hour."""
+EAGER = [path for path in sorted(CONFIGS.glob("*.yaml")) if path.stem not in ("modes", "training")]
+WITHOUT_FINDINGS = {"layers"}
 
 
-@cache
-def run_config(name: str) -> Finished:
-    run_dir = Path(mkdtemp(prefix="parity-test-")) / "run"
-    done = subprocess.run(
-        parity_command("run", CONFIGS / f"{name}.yaml", "--out", run_dir, *SHORT.get(name, ())),
-        capture_output=True,
-        text=True,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr, run_dir)
+class Shipped(Finished):
+    """The run of all configs."""
+
+    def row(self, **wanted: str) -> dict:
+        [found] = self.select(**wanted)
+        return found
+
+    def verdicts(self, **wanted: str) -> set[str]:
+        return {row["verdict"] for row in self.select(**wanted)}
+
+    def causes(self, case: str, backend: str, dtype: str) -> list[str]:
+        rows = self.results["diagnoses"]
+        return [d["id"] for d in rows if (d["case"], d["backend"], d["dtype"]) == (case, backend, dtype)]
+
+    def error(self, case: str, tensor: str, actual: str, dtype: str = "float32") -> float:
+        found = self.row(case=case, tensor=tensor, actual=actual, expected="oracle", dtype=dtype)
+        return float(found["max_abs_diff"])
+
+    def outputs(self, case: str, tensor: str, backend: str, dtype: str = "float32") -> list[float]:
+        [folder] = (self.run_dir / "tensors").glob(f"*-{case}")
+        return np.load(folder / dtype / backend / f"{tensor}.npy", allow_pickle=False).ravel().tolist()
 
 
-def row(config: str, **wanted: str) -> dict:
-    [found] = run_config(config).select(**wanted)
-    return found
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> Shipped:
+    run_dir = tmp_path_factory.mktemp("shipped") / "run"
+    done = call("run", *EAGER, "--out", run_dir)
+    return Shipped(done.returncode, done.stdout, done.stderr, run_dir)
 
 
-def causes(config: str, case: str, backend: str, dtype: str) -> list[str]:
-    rows = run_config(config).results["diagnoses"]
-    return [d["id"] for d in rows if (d["case"], d["backend"], d["dtype"]) == (case, backend, dtype)]
+def test_all_configs_run(shipped):
+    assert shipped.code == shipped.results["summary"]["exit_code"] == 1, shipped.stderr
+    assert "Warning" not in shipped.stderr
+    assert {o["outcome"] for o in shipped.results["outcomes"]} <= {"ok", "unsupported", "error"}
+    assert all(b["version"] for b in shipped.results["backends"])
 
 
-def found_verdicts(config: str, **wanted: str) -> set[str]:
-    return {row["verdict"] for row in run_config(config).select(**wanted)}
+def cases_of(config: Path) -> set[str]:
+    return {case.id for case in load_plan([config]).cases}
 
 
-def error(config: str, case: str, tensor: str, actual: str, dtype: str = "float32") -> float:
-    return float(row(config, case=case, tensor=tensor, actual=actual, expected="oracle", dtype=dtype)["max_abs_diff"])
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-def test_every_config_runs_and_finds_what_it_shows(name):
-    finished = run_config(name)
-    assert finished.code == (1 if name in WITH_FINDINGS else 0), finished.stderr
-    assert "Warning" not in finished.stderr
-    assert {o["outcome"] for o in finished.results["outcomes"]} <= {"ok", "unsupported", "error"}
-    assert all(b["version"] for b in finished.results["backends"])
-    assert finished.results["summary"]["exit_code"] == finished.code
-
-
-def outputs(config: str, case: str, tensor: str, backend: str, dtype: str = "float32") -> list[float]:
-    [folder] = (run_config(config).run_dir / "tensors").glob(f"*-{case}")
-    return np.load(folder / dtype / backend / f"{tensor}.npy", allow_pickle=False).ravel().tolist()
+@pytest.mark.parametrize("config", EAGER, ids=lambda path: path.stem)
+def test_every_config_finds_what_it_shows(shipped, config):
+    cases = cases_of(config)
+    verdicts = {row["verdict"] for row in shipped.results["comparisons"] if row["case"] in cases}
+    assert bool(verdicts & FAILING) == (config.stem not in WITHOUT_FINDINGS)
+    assert verdicts <= {"equal", "close"} or verdicts & FAILING
 
 
 @pytest.mark.parametrize(
@@ -73,36 +87,35 @@ def outputs(config: str, case: str, tensor: str, backend: str, dtype: str = "flo
         ("oracle", [-0.845427158, 0.845427158]),
     ],
 )
-def test_the_near_constant_pair(backend, y):
+def test_the_near_constant_pair(shipped, backend, y):
     # Another CPU's vector width may move the last digits: kappa is 366, so 1e-5 is what float32 leaves.
-    np.testing.assert_allclose(outputs("layernorm", "near-constant-pair", "y", backend), y, atol=1e-5)
+    np.testing.assert_allclose(shipped.outputs("near-constant-pair", "y", backend), y, atol=1e-5)
 
 
-def test_the_pair_under_sum_compares_rounding():
-    assert outputs("layernorm", "near-constant-pair-sum", "grad.x", "oracle") == pytest.approx([0.0, 0.0], abs=1e-12)
+def test_the_pair_under_sum_compares_rounding(shipped):
+    assert shipped.outputs("near-constant-pair-sum", "grad.x", "oracle") == pytest.approx([0.0, 0.0], abs=1e-12)
     for backend in ("paddle", "oneflow"):
-        assert 1e-4 < error("layernorm", "near-constant-pair-sum", "grad.x", backend) < 1e-2
+        assert 1e-4 < shipped.error("near-constant-pair-sum", "grad.x", backend) < 1e-2
 
 
-def test_paddle_keeps_the_epsilon_of_layer_norm_in_float32():
-    assert error("layernorm", "near-constant-pair", "y", "paddle", "float64") > 1e-9
-    assert error("layernorm", "near-constant-pair", "y", "torch", "float64") < 1e-11
+def test_paddle_keeps_the_epsilon_of_layer_norm_in_float32(shipped):
+    assert shipped.error("near-constant-pair", "y", "paddle", "float64") > 1e-9
+    assert shipped.error("near-constant-pair", "y", "torch", "float64") < 1e-11
 
 
-def test_oneflow_batch_norm_at_offset_1e4():
-    found = row(
-        "batchnorm", case="batch-norm-1d-offset=10000", tensor="y", actual="oneflow", expected="torch", dtype="float32"
+def test_oneflow_batch_norm_at_offset_1e4(shipped):
+    found = shipped.row(
+        case="batch-norm-1d-offset=10000", tensor="y", actual="oneflow", expected="torch", dtype="float32"
     )
     assert found["verdict"] == "nonfinite"
     assert found["culprit"] == ["oneflow"] or "oneflow" in found["culprit"]
-    assert error("batchnorm", "batch-norm-2d-offset=10000", "running_var", "oneflow") > 1
+    assert shipped.error("batch-norm-2d-offset=10000", "running_var", "oneflow") > 1
     for healthy in ("torch", "paddle"):
-        assert error("batchnorm", "batch-norm-1d-offset=10000", "y", healthy) < 0.1
+        assert shipped.error("batch-norm-1d-offset=10000", "y", healthy) < 0.1
 
 
-def test_paddle_keeps_the_biased_running_var():
-    found = row(
-        "batchnorm",
+def test_paddle_keeps_the_biased_running_var(shipped):
+    found = shipped.row(
         case="batch-norm-1d-offset=0",
         tensor="running_var",
         actual="paddle",
@@ -113,112 +126,105 @@ def test_paddle_keeps_the_biased_running_var():
     assert found["culprit"] == ["paddle"]
 
 
-def test_a_batch_of_one_has_three_behaviours():
-    finished = run_config("batchnorm")
-    assert finished.outcomes("torch")["batch-of-one", "float32"] == "error"
-    assert error("batchnorm", "batch-of-one", "y", "oneflow") == pytest.approx(0.0, abs=1e-6)
-    assert error("batchnorm", "batch-of-one", "y", "paddle") > 0.1
+def test_a_batch_of_one_has_three_behaviours(shipped):
+    assert shipped.outcomes("torch")["batch-of-one", "float32"] == "error"
+    assert shipped.error("batch-of-one", "y", "oneflow") == pytest.approx(0.0, abs=1e-6)
+    assert shipped.error("batch-of-one", "y", "paddle") > 0.1
 
 
-def test_paddle_group_norm_at_offset_1e4():
-    assert error("groupnorm", "group-norm-offset=10000", "y", "paddle") > 10
-    assert error("groupnorm", "group-norm-offset=10000", "grad.x", "paddle") > 1e3
+def test_paddle_group_norm_at_offset_1e4(shipped):
+    assert shipped.error("group-norm-offset=10000", "y", "paddle") > 10
+    assert shipped.error("group-norm-offset=10000", "grad.x", "paddle") > 1e3
     for healthy in ("torch", "oneflow"):
-        assert error("groupnorm", "group-norm-offset=10000", "y", healthy) < 0.05
+        assert shipped.error("group-norm-offset=10000", "y", healthy) < 0.05
 
 
-def test_the_linear_report():
+def test_the_linear_report(shipped):
     for backend in ("torch", "paddle", "oneflow"):
-        assert 1e-4 < error("linear", "report-768", "y", backend) < 2e-3
-        assert error("linear", "report-768", "y", backend, "float64") < 1e-11
-    found = row("linear", case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float32")
+        assert 1e-4 < shipped.error("report-768", "y", backend) < 2e-3
+        assert shipped.error("report-768", "y", backend, "float64") < 1e-11
+    found = shipped.row(case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float32")
     assert (found["rtol"], found["atol"]) == (1e-6, 0)
     assert 0 < found["n_mismatched"] / found["n_elements"] < 0.4
     assert (
-        row("linear", case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float64")["verdict"]
+        shipped.row(case="report-768", tensor="y", actual="paddle", expected="torch", dtype="float64")["verdict"]
         == "close"
     )
 
 
-def test_the_epsilon_in_the_clip_denominator():
+def test_the_epsilon_in_the_clip_denominator(shipped):
     for backend, first in (("torch", 0.259160505), ("oneflow", 0.259160505), ("paddle", 0.259160528)):
-        assert outputs("clip_grad", "denominator-eps", "grads.0", backend, "float64")[0] == pytest.approx(
-            first, abs=6e-10
-        )
-    assert {r["actual"] for r in run_config("clip_grad").failing(case="denominator-eps")} == {"paddle"}
-    assert {r["dtype"] for r in run_config("clip_grad").failing(case="denominator-eps")} == {"float64"}
+        assert shipped.outputs("denominator-eps", "grads.0", backend, "float64")[0] == pytest.approx(first, abs=6e-10)
+    assert {r["actual"] for r in shipped.failing(case="denominator-eps")} == {"paddle"}
+    assert {r["dtype"] for r in shipped.failing(case="denominator-eps")} == {"float64"}
 
 
-def test_paddle_lacks_a_float64_kernel_for_clipping_per_tensor():
-    assert run_config("clip_grad").outcomes("paddle")["per-tensor", "float64"] == "unsupported"
+def test_paddle_lacks_a_float64_kernel_for_clipping_per_tensor(shipped):
+    assert shipped.outcomes("paddle")["per-tensor", "float64"] == "unsupported"
 
 
 BACKENDS = ("torch", "paddle", "oneflow")
 
 
-def test_the_pair_is_rounding_in_float32_and_an_attribute_in_float64():
+def test_the_pair_is_rounding_in_float32_and_an_attribute_in_float64(shipped):
     for backend in BACKENDS:
-        rows = run_config("layernorm").select(case="near-constant-pair", actual=backend, dtype="float32")
+        rows = shipped.select(case="near-constant-pair", actual=backend, dtype="float32")
         assert {row["verdict"] for row in rows} <= {"rounding", "close", "equal"}
         assert not any(row["culprit"] for row in rows)
-    assert "rounding" in found_verdicts("layernorm", case="near-constant-pair", dtype="float32", tensor="y")
-    assert causes("layernorm", "near-constant-pair", "paddle", "float64") == ["attribute-precision"]
-    hidden = row(
-        "layernorm", case="near-constant-pair", tensor="y", actual="paddle", expected="oracle", dtype="float64"
-    )
+    assert "rounding" in shipped.verdicts(case="near-constant-pair", dtype="float32", tensor="y")
+    assert shipped.causes("near-constant-pair", "paddle", "float64") == ["attribute-precision"]
+    hidden = shipped.row(case="near-constant-pair", tensor="y", actual="paddle", expected="oracle", dtype="float64")
     assert hidden["verdict"] == "degraded" or (hidden["verdict"] == "close" and hidden["suspect"])
     assert hidden["culprit"] == ["paddle"]
     for backend in ("torch", "oneflow"):
-        assert causes("layernorm", "near-constant-pair", backend, "float64") == []
+        assert shipped.causes("near-constant-pair", backend, "float64") == []
 
 
-def test_the_gradient_of_a_constant_upstream_is_degenerate():
-    rows = [d for d in run_config("layernorm").results["diagnoses"] if d["id"] == "degenerate-gradient"]
+def test_the_gradient_of_a_constant_upstream_is_degenerate(shipped):
+    rows = [d for d in shipped.results["diagnoses"] if d["id"] == "degenerate-gradient"]
     assert {d["backend"] for d in rows if d["case"] == "near-constant-pair-sum"} >= {"paddle", "oneflow"}
     assert all("grad.x" in d["tensors"] for d in rows if d["case"] == "near-constant-pair-sum")
-    assert "rounding" in found_verdicts("layernorm", case="near-constant-pair-sum", dtype="float32", tensor="grad.x")
-    assert "degenerate-gradient" in causes("batchnorm", "near-constant-row", "oneflow", "float32")
+    assert "rounding" in shipped.verdicts(case="near-constant-pair-sum", dtype="float32", tensor="grad.x")
+    assert "degenerate-gradient" in shipped.causes("near-constant-row", "oneflow", "float32")
 
 
 @pytest.mark.parametrize("case", ["batch-norm-1d-offset=10000", "batch-norm-2d-offset=10000"])
-def test_oneflow_batch_norm_is_naive(case):
-    assert causes("batchnorm", case, "oneflow", "float32") == ["variance-naive"]
-    rows = run_config("batchnorm").select(case=case, actual="oneflow", expected="oracle", dtype="float32", tensor="y")
+def test_oneflow_batch_norm_is_naive(shipped, case):
+    assert shipped.causes(case, "oneflow", "float32") == ["variance-naive"]
+    rows = shipped.select(case=case, actual="oneflow", expected="oracle", dtype="float32", tensor="y")
     assert {row["verdict"] for row in rows} <= {"unstable", "nonfinite"}
     for healthy in ("torch", "paddle"):
-        rows = run_config("batchnorm").select(case=case, actual=healthy, expected="oracle", dtype="float32", tensor="y")
+        rows = shipped.select(case=case, actual=healthy, expected="oracle", dtype="float32", tensor="y")
         assert [row["verdict"] for row in rows] == ["rounding"]
 
 
-def test_paddle_group_norm_is_naive_and_instance_norm_is_not():
+def test_paddle_group_norm_is_naive_and_instance_norm_is_not(shipped):
     for dtype in ("float32", "float64"):
-        assert causes("groupnorm", "group-norm-offset=10000", "paddle", dtype) == ["variance-naive"]
-    assert found_verdicts(
-        "groupnorm", case="group-norm-offset=10000", actual="paddle", dtype="float32", tensor="y"
-    ) == {"unstable"}
+        assert shipped.causes("group-norm-offset=10000", "paddle", dtype) == ["variance-naive"]
+    assert shipped.verdicts(case="group-norm-offset=10000", actual="paddle", dtype="float32", tensor="y") == {
+        "unstable"
+    }
     for backend in BACKENDS:
-        assert "variance-naive" not in causes("groupnorm", "instance-norm-offset=10000", backend, "float32")
+        assert "variance-naive" not in shipped.causes("instance-norm-offset=10000", backend, "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_paddle_takes_the_biased_running_var(dtype):
-    assert causes("batchnorm", "batch-norm-1d-offset=0", "paddle", dtype)[0] == "running-var-ddof"
+def test_paddle_takes_the_biased_running_var(shipped, dtype):
+    assert shipped.causes("batch-norm-1d-offset=0", "paddle", dtype)[0] == "running-var-ddof"
 
 
-def test_the_linear_report_is_rounding_with_the_tolerance_it_needs():
-    rows = run_config("linear").select(case="report-768", dtype="float32")
+def test_the_linear_report_is_rounding_with_the_tolerance_it_needs(shipped):
+    rows = shipped.select(case="report-768", dtype="float32")
     assert {row["verdict"] for row in rows} - {"equal"} == {"rounding"}
     assert not any(row["culprit"] for row in rows)
-    [found] = [
-        d for d in run_config("linear").results["diagnoses"] if (d["case"], d["backend"]) == ("report-768", "paddle")
-    ]
+    [found] = [d for d in shipped.results["diagnoses"] if (d["case"], d["backend"]) == ("report-768", "paddle")]
     assert found["id"] == "rounding"
     assert found["evidence"]["required_rtol"]["y"] > 1e-5
 
 
-def test_the_clip_conventions_are_named():
-    assert causes("clip_grad", "denominator-eps", "paddle", "float64") == ["clip-denominator-eps"]
-    assert causes("clip_grad", "denominator-eps", "paddle", "float32") == []
+def test_the_clip_conventions_are_named(shipped):
+    assert shipped.causes("denominator-eps", "paddle", "float64") == ["clip-denominator-eps"]
+    assert shipped.causes("denominator-eps", "paddle", "float32") == []
 
 
 PER_TENSOR = """
@@ -251,18 +257,119 @@ def test_a_clip_per_tensor_is_named(parity_run, tmp_path):
         ("lamb-weight_decay=0.1", "oneflow", "trust-ratio"),
     ],
 )
-def test_conventions_of_optimizers(case, backend, cause):
+def test_conventions_of_optimizers(shipped, case, backend, cause):
     for dtype in ("float32", "float64"):
-        assert causes("optimizers", case, backend, dtype)[0] == cause
+        assert shipped.causes(case, backend, dtype)[0] == cause
 
 
-def test_what_optimizers_keep_in_float32():
+def test_what_optimizers_keep_in_float32(shipped):
     for op, step in (("adam", 1), ("adam", 1000), ("adamw", 1)):
-        assert set(causes("optimizers", f"{op}-step={step}", "oneflow", "float64")) == {"attribute-precision"}
+        assert set(shipped.causes(f"{op}-step={step}", "oneflow", "float64")) == {"attribute-precision"}
     # 1 - 0.999 in float32 is off by 1.3e-5 of itself.
     for backend in ("paddle", "oneflow"):
-        assert causes("optimizers", "adam-huge", backend, "float32") == ["attribute-precision"]
-    by_torch = run_config("optimizers").select(actual="torch", expected="oracle")
-    assert {row["verdict"] for row in by_torch if not row["case"].startswith("lamb")} <= {"equal", "close", "rounding"}
+        assert shipped.causes("adam-huge", backend, "float32") == ["attribute-precision"]
+    cases = {case for case in cases_of(CONFIGS / "optimizers.yaml") if not case.startswith("lamb")}
+    by_torch = [row for row in shipped.select(actual="torch", expected="oracle") if row["case"] in cases]
+    assert {row["verdict"] for row in by_torch} <= {"equal", "close", "rounding"}
     for backend in ("paddle", "oneflow"):
-        assert causes("optimizers", "lamb-weight_decay=0", backend, "float64") == ["attribute-precision"]
+        assert shipped.causes("lamb-weight_decay=0", backend, "float64") == ["attribute-precision"]
+
+
+@pytest.fixture(scope="module")
+def scripts(shipped) -> Path:
+    """The folder with the scripts of all findings."""
+    done = call("repro", shipped.run_dir, "--all", "--issue")
+    assert done.returncode == 0, done.stderr
+    return shipped.run_dir / "repro"
+
+
+def executables(results) -> dict[str, str]:
+    return {row.name: row.executable for row in results.backends}
+
+
+def test_every_finding_is_shown_with_the_numbers_of_the_run(scripts, tmp_path):
+    results = read_results(scripts.parent)
+    found = [cell for cell in cells(results) if cell.finding]
+    assert len(found) > 100
+    by_program = {}
+    for cell in found:
+        by_program.setdefault(executables(results)[cell.backend], []).append(scripts / f"{cell.anchor}.py")
+    answers = run_together(by_program, tmp_path)
+    for cell in found:
+        code, printed = answers[scripts / f"{cell.anchor}.py"]
+        assert code == 1, (cell.anchor, code, printed)
+        issue = scripts / f"{cell.anchor}.md"
+        assert issue.exists() == any(row.verdict != "rounding" for row in cell.failing or cell.hidden)
+        if issue.exists():
+            assert f"```text\n{printed}```" in issue.read_text()
+            assert len(issue.read_text()) < MAX_ISSUE
+        check_numbers(cell, printed)
+
+
+def check_numbers(cell, printed: str) -> None:
+    """What a script printed against results.json, bit for bit."""
+    shown = list(comparisons(printed))
+    assert {item.tensor for item in shown} == set(cell.tensors)
+    for item in shown:
+        [row] = [row for row in cell.rows if row.tensor == item.tensor and item.side in sides(row, cell.backend)]
+        live = "actual" if row.actual == cell.backend else "expected"
+        assert item.index == row.worst_index
+        assert same(item.values[cell.backend], getattr(row, f"{live}_value"))
+        assert same(item.values[item.side], (row.expected_value if live == "actual" else row.actual_value))
+        assert same(item.values["exact"], row.oracle_value)
+        assert same(float(item.head["largest"]), row.max_abs_diff)
+        assert int(item.head["n"]) == row.n_mismatched
+        assert (float(item.head["rtol"]), float(item.head["atol"])) == (row.rtol, row.atol)
+        if item.ratio is not None:
+            # The exact values are stored in float64: a float64 error is known up to a unit roundoff.
+            assert item.ratio == pytest.approx(getattr(row.error_ratio, live), rel=6e-3, abs=1.0)
+
+
+def test_another_number_than_the_run_s_is_seen(scripts):
+    results = read_results(scripts.parent)
+    cell = next(cell for cell in cells(results) if cell.finding and cell.failing)
+    script = scripts / f"{cell.anchor}.py"
+    printed = run_alone(executables(results)[cell.backend], script).stdout
+    check_numbers(cell, printed)
+    with pytest.raises(AssertionError):
+        check_numbers(cell, re.sub("largest difference [0-9]", "largest difference 77", printed))
+    with pytest.raises(AssertionError):
+        check_numbers(cell, "")
+
+
+def sides(row, backend: str) -> set[str]:
+    """What the other side of a row is called."""
+    other = row.expected if row.actual == backend else row.actual
+    return {"exact" if other == "oracle" else other}
+
+
+def same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def test_all_scripts_are_python_3_8_and_not_long(scripts):
+    found = list(scripts.glob("*.py"))
+    assert found
+    for script in found:
+        text = script.read_text()
+        ast.parse(text, feature_version=(3, 8))
+        assert "import parity" not in text
+        assert text.count("\n") < 340
+        assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("backend", ["torch", "paddle", "oneflow"])
+def test_a_script_runs_by_itself(scripts, backend):
+    results = read_results(scripts.parent)
+    cell = next(cell for cell in cells(results) if cell.backend == backend and cell.finding)
+    done = run_alone(executables(results)[backend], scripts / f"{cell.anchor}.py")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.endswith("the difference is there\n")
+
+
+def test_a_call_that_raises_is_shown(scripts):
+    results = read_results(scripts.parent)
+    [cell] = [cell for cell in cells(results) if cell.outcome == "error" and cell.dtype == "float32"]
+    done = run_alone(executables(results)[cell.backend], scripts / f"{cell.anchor}.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == cell.message

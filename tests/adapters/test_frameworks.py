@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import run_in
+
 pytestmark = pytest.mark.frameworks
 
 CONFIG = """
@@ -76,21 +78,9 @@ CONVENTIONS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    import json
-    import subprocess
-
-    from tests.conftest import Finished, parity_command
-
-    folder = tmp_path_factory.mktemp("frameworks")
-    (folder / "config.yaml").write_text(CONFIG)
-    done = subprocess.run(
-        parity_command("run", "config.yaml", "--out", "run", "--rtol", "1e-4", "--atol", "3e-6"),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads((folder / "run" / "results.json").read_text())["format"] == 1, done.stderr
-    return Finished(done.returncode, done.stdout, done.stderr, folder / "run")
+    found = run_in(tmp_path_factory.mktemp("frameworks"), CONFIG, "--rtol", "1e-4", "--atol", "3e-6")
+    assert found.results["format"] == 1, found.stderr
+    return found
 
 
 @pytest.mark.parametrize("backend", ["torch", "paddle", "oneflow", "numpy"])
@@ -135,7 +125,7 @@ def test_every_tensor_was_compared_with_baseline_and_oracle(finished):
 @pytest.mark.slow
 def test_two_releases_of_one_framework_side_by_side(parity_run):
     case = "{op: layer_norm, params: {normalized_shape: [9]}, inputs: {x: {shape: [7, 9]}}}"
-    finished = parity_run(f"version: 1\nbackends: [paddle==2.6.2, paddle==3.3.1]\ncases: [{case}]\n", timeout=900)
+    finished = parity_run(f"version: 1\nbackends: [paddle==2.6.2, paddle==3.3.1]\ncases: [{case}]\n")
     assert finished.code == 0, finished.stdout + finished.stderr
     rows = {row["name"]: row for row in finished.results["backends"]}
     assert rows["paddle==2.6.2"]["version"] == "2.6.2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.engine.process import WorkerError
 from tests.training.requests import Desk, desk
 
 pytestmark = pytest.mark.frameworks
@@ -97,11 +99,31 @@ EXAMPLES = {
 BACKENDS = ("torch", "paddle", "oneflow", "oneflow:graph")
 
 
+Answer = Callable[["OpExample", str], dict[str, np.ndarray]]
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def answer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
+    """Outputs and gradients of a backend, whose worker is started once."""
     adapter, _, mode = request.param.partition(":")
-    with desk(tmp_path_factory.mktemp("ops"), adapter, mode=mode or "eager") as found:
-        yield found
+    with ExitStack() as stack:
+
+        def started() -> Desk:
+            return stack.enter_context(desk(tmp_path_factory.mktemp("ops"), adapter, mode=mode or "eager"))
+
+        def asked(example: OpExample, dtype: str) -> dict[str, np.ndarray]:
+            nonlocal worker
+            try:
+                return answered(worker, example, dtype)
+            except WorkerError as error:
+                # OneFlow 0.9.0 dies with SIGSEGV in one of some hundred graphs of one process, whatever the op.
+                if mode != "graph" or "SIGSEGV" not in str(error):
+                    raise
+            worker = started()
+            return answered(worker, example, dtype)
+
+        worker = started()
+        yield asked
 
 
 def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
@@ -142,9 +164,9 @@ def reference(example: OpExample, dtype: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_ops_of_layers_are_those_of_pytorchs_modules(backend: Desk, name: str, dtype: str) -> None:
+def test_ops_of_layers_are_those_of_pytorchs_modules(answer: Answer, name: str, dtype: str) -> None:
     example, limit = EXAMPLES[name], {"float32": 1e-5, "float64": 1e-7}[dtype]
-    wanted, outputs = reference(example, dtype), answered(backend, example, dtype)
+    wanted, outputs = reference(example, dtype), answer(example, dtype)
     assert set(outputs) == set(wanted)
     # Of the whole op: the gradient of a key's bias is zero, and what is left of it rounding.
     scale = max(np.abs(values).max() for values in wanted.values())

@@ -6,13 +6,15 @@ import ast
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from parity.adapters import ADAPTERS, MODES, place_of
@@ -20,7 +22,7 @@ from parity.config.backends import ADAPTERS as TRAITS
 from parity.engine.process import COOKIE
 from parity.repro.source import calls, has_mode
 from parity.training.spec import Clip, Group, Schedule, Training, message
-from tests.conftest import Finished, parity_command
+from tests.conftest import CONFIGS, Finished, call, processes_with, waited_for
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk, drawn
 
@@ -59,16 +61,17 @@ def class_at(place: str) -> Any:
 
 OPS = """
 version: 1
-dtypes: [{dtype}]
+dtypes: [float32, float64]
 backends: [{eager}, {modes}]
 cases:
-  - {{id: linear, op: linear, params: {{in_features: 9, out_features: 4}}, inputs: {{x: {{shape: [7, 9]}}}}}}
-  - {{id: layer-norm, op: layer_norm, params: {{normalized_shape: [9]}}, inputs: {{x: {{shape: [7, 9]}}}}}}
-  - {{id: batch-norm, op: batch_norm, inputs: {{x: {{shape: [3, 4, 5, 6]}}}}}}
-  - {{id: group-norm, op: group_norm, params: {{num_groups: 2}}, inputs: {{x: {{shape: [3, 4, 5, 6]}}, bias: null}}}}
-  - {{id: bare, op: layer_norm, gradients: false, params: {{normalized_shape: [9]}}, inputs: {{x: {{shape: [7, 9]}}}}}}
+  - {{id: linear, op: linear, params: {{in_features: 64, out_features: 32}}, inputs: {{x: {{shape: [8, 64]}}}}}}
+  - {{id: layer-norm, op: layer_norm, params: {{normalized_shape: [64]}}, inputs: {{x: {{shape: [8, 64]}}}}}}
+  - {{id: batch-norm, op: batch_norm, inputs: {{x: {{shape: [4, 8, 6, 5]}}}}}}
+  - {{id: group-norm, op: group_norm, params: {{num_groups: 4}}, inputs: {{x: {{shape: [4, 8, 6, 5]}}, bias: null}}}}
+  - {{id: bare, op: layer_norm, gradients: false, params: {{normalized_shape: [64]}}, inputs: {{x: {{shape: [8, 64]}}}}}}
   - {{id: sgd, op: sgd, params: {{lr: 0.1}}, inputs: {{param: {{shape: [5, 6]}}}}}}
 """
+"""With the shapes of `configs/modes.yaml`, so that PyTorch compiles each kernel once for both."""
 NORMS = {"layer-norm", "batch-norm", "group-norm", "bare"}
 LACKING = {
     "torch:compile": {"sgd": "unsupported type"},
@@ -85,21 +88,31 @@ LACKING = {
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("eager", [pytest.param("torch", marks=pytest.mark.slow), "paddle", "oneflow"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str, dtype: str) -> None:
+def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) -> None:
     modes = [name for name in MODES if name.startswith(eager)]
-    finished = parity_run(OPS.format(dtype=dtype, eager=eager, modes=", ".join(modes)), timeout=300)
-    for mode in modes:
+    finished = parity_run(OPS.format(eager=eager, modes=", ".join(modes)))
+    for mode, dtype in product(modes, ("float32", "float64")):
         lacking = {**LACKING[mode]}
         if (mode, dtype) == ("torch:amp-bf16", "float64"):
             lacking["linear"] = lacking["sgd"]
-        rows = {row["case"]: row for row in finished.results["outcomes"] if row["backend"] == mode}
+        outcomes = finished.results["outcomes"]
+        rows = {row["case"]: row for row in outcomes if (row["backend"], row["dtype"]) == (mode, dtype)}
         assert {case for case, row in rows.items() if row["outcome"] != "ok"} == set(lacking), rows
         for case, reason in lacking.items():
             assert rows[case]["outcome"] == "unsupported"
             assert reason in rows[case]["message"]
-        off = {row["case"] for row in finished.failing(actual=mode, expected=eager)}
+        off = {row["case"] for row in finished.failing(actual=mode, expected=eager, dtype=dtype)}
         assert off == ({"linear"} if (mode, dtype) == ("torch:amp-bf16", "float32") else set()), finished.stdout
+
+
+@pytest.mark.frameworks
+@pytest.mark.slow
+def test_the_shipped_config_shows_where_modes_differ(parity_run: Run) -> None:
+    finished = parity_run(CONFIGS / "modes.yaml")
+    assert finished.code == 1, finished.stderr
+    assert "Warning" not in finished.stderr
+    assert {o["outcome"] for o in finished.results["outcomes"]} <= {"ok", "unsupported"}
+    assert all(b["version"] for b in finished.results["backends"])
 
 
 GRAPH = {
@@ -120,17 +133,28 @@ TRAINED = [
 ]
 
 
-def both(folder: Path, adapter: str, mode: str, case: Training) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
+DeskOf = Callable[[str, str], Desk]
+
+
+@pytest.fixture(scope="module")
+def desk_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeskOf]:
+    """The worker of an adapter in a mode, started once for all tests."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda adapter, mode: stack.enter_context(desk(tmp_path_factory.mktemp("modes"), adapter, mode=mode))
+        )
+
+
+def both(desk_of: DeskOf, adapter: str, mode: str, case: Training) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
     """Curves, the last record, and curves after going on from a stored state: eager first, then the mode."""
     found = []
-    for name in ("eager", mode):
-        with desk(folder / name, adapter, mode=name) as d:
-            d.train(case)
-            curves, record = d.steps(STEPS), d.record(STEPS)
-            state = d.state()
-            after = d.steps(2)
-            d.restore(STEPS, state)
-            again = d.steps(2)
+    for d in (desk_of(adapter, "eager"), desk_of(adapter, mode)):
+        d.train(case)
+        curves, record = d.steps(STEPS), d.record(STEPS)
+        state = d.state()
+        after = d.steps(2)
+        d.restore(STEPS, state)
+        again = d.steps(2)
         np.testing.assert_allclose(again["loss"], after["loss"], rtol=1e-5)
         np.testing.assert_allclose(again["norms"], after["norms"], rtol=1e-5)
         found.append((curves, record, again))
@@ -139,8 +163,8 @@ def both(folder: Path, adapter: str, mode: str, case: Training) -> list[tuple[di
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("adapter", "mode", "name"), TRAINED)
-def test_a_training_in_a_mode_is_the_eager_one(tmp_path: Path, adapter: str, mode: str, name: str) -> None:
-    eager, other = both(tmp_path, adapter, mode, GRAPH[name])
+def test_a_training_in_a_mode_is_the_eager_one(desk_of: DeskOf, adapter: str, mode: str, name: str) -> None:
+    eager, other = both(desk_of, adapter, mode, GRAPH[name])
     for mine, theirs in ((eager[0], other[0]), (eager[2], other[2])):
         np.testing.assert_array_equal(theirs["rows"], mine["rows"])
         np.testing.assert_allclose(theirs["lr"], mine["lr"], rtol=1e-6)
@@ -153,8 +177,8 @@ def test_a_training_in_a_mode_is_the_eager_one(tmp_path: Path, adapter: str, mod
 
 
 @pytest.mark.frameworks
-def test_autocast_is_felt_in_a_training(tmp_path: Path) -> None:
-    eager, other = both(tmp_path, "torch", "amp-bf16", mlp())
+def test_autocast_is_felt_in_a_training(desk_of: DeskOf) -> None:
+    eager, other = both(desk_of, "torch", "amp-bf16", mlp())
     difference = np.abs(other[1]["output"] - eager[1]["output"]).max() / np.abs(eager[1]["output"]).max()
     assert 2**-12 < difference < 2**-5
     assert other[1]["output"].dtype == np.float32
@@ -189,10 +213,9 @@ UNSUPPORTED = [
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("adapter", "mode", "case", "dtype", "reason"), UNSUPPORTED)
 def test_a_mode_that_cannot_train_this_says_so(
-    tmp_path: Path, adapter: str, mode: str, case: Training, dtype: str, reason: str
+    desk_of: DeskOf, adapter: str, mode: str, case: Training, dtype: str, reason: str
 ) -> None:
-    with desk(tmp_path, adapter, mode=mode) as d:
-        outcome, text = refused(d, case, dtype)
+    outcome, text = refused(desk_of(adapter, mode), case, dtype)
     assert outcome == "unsupported", text
     assert reason in text
 
@@ -228,19 +251,12 @@ def test_a_graph_that_cannot_be_built_costs_one_cell(parity_run: Run, tmp_path: 
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_a_compiler_leaves_no_process_behind(tmp_path: Path) -> None:
-    with desk(tmp_path, "torch", mode="compile") as d:
-        d.train(mlp())
-        d.steps(1)
-        cookie = d.worker.process.cookie
-        assert [p.pid for p in psutil.process_iter() if cookie_of(p) == cookie] == [d.worker.process.pid]
-
-
-def cookie_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(COOKIE)
-    except psutil.Error:
-        return None
+def test_a_compiler_leaves_no_process_behind(desk_of: DeskOf) -> None:
+    d = desk_of("torch", "compile")
+    d.train(GRAPH["accumulated"])
+    d.steps(1)
+    assert d.worker.process.pid in processes_with(COOKIE, d.worker.process.cookie)
+    waited_for(lambda: processes_with(COOKIE, d.worker.process.cookie) == [d.worker.process.pid])
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -260,7 +276,7 @@ def test_a_script_shows_what_a_mode_does(parity_run: Run) -> None:
     finished = parity_run(f"version: 1\nbackends: [torch, 'torch:amp-bf16']\ndtypes: [float32]\ncases: [{case}]\n")
     assert finished.code == 1, finished.stdout
     out = finished.run_dir / "repro"
-    subprocess.run(parity_command("repro", finished.run_dir, "one", "--out", out), check=True, capture_output=True)
+    assert call("repro", finished.run_dir, "one", "--out", out).returncode == 0
     [script] = out.glob("*.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

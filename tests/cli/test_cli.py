@@ -8,17 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
 
-from parity.cli import main
 from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
-from tests.conftest import CONFIGS, FAKES, parity_command, run_in, user_config
+from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, started, user_config
 
 NUMPY = """
 version: 1
@@ -44,12 +43,6 @@ COMMANDS = [
     "env create",
     "env remove",
 ]
-
-
-def call(*arguments, cwd=None, env=None):
-    return subprocess.run(
-        parity_command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -195,7 +188,7 @@ def test_a_result_that_is_no_regular_file_is_refused(tmp_path):
     ):
         (tmp_path / name).mkdir()
         make(tmp_path / name / "results.json")
-        done = subprocess.run(parity_command("report", tmp_path / name), capture_output=True, text=True, timeout=30)
+        done = call("report", tmp_path / name)
         assert done.returncode == 2
         assert "no regular file" in done.stderr
 
@@ -231,8 +224,8 @@ def test_an_edited_result_is_refused(passing_copy, edit):
     document = passing_copy.results
     edit(document)
     (passing_copy.run_dir / "results.json").write_text(json.dumps(document))
-    done = CliRunner().invoke(main, ["report", str(passing_copy.run_dir)])
-    assert done.exit_code == 2
+    done = call("report", passing_copy.run_dir)
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "PASS" not in done.stdout
 
@@ -262,9 +255,9 @@ def test_a_run_directory_can_be_used_again(parity_run):
 
 def test_runs_in_the_same_second_have_directories_of_their_own(tmp_path):
     (tmp_path / "config.yaml").write_text(NUMPY)
-    command = parity_command("run", "config.yaml", "-q")
-    runs = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [run.wait() for run in runs] == [0, 0, 0]
+    with ExitStack() as stack:
+        runs = [stack.enter_context(started("run", "config.yaml", "-q", cwd=tmp_path)) for _ in range(3)]
+        assert [run.wait() for run in runs] == [0, 0, 0]
     assert len(list((tmp_path / "reports").iterdir())) == 3
 
 
@@ -408,8 +401,16 @@ def test_colours_and_unicode(parity_run):
     assert " other" in next(line for line in wide.splitlines() if line.startswith("case "))
     forced = parity_run(NUMPY, env={"FORCE_COLOR": "1"}).stdout
     assert "\x1b[" in forced
-    ascii_only = parity_run(NUMPY, env={"PYTHONIOENCODING": "ascii:backslashreplace"})
-    assert ascii_only.code == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:backslashreplace"])
+def test_a_terminal_without_unicode_gets_escapes(passing, encoding):
+    command = parity_command("report", passing.run_dir)
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\xd7 tol" in done.stdout
+    assert done.stdout.isascii()
 
 
 def test_hostile_ids_come_out_harmless(parity_run):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +17,42 @@ import psutil
 import pytest
 
 from parity.engine.buffers import PREFIX, SHARED_MEMORY
-from tests.conftest import FAKES, Finished, parity_command, three_cases, user_config
+from tests.conftest import (
+    FAKES,
+    Finished,
+    call,
+    ended,
+    processes_with,
+    run_in,
+    started,
+    three_cases,
+    user_config,
+    waited_for,
+)
+
+CASES = ("before", "bad", "after")
 
 
 def fake(name: str) -> str:
     return user_config(FAKES / f"{name}.py", cases=three_cases())
 
 
-def others_are_unharmed(finished) -> bool:
-    mine = finished.outcomes("mine")
+def beside_each_other(folder: Path, names: Iterable[str], *arguments: str) -> Finished:
+    """One run of many fakes, each a backend of its name."""
+    backends = "".join(f"  - {{name: {name}, adapter: numpy, ops: {FAKES / name}.py}}\n" for name in names)
+    cases = "".join(f"  - {case}\n" for case in three_cases())
+    return run_in(folder, f"version: 1\nbackends:\n  - numpy\n{backends}cases:\n{cases}", *arguments)
+
+
+def others_are_unharmed(finished: Finished, name: str) -> bool:
+    outcomes = finished.outcomes(name)
     healthy = [(case, dtype) for case in ("before", "after") for dtype in ("float32", "float64")]
-    passed = all(
-        row["verdict"] in ("equal", "close") for row in finished.results["comparisons"] if row["case"] != "bad"
+    passed = all(row["verdict"] in ("equal", "close") for row in finished.select(actual=name) if row["case"] != "bad")
+    return (
+        passed
+        and all(outcomes[cell] == "ok" for cell in healthy)
+        and set(finished.outcomes("numpy").values()) == {"ok"}
     )
-    return passed and all(mine[cell] == "ok" for cell in healthy) and set(finished.outcomes("numpy").values()) == {"ok"}
 
 
 def test_an_honest_user_op_passes(parity_run):
@@ -39,27 +62,31 @@ def test_an_honest_user_op_passes(parity_run):
     assert {row["tensor"] for row in finished.results["comparisons"]} == {"y", "grad.x", "grad.weight", "grad.bias"}
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome", "said"),
-    [
-        ("segfault", "crash", "killed by SIGSEGV"),
-        ("abort", "crash", "SIGABRT; last output: terminate called"),
-        ("leave", "crash", "exited with status 0 in the middle"),
-        ("orphan", "crash", "exited with status 3"),
-        ("hang", "timeout", "no result after 2 s"),
-        ("endless", "timeout", "no result after 2 s"),
-        ("raises", "error", "raises.py:11: ValueError: no such kernel"),
-        ("text", "error", "must return a tensor, or a mapping of tensors by name, not a str"),
-    ],
-)
-def test_a_bad_cell_costs_only_itself(parity_run, name, outcome, said):
-    finished = parity_run(fake(name), "--timeout", "2")
-    mine = finished.outcomes("mine")
-    assert mine["bad", "float32"] == mine["bad", "float64"] == outcome
-    assert said in finished.message("mine")
-    assert others_are_unharmed(finished)
-    assert finished.code == 3
-    assert {row["verdict"] for row in finished.select(case="bad", actual="mine")} == {"not-compared"}
+BAD = {
+    "segfault": ("crash", "killed by SIGSEGV"),
+    "abort": ("crash", "SIGABRT; last output: terminate called"),
+    "leave": ("crash", "exited with status 0 in the middle"),
+    "orphan": ("crash", "exited with status 3"),
+    "hang": ("timeout", "no result after 10 s"),
+    "raises": ("error", "raises.py:11: ValueError: no such kernel"),
+    "text": ("error", "must return a tensor, or a mapping of tensors by name, not a str"),
+}
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory) -> Finished:
+    return beside_each_other(tmp_path_factory.mktemp("bad"), BAD, "--timeout", "10")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_cell_costs_only_itself(bad, name):
+    outcome, said = BAD[name]
+    found = bad.outcomes(name)
+    assert found["bad", "float32"] == found["bad", "float64"] == outcome
+    assert said in bad.message(name)
+    assert others_are_unharmed(bad, name)
+    assert bad.code == 3
+    assert {row["verdict"] for row in bad.select(case="bad", actual=name)} == {"not-compared"}
 
 
 def test_a_noisy_op_is_heard_in_the_log_only(parity_run):
@@ -69,51 +96,50 @@ def test_a_noisy_op_is_heard_in_the_log_only(parity_run):
     assert "noise" not in finished.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "said"),
-    [
-        ("wrong_shape", "structure", "mine has shape [4, 12], oracle [4, 13]"),
-        ("wrong_dtype", "structure", "mine has dtype"),
-        ("nothing", "structure", "mine has no y"),
-        ("extra", "structure", "oracle has no mean"),
-        ("nan", "nonfinite", ""),
-    ],
-)
-def test_a_liar_is_red(parity_run, name, verdict, said):
-    finished = parity_run(fake(name))
-    found = [row for row in finished.failing(case="bad", actual="mine", expected="oracle") if row["verdict"] == verdict]
-    assert found, finished.stdout
+LIARS = {
+    "wrong_shape": ("structure", "wrong_shape has shape [4, 12], oracle [4, 13]"),
+    "wrong_dtype": ("structure", "wrong_dtype has dtype"),
+    "nothing": ("structure", "nothing has no y"),
+    "extra": ("structure", "oracle has no mean"),
+    "nan": ("nonfinite", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def lies(tmp_path_factory) -> Finished:
+    return beside_each_other(tmp_path_factory.mktemp("lies"), LIARS)
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_a_liar_is_red(lies, name):
+    verdict, said = LIARS[name]
+    rows = lies.failing(case="bad", actual=name, expected="oracle")
+    found = [row for row in rows if row["verdict"] == verdict]
+    assert found, lies.stdout
     assert said in found[0]["message"]
-    assert finished.code == 1
-    assert others_are_unharmed(finished)
+    assert lies.code == 1
+    assert others_are_unharmed(lies, name)
 
 
-def test_endless_output_does_not_fill_the_disk(parity_run):
-    finished = parity_run(fake("endless"), "--timeout", "2", "--dtype", "float32")
+def test_a_run_of_one_liar_fails(parity_run):
+    assert parity_run(fake("extra")).code == 1
+
+
+def test_endless_output_is_a_timeout_and_does_not_fill_the_disk(parity_run):
+    finished = parity_run(fake("endless"), "--timeout", "5", "--dtype", "float32")
+    assert finished.outcomes("mine") == {(case, "float32"): "timeout" if case == "bad" else "ok" for case in CASES}
     assert (finished.run_dir / "log.txt").stat().st_size < 4 << 20
-
-
-def running_with(name: str, value: str) -> list[psutil.Process]:
-    """The processes that have an environment variable."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(name) == value:
-                found.append(process)
-    return found
 
 
 def test_nothing_outlives_the_run(parity_run, tmp_path):
     parity_run(fake("orphan"), "--dtype", "float32", env={"RUN_OF_TEST": str(tmp_path)})
-    assert running_with("RUN_OF_TEST", str(tmp_path)) == []
+    assert processes_with("RUN_OF_TEST", str(tmp_path)) == []
 
 
 def test_what_outlives_a_run_would_be_seen(tmp_path):
     with subprocess.Popen(["sleep", "600"], env={**os.environ, "RUN_OF_TEST": str(tmp_path)}) as child:
         try:
-            while not running_with("RUN_OF_TEST", str(tmp_path)):
-                assert child.poll() is None
-                time.sleep(0.05)
+            waited_for(lambda: processes_with("RUN_OF_TEST", str(tmp_path)) == [child.pid])
         finally:
             child.kill()
 
@@ -123,29 +149,26 @@ def scratch_of(pid: int) -> list[Path]:
 
 
 def test_scratch_files_are_gone(tmp_path):
-    process, _ = hanging(tmp_path)
-    assert scratch_of(process.pid)
-    process.terminate()
-    process.communicate(timeout=60)
-    assert not scratch_of(process.pid)
+    with hanging(tmp_path) as (process, _):
+        assert scratch_of(process.pid)
+        process.terminate()
+        process.communicate()
+        assert not scratch_of(process.pid)
 
 
-def hanging(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A run whose first case is finished and whose second one hangs, and its directory."""
+@contextmanager
+def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A run whose first case is finished and whose second one hangs, and its directory; it is killed at the end."""
     (tmp_path / "config.yaml").write_text(fake("hang"))
     run_dir, hangs = tmp_path / "run", tmp_path / "hangs"
-    process = subprocess.Popen(
-        parity_command("run", tmp_path / "config.yaml", "--out", run_dir),
+    with started(
+        *("run", tmp_path / "config.yaml", "--out", run_dir, "--timeout", "3600"),
         cwd=tmp_path,
         env={**os.environ, "HANGS": str(hangs)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not (hangs.exists() and stored(run_dir, "mine") == BEFORE):
+    ) as process:
+        waited_for(lambda: process.poll() is not None or (hangs.exists() and stored(run_dir, "mine") == BEFORE))
         assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    return process, run_dir
+        yield process, run_dir
 
 
 BEFORE = {("before", "float32"): "ok", ("before", "float64"): "ok"}
@@ -158,10 +181,10 @@ def stored(run_dir: Path, backend: str) -> dict[tuple[str, str], str]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
-    process, run_dir = hanging(tmp_path)
-    workers = psutil.Process(process.pid).children()
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    with hanging(tmp_path) as (process, run_dir):
+        workers = psutil.Process(process.pid).children()
+        process.send_signal(number)
+        out, err = process.communicate()
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert "INTERRUPTED" in out
@@ -169,16 +192,16 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path, number, code):
     assert finished.outcomes("mine") == BEFORE
     assert finished.results["summary"]["exit_code"] == 130
     assert workers
-    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    assert all(ended(worker) for worker in workers)
 
 
 @pytest.mark.parametrize("gap_s", [0.02, 0.2])
 def test_a_second_interrupt_changes_nothing(tmp_path, gap_s):
-    process, run_dir = hanging(tmp_path)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-        process.send_signal(number)
-        time.sleep(gap_s)
-    _, err = process.communicate(timeout=60)
+    with hanging(tmp_path) as (process, run_dir):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            time.sleep(gap_s)
+        _, err = process.communicate()
     assert process.returncode == 130, err
     assert json.loads((run_dir / "results.json").read_text())["summary"]["exit_code"] == 130
 
@@ -204,26 +227,20 @@ def test_finished_cells_survive_a_kill(tmp_path):
     before, bad, _ = three_cases()
     (tmp_path / "config.yaml").write_text(user_config(FAKES / "hang.py", cases=[before, bad]))
     run_dir = tmp_path / "run"
-    process = subprocess.Popen(parity_command("run", "config.yaml", "--out", run_dir, "-q"), cwd=tmp_path)
-    while not stored(run_dir, "mine") == stored(run_dir, "numpy") == BEFORE:
+    with started("run", "config.yaml", "--out", run_dir, "-q", "--timeout", "3600", cwd=tmp_path) as process:
+        waited_for(lambda: process.poll() is not None or stored(run_dir, "mine") == stored(run_dir, "numpy") == BEFORE)
         assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    shown = subprocess.run(parity_command("report", run_dir), capture_output=True, text=True).stdout
-    assert shown.startswith("INTERRUPTED")
+    assert process.returncode == -signal.SIGKILL
+    assert call("report", run_dir).stdout.startswith("INTERRUPTED")
     assert json.loads((run_dir / "results.json").read_text())["summary"]["exit_code"] == 130
-    assert subprocess.run(parity_command("diff", run_dir, run_dir), capture_output=True).returncode == 0
+    assert call("diff", run_dir, run_dir).returncode == 0
 
 
 def test_workers_die_with_a_killed_host(tmp_path):
-    process, _ = hanging(tmp_path)
-    workers = psutil.Process(process.pid).children()
-    process.kill()
-    process.communicate()
-    gone, alive = psutil.wait_procs(workers, timeout=60)
-    assert gone
-    assert not alive
+    with hanging(tmp_path) as (process, _):
+        workers = psutil.Process(process.pid).children()
+    assert workers
+    waited_for(lambda: all(ended(worker) for worker in workers))
 
 
 def test_stored_outputs_of_a_failing_cell_can_be_read(parity_run):

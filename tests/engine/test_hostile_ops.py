@@ -134,13 +134,6 @@ def test_inputs_that_overflow_are_an_error(parity_run):
     assert parity_run(f"version: 1\nbackends: [numpy]\ncases: [{asked}]\n").code == 0
 
 
-def test_a_terminal_without_unicode_gets_escapes(parity_run):
-    config = f"version: 1\nbackends: [numpy]\ncases: [{LINEAR}]\n"
-    finished = parity_run(config, "--rtol", "0", "--atol", "0", env={"PYTHONIOENCODING": "ascii"})
-    assert finished.code == 1
-    assert "Traceback" not in finished.stderr
-
-
 def test_a_timeout_must_be_a_number(parity_run):
     finished = parity_run(f"version: 1\nbackends: [numpy]\ncases: [{LINEAR}]\n", "--timeout", "nan")
     assert finished.code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
 from parity.reporting.results.rows import Results
 from parity.run import claim, run
-from tests.conftest import parity_command
+from tests.conftest import call
 
 OPS = """
 from pathlib import Path
@@ -211,7 +210,6 @@ def test_changed_ops_are_not_resumed(place, monkeypatch):
     ],
 )
 def test_a_wrong_resume_is_told(place, arguments, said):
-    command = parity_command("run", place.written(), *arguments)
-    done = subprocess.run(command, cwd=place.folder, capture_output=True, text=True)
+    done = call("run", place.written(), *arguments, cwd=place.folder)
     assert done.returncode == 2
     assert said in done.stderr

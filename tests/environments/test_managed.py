@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import zipfile
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from parity.environments import (
     store,
 )
 from parity.environments.pins import PINS, Pin
+from tests.conftest import waited_for
 
 pytestmark = pytest.mark.process
 
@@ -336,11 +337,16 @@ RESOLVE = """
 """
 
 
-def start_resolve(*folders):
-    """Another parity that resolves `tiny`; `folders` go before everything on its path."""
+@contextmanager
+def resolving(*folders):
+    """Another parity that resolves `tiny`, which is killed at the end; `folders` go before everything on its path."""
     code = textwrap.dedent(RESOLVE).format(minor=MINOR)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT]))}
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -358,13 +364,6 @@ def slow_uv(tmp_path):
     return package.parent
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} in 60 s"
-        time.sleep(0.02)
-
-
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -377,13 +376,13 @@ def interrupted(home, tmp_path, slow_uv):
     """Send a signal to a parity in the middle of an installation; gives its exit code and uv's pid."""
 
     def interrupt(with_signal):
-        process = start_resolve(slow_uv)
-        wait_for((tmp_path / "pid").exists, "installation")
-        uv_pid = int((tmp_path / "pid").read_text())
-        pids.extend([uv_pid, process.pid])
-        assert is_running(uv_pid)
-        process.send_signal(with_signal)
-        process.communicate(timeout=60)
+        with resolving(slow_uv) as process:
+            waited_for((tmp_path / "pid").exists)
+            uv_pid = int((tmp_path / "pid").read_text())
+            pids.append(uv_pid)
+            assert is_running(uv_pid)
+            process.send_signal(with_signal)
+            process.communicate()
         return process.returncode, uv_pid
 
     pids = []
@@ -425,8 +424,8 @@ def test_leftovers_of_another_environment_are_removed_unless_it_is_being_made(ho
 
 
 def test_two_at_the_same_time_make_it_once(home):
-    first, second = start_resolve(), start_resolve()
-    said = [process.communicate(timeout=120)[0] for process in (first, second)]
+    with resolving() as first, resolving() as second:
+        said = [process.communicate()[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0)
     assert [text.splitlines()[-1] for text in said] == [str(home / NAME / "bin/python")] * 2
     assert "".join(said).count("created environment") == 1
@@ -434,12 +433,13 @@ def test_two_at_the_same_time_make_it_once(home):
 
 
 def test_the_second_waits_and_says_so(home):
-    with store.locked(NAME):
-        process = start_resolve()
-        line = process.stdout.readline()
-        assert line == f"waiting for another process that works on environment {NAME}\n"
-        assert process.poll() is None
-    said, _ = process.communicate(timeout=120)
+    with ExitStack() as stack:
+        with store.locked(NAME):
+            process = stack.enter_context(resolving())
+            line = process.stdout.readline()
+            assert line == f"waiting for another process that works on environment {NAME}\n"
+            assert process.poll() is None
+        said, _ = process.communicate()
     assert said.splitlines()[-1] == str(home / NAME / "bin/python")
 
 

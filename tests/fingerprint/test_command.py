@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from parity.fingerprint.summation import meetings, order_name, pairs, patterns
 from parity.reporting.plots.drift import Line, drift_file
-from tests.conftest import parity_command
+from tests.conftest import started
 from tests.fingerprint.test_fingerprint import Found, call, fingerprint
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -84,14 +83,14 @@ def test_a_missing_backward_costs_the_gradients_only(tmp_path):
 
 
 def test_an_interrupt_keeps_what_was_answered(tmp_path):
-    (tmp_path / "slow.py").write_text("import time\n\ndef clip_grad_norm(grads, max_norm):\n    time.sleep(60)\n")
-    command = parity_command("fingerprint", "clip_grad_norm", "-b", "numpy", "-b", "slow=numpy:slow.py", "--out", "out")
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while "slow: numpy" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    (tmp_path / "slow.py").write_text("import time\n\ndef clip_grad_norm(grads, max_norm):\n    time.sleep(3600)\n")
+    command = ("fingerprint", "clip_grad_norm", "-b", "numpy", "-b", "slow=numpy:slow.py", "--out", "out")
+    with started(*command, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        while "slow: numpy" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate()
     assert process.returncode == 130
     assert out.startswith("INTERRUPTED")
     assert json.loads((tmp_path / "out" / "fingerprint.json").read_text())["summary"]["exit_code"] == 130

@@ -72,10 +72,8 @@ class Found:
         return found
 
 
-def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        parity_command("fingerprint", *map(str, arguments)), capture_output=True, text=True, cwd=cwd, timeout=300
-    )
+def call(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(parity_command("fingerprint", *arguments), capture_output=True, text=True, cwd=cwd)
 
 
 def fingerprint(folder: Path, op: str, kernels: dict[str, str], *options: str) -> Found:

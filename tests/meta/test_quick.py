@@ -55,40 +55,38 @@ def test_a_file_imports_a_framework_through_another_one():
 
 @pytest.fixture
 def session(pytester):
-    """Runs a test module in a session that has this project's markers and guard."""
+    """Runs test modules in a session that has this project's markers and guard."""
 
-    def run(text, *arguments):
+    def run(texts, *arguments):
         pytester.makeconftest(PLUGIN.format(root=str(ROOT)))
-        pytester.makepyfile(test_it=text)
+        pytester.makepyfile(**{f"test_{number}": text for number, text in enumerate(texts)})
         return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def test_it():\n    __import__('os').system('true')\n", "a quick test starts a process (os.system)"),
-        ("def test_it():\n    __import__('sub' + 'process').run('true')\n", "a quick test starts a process (subprocess.Popen)"),
-        ("def test_it():\n    __import__('tor' + 'ch')\n", "a quick test imports torch"),
-    ],
-)  # fmt: skip
-def test_what_only_looks_quick_is_red(session, text, said):
-    done = session(text)
-    done.assert_outcomes(failed=1)
-    assert said in done.stdout.str()
+LIES = {
+    "a quick test starts a process (os.system)": "def test_it():\n    __import__('os').system('true')\n",
+    "a quick test starts a process (subprocess.Popen)": "def test_it():\n    __import__('sub' + 'process').run('true')\n",
+    "a quick test imports torch": "def test_it():\n    __import__('tor' + 'ch')\n",
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import subprocess\n\ndef test_it():\n    assert subprocess.run('true').returncode == 0\n",
-        "def call():\n    import subprocess\n    return subprocess.run('true')\n\ndef test_it():\n    assert call().returncode == 0\n",
-        "import subprocess, pytest\n\n@pytest.fixture\ndef done():\n    return subprocess.run('true')\n\ndef test_it(done):\n    assert done.returncode == 0\n",
-        "import pytest\n\n@pytest.mark.process\ndef test_it():\n    __import__('os').system('true')\n",
-        "def test_it():\n    try:\n        import torch\n    except ImportError:\n        pass\n",
-    ],
-)
-def test_what_is_not_quick_is_left_out_by_its_code(session, text):
-    session(text, "-m", "quick").assert_outcomes(deselected=1)
-    session(text).assert_outcomes(passed=1)
+def test_what_only_looks_quick_is_red(session):
+    done = session(LIES.values())
+    done.assert_outcomes(failed=len(LIES))
+    assert [said for said in LIES if f"Failed: {said}" not in done.stdout.str()] == []
+
+
+NOT_QUICK = [
+    "import subprocess\n\ndef test_it():\n    assert subprocess.run('true').returncode == 0\n",
+    "def call():\n    import subprocess\n    return subprocess.run('true')\n\ndef test_it():\n    assert call().returncode == 0\n",
+    "import subprocess, pytest\n\n@pytest.fixture\ndef done():\n    return subprocess.run('true')\n\ndef test_it(done):\n    assert done.returncode == 0\n",
+    "import pytest\n\n@pytest.mark.process\ndef test_it():\n    __import__('os').system('true')\n",
+    "def test_it():\n    try:\n        import torch\n    except ImportError:\n        pass\n",
+]
+
+
+def test_what_is_not_quick_is_left_out_by_its_code(session):
+    session(NOT_QUICK, "-m", "quick").assert_outcomes(deselected=len(NOT_QUICK))
+    session(NOT_QUICK).assert_outcomes(passed=len(NOT_QUICK))

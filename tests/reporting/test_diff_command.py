@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import parity_command, user_config
+from tests.conftest import call, parity_command, user_config
 from tests.reporting.stored_runs import case_row
 from tests.reporting.test_diff import both_releases, outcome, passes, run
 
@@ -39,15 +38,11 @@ CASES = [
 ]
 
 
-def parity(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(parity_command(*arguments), capture_output=True, text=True, cwd=cwd)
-
-
 def real_run(folder: Path, variance: str, cases: list[str] = CASES) -> Path:
     folder.mkdir()
     (folder / "my_ops.py").write_text(RIGHT.format(variance=variance))
     (folder / "mine.yaml").write_text(user_config("my_ops.py", cases=cases))
-    done = parity("run", "mine.yaml", "--out", "run", cwd=folder)
+    done = call("run", "mine.yaml", "--out", "run", cwd=folder)
     assert done.returncode in (0, 1), done.stderr
     return folder / "run"
 
@@ -60,7 +55,7 @@ def runs(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def test_a_planted_regression_is_named(runs, tmp_path):
-    done = parity("diff", *runs, "--markdown", tmp_path / "diff.md", "--html", tmp_path / "diff.html")
+    done = call("diff", *runs, "--markdown", tmp_path / "diff.md", "--html", tmp_path / "diff.html")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("WORSE  1 new finding")
     assert "mine: its ops file changed" in done.stdout
@@ -70,33 +65,33 @@ def test_a_planted_regression_is_named(runs, tmp_path):
 
 
 def test_what_is_mended_is_fixed(runs):
-    done = parity("diff", *reversed(runs))
+    done = call("diff", *reversed(runs))
     assert (done.returncode, done.stdout.split()[0]) == (0, "BETTER")
     assert "fixed" in done.stdout.splitlines()[0]
 
 
 def test_a_run_with_itself(runs):
-    done = parity("diff", runs[1], runs[1])
+    done = call("diff", runs[1], runs[1])
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "SAME  no difference: 8 cells the same")
-    assert parity("diff", runs[1], runs[1], "-q").stdout == "SAME  no difference: 8 cells the same\n"
+    assert call("diff", runs[1], runs[1], "-q").stdout == "SAME  no difference: 8 cells the same\n"
 
 
 def test_two_backends_of_a_real_run(runs):
-    done = parity("diff", runs[1], runs[1], "--map", "numpy=mine")
+    done = call("diff", runs[1], runs[1], "--map", "numpy=mine")
     assert done.returncode == 1
     assert "numpy in A" in done.stdout
-    assert parity("diff", runs[1], runs[1], "--map", "mine=numpy").returncode == 0
+    assert call("diff", runs[1], runs[1], "--map", "mine=numpy").returncode == 0
 
 
 def test_a_case_that_is_gone_is_incomplete(runs, tmp_path):
-    done = parity("diff", runs[0], real_run(tmp_path / "less", TWO_PASS, CASES[:1]))
+    done = call("diff", runs[0], real_run(tmp_path / "less", TWO_PASS, CASES[:1]))
     assert (done.returncode, done.stdout.split()[0]) == (3, "INCOMPLETE")
     assert "the case is not in B: 4 cells on numpy, mine" in done.stdout
 
 
 def test_another_offset_is_told_beside_the_finding(runs, tmp_path):
     wider = [CASES[0], CASES[1].replace("offset: 60", "offset: 90")]
-    done = parity("diff", runs[0], real_run(tmp_path / "other", NAIVE, wider), "--json")
+    done = call("diff", runs[0], real_run(tmp_path / "other", NAIVE, wider), "--json")
     document = json.loads(done.stdout)
     assert done.returncode == document["exit_code"] == 1
     [note] = next(change["notes"] for change in document["new"] if change["case"] == "far")
@@ -105,13 +100,11 @@ def test_another_offset_is_told_beside_the_finding(runs, tmp_path):
 
 
 def test_a_lower_level_lets_it_pass(runs):
-    assert parity("diff", *runs, "--fail-on", "semantic").returncode == 0
+    assert call("diff", *runs, "--fail-on", "semantic").returncode == 0
 
 
 def test_colours_are_off_in_a_pipe_and_a_narrow_console_shows_all(runs):
-    done = subprocess.run(
-        parity_command("diff", *runs), capture_output=True, text=True, env={**os.environ, "COLUMNS": "60"}
-    )
+    done = call("diff", *runs, env={"COLUMNS": "60"})
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "  far float32 mine y\n    close -> unstable · " in done.stdout
@@ -139,7 +132,7 @@ def test_what_is_wrong_is_told_with_exit_code_2(tmp_path, arguments, said):
     for name, text in (("broken", "{"), ("foreign", '{"format": 2}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(text)
-    done = parity("diff", *arguments, cwd=tmp_path)
+    done = call("diff", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""
@@ -152,7 +145,7 @@ def test_an_interrupted_run_is_told(tmp_path):
     outcomes = [outcome(name, case="one") for name in ("torch", "paddle")]
     a = run(tmp_path / "a", [], outcomes, cases=[case], comparisons=rows)
     b = run(tmp_path / "b", [], outcomes[:1], cases=[case], comparisons=rows[1:], summary={"exit_code": 130})
-    done = parity("diff", a, b)
+    done = call("diff", a, b)
     assert done.returncode == 3
     assert "B was interrupted" in done.stdout
     assert "the run was interrupted before it: 1 cell on paddle" in done.stdout
@@ -170,10 +163,10 @@ def test_only_the_results_are_needed(runs, tmp_path):
     for name, source in zip("ab", runs, strict=True):
         (tmp_path / name).mkdir()
         shutil.copy(source / "results.json", tmp_path / name)
-    assert parity("diff", tmp_path / "a", tmp_path / "b").returncode == 1
+    assert call("diff", tmp_path / "a", tmp_path / "b").returncode == 1
 
 
 def test_the_help_ends_with_an_example_and_tells_the_exit_codes():
-    done = parity("diff", "--help")
+    done = call("diff", "--help")
     assert done.stdout.rstrip().splitlines()[-1].strip() == "parity diff RUN RUN --map paddle==2.6.2=paddle"
     assert "3 nothing is new or worse but something of RUN_A was not compared" in " ".join(done.stdout.split())

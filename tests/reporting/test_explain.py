@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import subprocess
 
 import pytest
 from msgspec import convert
@@ -22,7 +21,7 @@ from parity.reporting.results.rows import ComparisonRow
 from parity.reporting.text.evidence import evidence_text
 from parity.reporting.text.reasons import ADVICE, FINDINGS, REASONS, aligned, limit, rounded_up
 from tests.configs.loading import load
-from tests.conftest import parity_command
+from tests.conftest import call
 from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, finding, stored, unstable
 
 
@@ -34,10 +33,6 @@ def printed(function, width=100):
     console = Console(width=width, file=io.StringIO())
     function(console)
     return console.file.getvalue()
-
-
-def call(*arguments):
-    return subprocess.run(parity_command("explain", *arguments), capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -344,7 +339,7 @@ def test_hostile_names_are_shown_as_they_are(tmp_path):
         text = shown(run_dir, HOSTILE, width=width)
         assert "[red]x[/red]\\x1b[31m :smile: 层归一化" in text
         assert "\x1b" not in text
-    done = call(run_dir, "red")
+    done = call("explain", run_dir, "red")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
 
@@ -397,9 +392,9 @@ def test_every_entry_is_told():
 
 
 def test_the_command(run_dir):
-    assert call("--list").stdout.startswith("swapped-gradients ")
-    assert call("variance-naive").stdout.startswith("variance-naive: ")
-    done = call(run_dir, "offset", "--tensor", "y")
+    assert call("explain", "--list").stdout.startswith("swapped-gradients ")
+    assert call("explain", "variance-naive").stdout.startswith("variance-naive: ")
+    done = call("explain", run_dir, "offset", "--tensor", "y")
     assert done.returncode == 0
     assert done.stdout.startswith(CASE)
     assert "\x1b" not in done.stdout
@@ -417,7 +412,7 @@ def test_the_command(run_dir):
     ],
 )
 def test_mistakes_end_with_two_and_no_traceback(run_dir, arguments, said):
-    done = call(*(str(run_dir) if word == "RUN" else word for word in arguments))
+    done = call("explain", *(str(run_dir) if word == "RUN" else word for word in arguments))
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import parity_command, user_config
+from tests.conftest import call, parity_command, run_in, user_config
 
 CONFIG = """
 version: 1
@@ -21,12 +20,12 @@ BEGINNING = {"html": "<!doctype html>", "junit-xml": "<?xml", "markdown": "<!-- 
 
 
 def report(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(parity_command("report", *arguments), capture_output=True, text=True, **options)
+    return call("report", *arguments, **options)
 
 
-@pytest.fixture
-def run_dir(parity_run):
-    return parity_run(CONFIG).run_dir
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return run_in(tmp_path_factory.mktemp("outputs"), CONFIG).run_dir
 
 
 def test_every_run_directory_has_a_report_and_junit(run_dir):
@@ -126,7 +125,7 @@ def lie(folder: Path) -> Path:
 def test_the_step_summary_is_appended(run_dir, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
-    done = report(run_dir, "--github", env={**os.environ, "GITHUB_STEP_SUMMARY": str(summary)})
+    done = report(run_dir, "--github", env={"GITHUB_STEP_SUMMARY": str(summary)})
     assert done.returncode == 0
     assert summary.read_text().startswith("before\n")
     assert "PASS" in summary.read_text()

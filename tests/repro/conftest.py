@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import parity_command, user_config
+from tests.conftest import call, user_config
 from tests.repro.scripts import LINEAR
 
 
@@ -22,8 +21,7 @@ def stored_run(tmp_path_factory):
         folder = tmp_path_factory.mktemp("stored")
         (folder / "ops.py").write_text(text)
         (folder / "config.yaml").write_text(user_config("ops.py", cases=[case], adapter=adapter, backends=backends))
-        command = parity_command("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
-        subprocess.run(command, capture_output=True, check=False)
+        call("run", folder / "config.yaml", "--out", folder / "run", "-q", *arguments)
         return folder / "run"
 
     return run

@@ -11,9 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from click.testing import CliRunner
-
-from parity.cli import main
+from tests.conftest import call
 
 DRIVER = """
 import contextlib, io, json, runpy, sys
@@ -67,16 +65,12 @@ class Printed:
 def run_together(scripts: Mapping[str, Sequence[Path]], folder: Path) -> dict[Path, tuple[Any, str]]:
     """Exit code and output of each script; those of one interpreter run in one process, which has no parity."""
     (folder / "driver.py").write_text(DRIVER)
-    started = []
-    for i, (python, paths) in enumerate(scripts.items()):
-        answers = folder / f"answers-{i}.json"
-        command = [python, "-I", str(folder / "driver.py"), str(answers), *map(str, paths)]
-        with (folder / f"errors-{i}.txt").open("w") as errors:
-            process = subprocess.Popen(command, cwd="/", stdout=errors, stderr=errors)
-        started.append((process, answers))
     found: dict[Path, tuple[Any, str]] = {}
-    for process, answers in started:
-        assert process.wait(timeout=120) == 0, answers.with_name(answers.stem.replace("answers", "errors")).read_text()
+    for python, paths in scripts.items():
+        answers = folder / "answers.json"
+        command = [python, "-I", str(folder / "driver.py"), str(answers), *map(str, paths)]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         found |= {Path(script): tuple(answer) for script, answer in json.loads(answers.read_text()).items()}
     return found
 
@@ -88,7 +82,7 @@ def run_alone(python: str, script: Path) -> subprocess.CompletedProcess[str]:
             "import sys; sys.modules['parity'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
         )
         command = [python, "-c", blocked, str(script)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, cwd=elsewhere)
 
 
 def comparisons(printed: str) -> Iterator[Printed]:
@@ -121,10 +115,7 @@ PLAIN = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4
 
 
 def repro(run_dir: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`parity repro`, in this process."""
-    command = ["repro", str(run_dir), *map(str, arguments)]
-    done = CliRunner().invoke(main, command, prog_name="parity")
-    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
+    return call("repro", run_dir, *arguments)
 
 
 def scripts(run_dir: Path, *arguments: str | Path) -> list[Path]:

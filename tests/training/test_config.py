@@ -31,6 +31,7 @@ from tests.config.test_fuzz import anything, changed, fuzz, leaves, maybe, place
 from tests.config.test_fuzz import load as load_bytes
 from tests.config.test_schema import parsed
 from tests.configs.loading import CASE, CONFIGS, load, load_case, refused
+from tests.conftest import call
 
 SCHEMA = Draft202012Validator(json_schema())
 DTYPE = "dtypes: [float32]\n"
@@ -296,24 +297,14 @@ def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
     assert load(tmp_path, head + text.replace("batch_size: 6", "batch_size: 8")).cases
 
 
-def test_validate_counts_trainings_and_audits_the_others(parity: Callable[..., Any]) -> None:
-    done = parity("validate", WHOLE, "--audit")
+def test_validate_counts_trainings_and_audits_the_others() -> None:
+    done = call("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr
     assert "ok: 4 cases (of which 3 trainings), 4 cells on each of torch, paddle; baseline torch" in done.stdout
     assert "the audit is of ops and leaves 3 trainings out" in done.stderr
     assert "layer_norm: 1 case audited" in done.stdout
-    alone = parity("validate", WHOLE, "--audit", "-k", "bert-adamw")
+    alone = call("validate", WHOLE, "--audit", "-k", "bert-adamw")
     assert "mistake" not in alone.stdout
-
-
-@pytest.fixture
-def parity() -> Callable[..., Any]:
-    """Runs the command line in a process of its own."""
-    import subprocess
-
-    from tests.conftest import parity_command
-
-    return lambda *arguments: subprocess.run(parity_command(*arguments), capture_output=True, text=True, check=False)
 
 
 # The documentation

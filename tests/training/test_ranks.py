@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from parity.config import load_plan
 from parity.config.plan import BackendSpec
 from parity.engine.process import COOKIE, WorkerError
 from parity.training.spec import Clip, Training, message
+from tests.conftest import processes_with, waited_for
 from tests.training.examples import preset, training
 from tests.training.requests import Desk, desk, drawn
 
@@ -30,22 +29,9 @@ def mlp(**more: Any) -> Training:
     return training(MLP, BLOBS, **{"options": SGD, "steps": 4, **more})
 
 
-def alive_with(cookie: str) -> list[int]:
-    """The processes that carry a worker's cookie, once the dying have had a moment."""
-    found = []
-    for _ in range(30):
-        found = [p.pid for p in psutil.process_iter() if cookie_of(p) == cookie]
-        if not found:
-            break
-        time.sleep(0.1)
-    return found
-
-
-def cookie_of(process: psutil.Process) -> str | None:
-    try:
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.environ().get(COOKIE)
-    except psutil.Error:
-        return None
+def alive(d: Desk) -> int:
+    """How many processes carry a worker's cookie."""
+    return len(processes_with(COOKIE, d.worker.process.cookie))
 
 
 @pytest.fixture(scope="module", params=["torch", "paddle", "oneflow"])
@@ -111,12 +97,13 @@ def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
 
 
 @pytest.mark.frameworks
-def test_oneflow_has_float32_only(tmp_path: Path) -> None:
-    with desk(tmp_path, "oneflow", ranks=2) as two:
-        given = drawn(mlp(), tmp_path, ("float64",)).message
-        reply, _ = two.ask("train", spec=message(mlp()), dtype="float64", perturbed=0, memory=1 << 27, **given)
-    assert reply["outcome"] == "unsupported"
-    assert "float32 only" in reply["message"]
+def test_float64_in_ranks(pair: tuple[Desk, Desk]) -> None:
+    two = pair[1]
+    given = drawn(mlp(), two.folder, ("float64",)).message
+    reply, _ = two.ask("train", spec=message(mlp()), dtype="float64", perturbed=0, memory=1 << 27, **given)
+    lacking = two.worker.spec.adapter == "oneflow"
+    assert reply["outcome"] == ("unsupported" if lacking else "ok")
+    assert ("float32 only" in reply["message"]) == lacking
 
 
 def taken(folder: Path, adapter: str, ops: str, timeout_s: float = 60.0) -> dict[str, Any]:
@@ -124,11 +111,10 @@ def taken(folder: Path, adapter: str, ops: str, timeout_s: float = 60.0) -> dict
     with desk(folder, adapter, ops, ranks=2) as two:
         two.train(mlp())
         reply, _ = two.worker.ask({"do": "steps", "count": 3}, timeout_s)
-        cookie = two.worker.process.cookie
         assert two.worker.process.alive == (reply["outcome"] == "ok")
         if reply["outcome"] != "ok":
-            assert alive_with(cookie) == []
-    assert alive_with(cookie) == []
+            waited_for(lambda: not alive(two))
+    waited_for(lambda: not alive(two))
     return reply
 
 
@@ -140,13 +126,30 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, adapter: str) -> None:
     assert "rank 1 exited with status 7 in the middle of its work" in reply["message"]
 
 
+LEAVES = f"""
+import threading
+from pathlib import Path
+
+
+def leave():
+    while not Path(__file__).with_name("leave").exists():
+        time.sleep(0.01)
+    os._exit(7)
+
+
+{IN_RANK_1}threading.Thread(target=leave, daemon=True).start()
+"""
+"""Rank 1 goes once there is a file `leave`."""
+
+
 @pytest.mark.frameworks
 def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
-    ops = f"import threading\n{IN_RANK_1}threading.Timer(0.3, os._exit, [7]).start()\n"
-    with desk(tmp_path, "torch", ops, ranks=2) as two:
+    with desk(tmp_path, "torch", LEAVES, ranks=2) as two:
         two.train(mlp())
         assert two.ask("steps", count=1)[0]["outcome"] == "ok"
-        time.sleep(1.0)
+        assert alive(two) == 3
+        (tmp_path / "leave").touch()
+        waited_for(lambda: alive(two) < 3)
         reply, _ = two.ask("steps", count=1)
     assert reply["outcome"] == "crash"
     assert "rank 1 exited with status 7" in reply["message"]
@@ -155,7 +158,7 @@ def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
 @pytest.mark.frameworks
 @pytest.mark.parametrize("adapter", EACH)
 def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str) -> None:
-    reply = taken(tmp_path, adapter, f"{IN_RANK_1}time.sleep(1000)\n", 5.0)
+    reply = taken(tmp_path, adapter, f"{IN_RANK_1}time.sleep(1000)\n", 10.0)
     assert reply["outcome"] == "timeout"
     assert re.search(
         r"rank 0 is in (backward|all_gather|to_numpy); rank 1 is in zero_grad \(my_ops\.py:6\)$", reply["message"]
@@ -163,10 +166,10 @@ def test_a_rank_that_hangs_is_named_with_its_place(tmp_path: Path, adapter: str)
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_of_one_rank_is_that_of_all(tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(("adapter", "rank"), [("torch", 0), ("paddle", 1)])
+def test_an_error_of_one_rank_is_that_of_all(tmp_path: Path, adapter: str, rank: int) -> None:
     ops = IN_RANK_1.replace("'1'", f"'{rank}'")
-    reply = taken(tmp_path, "paddle", f"{ops}raise ValueError('no')\n")
+    reply = taken(tmp_path, adapter, f"{ops}raise ValueError('no')\n")
     assert reply["outcome"] == "error"
     assert reply["message"].startswith(f"rank {rank}: step 1: ")
     assert "my_ops.py:6: ValueError: no" in reply["message"]
@@ -176,7 +179,7 @@ def test_an_error_of_one_rank_is_that_of_all(tmp_path: Path, rank: int) -> None:
 def test_ranks_that_do_not_hold_the_same_say_so(tmp_path: Path) -> None:
     ops = "import os\n\ndef clip_grad_norm(grads, **options):\n"
     ops += "    return {'grads': [g * (1 + int(os.environ['RANK'])) for g in grads]}\n"
-    with desk(tmp_path, "paddle", ops, ranks=2) as two:
+    with desk(tmp_path, "torch", ops, ranks=2) as two:
         two.train(mlp(clip=Clip("norm", 1.0)))
         reply, _ = two.ask("steps", count=2)
     assert reply["outcome"] == "ok"
@@ -186,7 +189,7 @@ def test_ranks_that_do_not_hold_the_same_say_so(tmp_path: Path) -> None:
 @pytest.mark.frameworks
 def test_a_shard_of_the_user_s_is_seen_in_the_rows(tmp_path: Path) -> None:
     ops = "def shard(rows, rank, ranks):\n    return rows[: len(rows) // ranks]\n"
-    with desk(tmp_path, "paddle", ops, ranks=2) as two:
+    with desk(tmp_path, "torch", ops, ranks=2) as two:
         two.train(mlp())
         rows = two.steps(1)["rows"][0]
         order = two.drawn.setting.order[0]
@@ -195,13 +198,13 @@ def test_a_shard_of_the_user_s_is_seen_in_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.frameworks
 def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None:
-    with desk(tmp_path, "paddle", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
+    with desk(tmp_path, "torch", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())
         process = two.worker.process
         two.worker.process._send({"do": "steps", "count": 1, "slot": str(two.worker.buffer), "timeout_s": 60.0})
-        assert len([p for p in psutil.process_iter() if cookie_of(p) == process.cookie]) == 3
+        waited_for(lambda: alive(two) == 3)
         process.kill()
-        assert alive_with(process.cookie) == []
+        waited_for(lambda: not alive(two))
         with pytest.raises(WorkerError, match="SIGKILL"):
             two.ask("state")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import signal
-import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from parity.reporting.console.progress import reporter_for
 from parity.reporting.results.resume import finished
 from parity.run import run
 from parity.training.run import ensemble_of
-from tests.conftest import FAKES, parity_command
+from tests.conftest import FAKES, call, ended, started, waited_for
 from tests.engine.test_resume import Stop
 from tests.training.test_lockstep import plan
 
@@ -157,16 +155,12 @@ def test_the_oracle_can_be_the_baseline(tmp_path, parity_run):
 
 def test_an_interrupt_keeps_what_was_run(tmp_path):
     config, out = write(tmp_path, WAITS), tmp_path / "run"
-    command = parity_command("run", config, "--out", out)
-    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while not list(out.glob("training/*/float32/checkpoint/*/record-1")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    workers = psutil.Process(running.pid).children()
-    running.send_signal(signal.SIGINT)
-    (tmp_path / "interrupted").touch()
-    shown, said = running.communicate(timeout=30)
+    with started("run", config, "--out", out, "--timeout", "3600", cwd=tmp_path) as running:
+        waited_for(lambda: running.poll() is not None or [*out.glob("training/*/float32/checkpoint/*/record-1")])
+        workers = psutil.Process(running.pid).children()
+        running.send_signal(signal.SIGINT)
+        (tmp_path / "interrupted").touch()
+        shown, said = running.communicate()
     assert running.returncode == 130, said
     assert "Traceback" not in said
     assert "INTERRUPTED" in shown
@@ -177,10 +171,10 @@ def test_an_interrupt_keeps_what_was_run(tmp_path):
     assert results["outcomes"] == []
     assert results["summary"]["cells"] == {"not-run": 2}
     assert workers
-    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    assert all(ended(worker) for worker in workers)
     assert not finished(load_plan((config,), Overrides()), EngineOptions(), out).cells
     (tmp_path / "resumed").touch()
-    assert subprocess.run([*command, "--resume", "-q"], cwd=tmp_path).returncode == 0
+    assert call("run", config, "--out", out, "--timeout", "3600", "--resume", "-q").returncode == 0
     assert {row["steps"] for row in json.loads((out / "results.json").read_text())["trainings"]} == {12}
 
 
