@@ -249,6 +249,8 @@ def with_operand(step: Step, position: int, operand: Any) -> Step:
 
 def first_of(value: Any, *others: Any) -> Any:
     """The value, in the shape that it has together with the others."""
+    if not np.ndim(value) and not any(map(np.ndim, others)):
+        return value
     return np.broadcast_to(value, np.broadcast_shapes(np.shape(value), *map(np.shape, others)))
 
 
@@ -290,10 +292,14 @@ def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, li
     changed = {p: [with_ref(step, index, other)] for p, step in enumerate(program.steps) if index in step.refs}
     if not changed:
         raise IncompatibleError(f"nothing reads {key[1]}")
-    function, further = (NUMBERS[value], ()) if kind == "number" else THROUGH.get(value, (rounded_to, (value,)))
-    source = value_of(program, value) if kind == "replaced" else index
-    first = min(changed)
-    changed[first].insert(0, Step(other, first_of if kind == "replaced" else function, (Ref(source), *further)))
+    if kind == "replaced":
+        read = Step(other, first_of, (Ref(value_of(program, value)),))
+    elif kind == "number":
+        read = Step(other, NUMBERS[value], (Ref(index),))
+    else:
+        function, further = THROUGH.get(value, (rounded_to, (value,)))
+        read = Step(other, function, (Ref(index), *further))
+    changed[min(changed)].insert(0, read)
     return changed
 
 

@@ -128,7 +128,7 @@ SHAPES = {
     "instance_norm": {"x": (3, 4, 2, 5)},
     "batch_norm": {"x": (6, 4, 3)},
     "multi_head_attention": {"x": (2, 3, 4), "num_heads": 2},
-    **dict.fromkeys(("adam", "adamw", "lamb", "rmsprop"), {"param": (5, 7)}),
+    **{name: {"param": (5, 7)} for name in ("adam", "adamw", "lamb", "rmsprop")},
 }
 
 
