@@ -41,6 +41,7 @@ ZERO = 1e-12
 LOSSY = 1024.0
 """An algorithm whose error grows with the square of the condition, where careful code's E grows with the condition, has
 an error of E^2 / (u |x|) times a root of the length of its sums (naive variance of 1,024 elements: 150)."""
+PREPARED_RUNS = 6
 KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
 ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
@@ -371,11 +372,11 @@ class CaseJudge:
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluator:
-    """An evaluator with the envelopes of all runs."""
+    """An evaluator for a question, with envelopes of so many runs that they hardly widen."""
     oracle = consult_oracle(case, inputs)
     cell = Cell(case, dtype, inputs, oracle)
     return Evaluator(
-        case, dtype, inputs, oracle, cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes())
+        case, dtype, inputs, oracle, cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))
     )
 
 

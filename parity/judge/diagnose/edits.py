@@ -18,7 +18,7 @@ from parity.judge.diagnose.explanation import KernelExplanation
 MAX_ELEMENTS = 1 << 14
 """Of all inputs; thousands of edits of larger ones take minutes."""
 MAX_KEPT = 24
-MAX_TARGETS = 3
+MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GRADIENT = "grad."
@@ -107,7 +107,15 @@ class Scan:
             and values.shape == exact.shape
             and name in self._program.outputs
         }
+        self._limits = {name: self._limit(name) for name in self._wrong}
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
+
+    def _limit(self, name: str) -> float:
+        """By how much a prediction may differ from what was observed, roughly."""
+        values = np.abs(self._wrong[name], dtype=np.float64)
+        size = float(np.max(values, initial=0.0, where=np.isfinite(values)))
+        unit = float(np.finfo(self._wrong[name].dtype).eps)
+        return NEAR * OFF * max(self._evaluator.base[name].envelope.max, size * unit)
 
     @property
     def targets(self) -> list[str]:
@@ -167,12 +175,10 @@ class Scan:
 
     def _fits(self, name: str, values: Array | None) -> bool:
         """Whether a tensor is what was observed: roughly, then by the error bound."""
-        observed, envelope = self._wrong[name], self._evaluator.base[name].envelope
+        observed = self._wrong[name]
         if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
             return False
-        size = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
-        limit = NEAR * OFF * max(envelope.max, size * float(np.finfo(observed.dtype).eps))
         with np.errstate(invalid="ignore", over="ignore"):
-            if (np.abs(values - observed) > limit).any():
+            if (np.abs(values - observed) > self._limits[name]).any():
                 return False
         return ratio(observed, self._evaluator.predicted(name, values)) < OFF

@@ -27,7 +27,7 @@ from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
 
-N_PROBES, N_DRAWN = 3, 6
+N_PROBES, N_DRAWN = 2, 6
 """Other inputs that are asked about; some are of no use, since their options choose another branch."""
 SMALL = 2048
 """Elements of all inputs up to which a case is searched as it is: thousands of edits take seconds."""
@@ -277,16 +277,19 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
     if cause.alteration is not None and cause.alteration.edits:
         yield cause
         return
-    alike = [c for c in pool(start) if similar(c, cause)]
+    alike = [c for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
 
 
-def pool(start: KernelExplanation) -> Iterator[Cause]:
-    """The causes that a search considers first."""
-    yield from standing_causes(start.evaluator)
-    yield from statistics_causes(start)
-    yield from chain.from_iterable(proposals(start))
+def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
+    """The causes that a search considers first, of the sort of one."""
+    if like.alteration is None:
+        yield from chain.from_iterable(proposals(start))
+    elif like.portable:
+        yield from standing_causes(start.evaluator)
+    else:
+        yield from statistics_causes(start)
 
 
 def similar(one: Cause, other: Cause) -> bool:
