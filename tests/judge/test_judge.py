@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from parity.cases import oracle
 from parity.cases.draw import Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
 from parity.cases.op import Variant
@@ -196,3 +197,31 @@ def test_a_tensor_without_a_finite_exact_value_compares_nothing():
     assert {c.verdict for c in found} == {Verdict.NOT_COMPARED}
     assert {c.message for c in found} == {"no exact value is finite: there is nothing to compare"}
     assert exit_code(found) == 3
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "linear", "batch_norm"])
+def test_large_cases_get_the_verdicts_of_small_ones(op, monkeypatch):
+    """With an oracle in float64, blocks of rows, and runs for the tensors that need them."""
+    given = {"layer_norm": {"normalized_shape": (48,)}, "linear": {"out_features": 20}}.get(op, {})
+    case = planned(op, x=(60, 48), **given)
+
+    def verdicts_of(*faults):
+        def values(inputs, dtype):
+            tensors = kernel(case, inputs, dtype, functions=oracle.IN_SEQUENCE)
+            return {n: v * v.dtype.type(1.001) if n in faults else v for n, v in tensors.items()}
+
+        found = judged(case, values).comparisons
+        return {(c.dtype, c.tensor): (c.verdict, c.culprit) for c in found}
+
+    small = [verdicts_of(), verdicts_of("y"), verdicts_of("grad.weight")]
+    monkeypatch.setattr("parity.judge.case.LARGE", 1)
+    monkeypatch.setattr("parity.judge.compare.cell.MAX_LONG", 1)
+    monkeypatch.setattr(oracle, "LARGE", 1)
+    monkeypatch.setattr(oracle, "SPLITS", {})
+    monkeypatch.setattr("parity.cases.blocked.BLOCK", 500)
+    large = [verdicts_of(), verdicts_of("y"), verdicts_of("grad.weight")]
+    for ours, theirs in zip(small, large, strict=True):
+        assert {key: culprit for key, (_, culprit) in ours.items()} == {key: c for key, (_, c) in theirs.items()}
+        passes = {key for key, (verdict, _) in ours.items() if verdict.passes}
+        assert passes == {key for key, (verdict, _) in theirs.items() if verdict.passes}
+    assert small[1]["float32", "y"] == large[1]["float32", "y"] == (Verdict.SEMANTIC, ("mine",))
