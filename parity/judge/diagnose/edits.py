@@ -91,6 +91,11 @@ def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
         yield from origin.evaluator.op.forms
 
 
+def shortened(value: float) -> Iterator[float]:
+    """A fitted number with more and more digits: data leave the last ones open, and people write few."""
+    return (float(f"{value:.{digits}g}") for digits in range(1, 18))
+
+
 class Scan:
     """All edits of one form of the reference, altered as an explanation says, against what that leaves wrong."""
 
@@ -144,8 +149,10 @@ class Scan:
         for target in self.targets[:1]:
             for edit in fits_of(self._program, target):
                 value = self._fitted(edit, target)
-                if value is not None:
-                    yield from self._matched(replace(edit, value=value), target)
+                if value is None or not self._fits(target, self._trial.output(replace(edit, value=value), target)):
+                    continue
+                forms = (replace(edit, value=short) for short in shortened(value))
+                yield from next(filter(None, ([*self._matched(form, target)] for form in forms)), [])
 
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes nearest to the target (Gauss-Newton); None where it has no say."""
