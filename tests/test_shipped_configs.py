@@ -321,8 +321,9 @@ def check_numbers(cell, printed: str) -> None:
         assert int(item.head["n"]) == row.n_mismatched
         assert (float(item.head["rtol"]), float(item.head["atol"])) == (row.rtol, row.atol)
         if item.ratio is not None:
-            # The exact values are stored in float64: a float64 error is known up to a unit roundoff.
-            assert item.ratio == pytest.approx(getattr(row.error_ratio, live), rel=6e-3, abs=1.0)
+            # A script knows the whole tensor, the judge its worst group. The exact values are stored in float64: a
+            # float64 error is known up to a unit roundoff.
+            assert 8 * (1 - 6e-3) - 1.0 < item.ratio < getattr(row.error_ratio, live) * (1 + 6e-3) + 1.0
 
 
 def test_another_number_than_the_run_s_is_seen(scripts):

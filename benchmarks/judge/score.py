@@ -15,8 +15,8 @@ from parity.reporting.results.rows import ComparisonRow, Results
 
 NOT_IDENTIFIABLE = "not-identifiable"
 HARMLESS = ("rounding", "degenerate-gradient")
-UNEXPLAINED = ("unexplained", "none")
-"""First diagnoses that name no cause."""
+UNEXPLAINED = ("unexplained", "none", "reference-edit")
+"""First diagnoses that name no cause; an edit of the reference says a formula, and no name."""
 
 Key = tuple[str, str, str]
 

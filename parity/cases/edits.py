@@ -269,6 +269,18 @@ def value_of(program: Program, key: Key) -> int:
         raise IncompatibleError(f"the program has no {kind} {name}") from None
 
 
+def option_of(program: Program, edit: Edit) -> str:
+    """The option of which an edit takes another value, "" where it changes something else."""
+    if edit.kind == READ:
+        kind, name = edit.value[0]
+        return str(name) if kind == "option" else ""
+    if edit.kind not in ("number", "fitted", "times", "replaced") or edit.operand == RESULT:
+        return ""
+    operand = program.steps[edit.positions[0]].operands[edit.operand]
+    options = {index: name for name, (index, _) in program.options.items()}
+    return options.get(operand.index, "") if isinstance(operand, Ref) else ""
+
+
 def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     """The steps that take the place of those at `edit.positions`; IncompatibleError where the program has none such."""
     new = NewValues(program)

@@ -392,7 +392,7 @@ def test_every_entry_is_told():
 
 
 def test_the_command(run_dir):
-    assert call("explain", "--list").stdout.startswith("swapped-gradients ")
+    assert call("explain", "--list").stdout.startswith("reference-edit ")
     assert call("explain", "variance-naive").stdout.startswith("variance-naive: ")
     done = call("explain", run_dir, "offset", "--tensor", "y")
     assert done.returncode == 0

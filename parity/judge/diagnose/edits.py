@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import RESULT, Edit, Trial, edits_of, fits_of
+from parity.cases.edits import RESULT, Edit, Trial, edits_of, fits_of, option_of
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
@@ -35,6 +35,7 @@ class Match:
     edit: Edit
     tensors: frozenset[str]
     form: Mapping[str, Any]
+    name: str = "reference-edit"
 
     @property
     def cause(self) -> Cause:
@@ -54,7 +55,7 @@ class Match:
             return "localized", {
                 "where": dict.fromkeys(sorted(self.tensors), f"{edit.value[0]} of axis {edit.value[1]}")
             }
-        return "reference-edit", {"kind": edit.kind}
+        return self.name, {"kind": edit.kind}
 
 
 def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
@@ -115,6 +116,12 @@ class Scan:
         self._limits = {name: self._limit(name) for name in self._wrong}
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
+    def _name_of(self, edit: Edit) -> str:
+        """An option that is read otherwise is called as the op calls another value of it."""
+        option = option_of(self._program, edit)
+        fits = (fit.id for fit in self._evaluator.op.fits if fit.target == option)
+        return next(fits, "reference-edit")
+
     def _limit(self, name: str) -> float:
         """By how much a prediction may differ from what was observed, roughly."""
         values = np.abs(self._wrong[name], dtype=np.float64)
@@ -140,7 +147,7 @@ class Scan:
             return
         others = (name for name in self._wrong if name != target)
         tensors = frozenset((target, *(n for n in others if self._fits(n, self._trial.output(edit, n)))))
-        yield Match(edit, tensors, self._form)
+        yield Match(edit, tensors, self._form, self._name_of(edit))
         if tensors >= self._forward and len(tensors) < len(self._wrong):
             yield from self._again(edit)
 
@@ -178,7 +185,8 @@ class Scan:
             values = self._evaluator.values_of(self._alteration.with_(Alteration(edits=(again,))))
         except IncompatibleError:
             return
-        yield Match(again, frozenset(n for n in self._wrong if self._fits(n, values.get(n))), self._form)
+        tensors = frozenset(n for n in self._wrong if self._fits(n, values.get(n)))
+        yield Match(again, tensors, self._form, self._name_of(edit))
 
     def _fits(self, name: str, values: Array | None) -> bool:
         """Whether a tensor is what was observed: roughly, then by the error bound."""

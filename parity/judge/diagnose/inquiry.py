@@ -12,6 +12,8 @@ from functools import cached_property, partial, reduce
 from itertools import chain, islice, product
 from typing import Any
 
+import numpy as np
+
 from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
@@ -65,6 +67,10 @@ class Inquiry:
 
         It is looked for in the smallest case that shows the error, and must explain the user's tensors too.
         """
+        with np.errstate(all="ignore"):
+            return self._result(exact)
+
+    def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
         if small is not None:
             result = self._carried(Inquiry(small, self._kernel, self._prepare).result(exact))
