@@ -210,7 +210,8 @@ def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> A
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
     wide = values.astype(np.float64)
-    shifted: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
+    with np.errstate(all="ignore"):
+        shifted: Array = (wide + UNIT_ROUNDOFF[dtype] * shift * wide).astype(dtype)
     return shifted
 
 
