@@ -117,8 +117,10 @@ class Scan:
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
     def _name_of(self, edit: Edit) -> str:
-        """An option that is read otherwise is called as the op calls another value of it."""
+        """An option that is kept in float32 has a name, and one that the op calls another value of it."""
         option = option_of(self._program, edit)
+        if option and "float32" in (edit.value, edit.value[-1] if isinstance(edit.value, tuple) else ""):
+            return "attribute-precision"
         fits = (fit.id for fit in self._evaluator.op.fits if fit.target == option)
         return next(fits, "reference-edit")
 
