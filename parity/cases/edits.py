@@ -146,6 +146,8 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
     "float32": lambda v: float(np.float32(v)),
 }
 """Other values of a number of the reference."""
+for _name, _function in NUMBERS.items():
+    _function.__name__ = _name  # what formulas call the step
 COSTS: Mapping[str, float] = {
     "kept": 1.0,
     "exchanged": 1.0,

@@ -60,7 +60,6 @@ class Inquiry:
         self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
-        self._probes: list[Question] | None = None
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; in the tensors of `exact`, no loss of digits can be one.
@@ -142,12 +141,10 @@ class Inquiry:
         """Whether the backend answered questions."""
         return bool(self.probes)
 
-    @property
+    @cached_property
     def probes(self) -> Sequence[Question]:
         """The backend's answers for other inputs."""
-        if self._probes is None:
-            self._probes = list(islice(self._asked(), N_PROBES))
-        return self._probes
+        return list(islice(self._asked(), N_PROBES))
 
     def _asked(self) -> Iterator[Question]:
         evaluator = self._question.evaluator
@@ -249,9 +246,9 @@ def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelE
 
 def holds(explanation: KernelExplanation, probe: Question) -> bool:
     """Whether an explanation predicts an answer: what it explains exactly, all else with it or without."""
-    wrong = [n for n, value in unaltered(explanation.evaluator, explanation.observed).left.items() if value >= OFF]
+    wrong = unaltered(explanation.evaluator, explanation.observed).wrong
     start = unaltered(probe.evaluator, probe.observed)
-    if start.explains and not all(cause.portable and not cause.lossy for cause in explanation.causes):
+    if start.explains and not explanation.is_exact:
         return True
     options = [list(islice(transferred(cause, start), MAX_TRANSFERRED)) for cause in explanation.causes]
     for causes in islice(product(*options), MAX_TRANSFERRED):
