@@ -23,6 +23,10 @@ STARTERS = frozenset({"subprocess", "pytester", "Workers", "parity.run.run"})
 """Names by which tests start processes; `Workers` are those of trainings."""
 ON_REQUEST = frozenset({"frameworks", "process", "slow", "browser"})
 
+ONEFLOW_GRAPH = pytest.mark.flaky(reruns=2)
+"""OneFlow 0.9.0 corrupts its memory in one of about a thousand runs of small graphs on a busy machine: the graph may end,
+and `LazyJobStreamPolicy::DequeueNNGraph` pop its queue, before `LaunchLazyJob` has put it there."""
+
 
 @cache
 def imports_framework(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from parity.engine.process import WorkerError
-from tests.training.requests import Desk, desk
+from tests.markers import ONEFLOW_GRAPH
+from tests.training.requests import Desk, desk, desks
 
 pytestmark = pytest.mark.frameworks
 
@@ -96,7 +95,7 @@ EXAMPLES = {
     },
 }
 # Not paddle:static: Paddle 3.3.1 dies with SIGSEGV in one of some hundred programs of one process, whatever the op.
-BACKENDS = ("torch", "paddle", "oneflow", "oneflow:graph")
+BACKENDS = ("torch", "paddle", "oneflow", pytest.param("oneflow:graph", marks=ONEFLOW_GRAPH))
 
 
 Answer = Callable[["OpExample", str], dict[str, np.ndarray]]
@@ -106,24 +105,8 @@ Answer = Callable[["OpExample", str], dict[str, np.ndarray]]
 def answer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
     """Outputs and gradients of a backend, whose worker is started once."""
     adapter, _, mode = request.param.partition(":")
-    with ExitStack() as stack:
-
-        def started() -> Desk:
-            return stack.enter_context(desk(tmp_path_factory.mktemp("ops"), adapter, mode=mode or "eager"))
-
-        def asked(example: OpExample, dtype: str) -> dict[str, np.ndarray]:
-            nonlocal worker
-            try:
-                return answered(worker, example, dtype)
-            except WorkerError as error:
-                # OneFlow 0.9.0 dies with SIGSEGV in one of some hundred graphs of one process, whatever the op.
-                if mode != "graph" or "SIGSEGV" not in str(error):
-                    raise
-            worker = started()
-            return answered(worker, example, dtype)
-
-        worker = started()
-        yield asked
+    with desks(lambda: tmp_path_factory.mktemp("ops")) as desk_of:
+        yield lambda example, dtype: answered(desk_of(adapter, mode or "eager"), example, dtype)
 
 
 def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:

@@ -7,9 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ from parity.engine.process import COOKIE
 from parity.repro.source import calls, has_mode
 from parity.training.spec import Clip, Group, Schedule, Training, message
 from tests.conftest import CONFIGS, Finished, call, processes_with, waited_for
+from tests.markers import ONEFLOW_GRAPH
 from tests.training.examples import preset, training
-from tests.training.requests import Desk, desk, drawn
+from tests.training.requests import Desk, DeskOf, desk, desks, drawn
 
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01, "nesterov": False}
 ADAMW = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
@@ -87,7 +86,9 @@ LACKING = {
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("eager", [pytest.param("torch", marks=pytest.mark.slow), "paddle", "oneflow"])
+@pytest.mark.parametrize(
+    "eager", [pytest.param("torch", marks=pytest.mark.slow), "paddle", pytest.param("oneflow", marks=ONEFLOW_GRAPH)]
+)
 def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) -> None:
     modes = [name for name in MODES if name.startswith(eager)]
     finished = parity_run(OPS.format(eager=eager, modes=", ".join(modes)))
@@ -105,6 +106,7 @@ def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) 
         assert off == ({"linear"} if (mode, dtype) == ("torch:amp-bf16", "float32") else set()), finished.stdout
 
 
+@ONEFLOW_GRAPH
 @pytest.mark.frameworks
 @pytest.mark.slow
 def test_the_shipped_config_shows_where_modes_differ(parity_run: Run) -> None:
@@ -126,23 +128,18 @@ GRAPH = {
 }
 MODEL = {name: GRAPH[name] for name in ("accumulated", "cnn", "bert")}
 TRAINED = [
-    *(("oneflow", "graph", name) for name in GRAPH),
+    *(pytest.param("oneflow", "graph", name, marks=ONEFLOW_GRAPH) for name in GRAPH),
     *(("paddle", "static", name) for name in MODEL),
     *(pytest.param("torch", "compile", name, marks=pytest.mark.slow) for name in ("accumulated", "cnn")),
     ("torch", "channels_last", "cnn"),
 ]
 
 
-DeskOf = Callable[[str, str], Desk]
-
-
 @pytest.fixture(scope="module")
 def desk_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeskOf]:
     """The worker of an adapter in a mode, started once for all tests."""
-    with ExitStack() as stack:
-        yield cache(
-            lambda adapter, mode: stack.enter_context(desk(tmp_path_factory.mktemp("modes"), adapter, mode=mode))
-        )
+    with desks(lambda: tmp_path_factory.mktemp("modes")) as of:
+        yield of
 
 
 def both(desk_of: DeskOf, adapter: str, mode: str, case: Training) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
@@ -210,6 +207,7 @@ UNSUPPORTED = [
 ]
 
 
+@ONEFLOW_GRAPH
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("adapter", "mode", "case", "dtype", "reason"), UNSUPPORTED)
 def test_a_mode_that_cannot_train_this_says_so(
@@ -236,6 +234,7 @@ def layer_norm(x, normalized_shape, weight, bias, eps):
 """
 
 
+@ONEFLOW_GRAPH
 @pytest.mark.frameworks
 def test_a_graph_that_cannot_be_built_costs_one_cell(parity_run: Run, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,3 +94,21 @@ def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: A
     finally:
         workers.close()
         log.close()
+
+
+DeskOf = Callable[[str, str], Desk]
+
+
+@contextmanager
+def desks(new_folder: Callable[[], Path]) -> Iterator[DeskOf]:
+    """The worker of an adapter in a mode, started once for all who ask, and anew where it has died."""
+    running: dict[tuple[str, str], Desk] = {}
+    with ExitStack() as stack:
+
+        def desk_of(adapter: str, mode: str) -> Desk:
+            known = running.get((adapter, mode))
+            if known is None or not known.worker.process.alive:
+                running[adapter, mode] = stack.enter_context(desk(new_folder(), adapter, mode=mode))
+            return running[adapter, mode]
+
+        yield desk_of

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CONFIGS, Finished
+from tests.markers import ONEFLOW_GRAPH
 
 pytestmark = pytest.mark.frameworks
 
@@ -136,6 +137,7 @@ SMALL = {
 """The sizes of the shipped config, with which two steps take minutes, and those that a test has time for."""
 
 
+@ONEFLOW_GRAPH
 def test_the_shipped_config_shows_who_diverges(parity_run: Callable[..., Finished]) -> None:
     text = (CONFIGS / "training.yaml").read_text()
     for whole, small in SMALL.items():
