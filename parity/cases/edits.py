@@ -84,6 +84,33 @@ def without(values: Array, axis: int, index: int) -> Array:
     return kept
 
 
+def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
+    """The sum over `axis`, one value after the other in memory, with a running total in a format of fewer digits."""
+    axes = range(values.ndim) if axis is None else [a % values.ndim for a in np.atleast_1d(axis).tolist()]
+    kept = [1 if a in axes else length for a, length in enumerate(values.shape)]
+    rest = [length for a, length in enumerate(values.shape) if a not in axes]
+    rows = np.moveaxis(values, tuple(axes), range(len(axes))).reshape(-1, *rest)
+    total = np.zeros(rest, values.dtype)
+    for row in rows:
+        total = rounded_to(total + row, format)
+    return total.reshape(kept if keepdims else rest)
+
+
+def running_mean(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002
+    """The mean over `axis`, with a running total in a format of fewer digits."""
+    total = running_sum(values, axis, keepdims, format)
+    return total * (total.size / values.size)
+
+
+def running_matmul(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
+    """The product of matrices, with running totals in a format of fewer digits."""
+    if min(a.ndim, b.ndim) < 2:
+        raise IncompatibleError("no matrices")
+    return running_sum(a[..., :, :, None] * b[..., None, :, :], -2, format=format)
+
+
+RUNNING: Mapping[str, Callable[..., Array]] = {"sum": running_sum, "mean": running_mean, "matmul": running_matmul}
+"""What accumulates in a format of fewer digits, by the function that it takes the place of."""
 THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "negative": (np.negative, ()),
     "double": (np.multiply, (2.0,)),
@@ -160,6 +187,7 @@ COSTS: Mapping[str, float] = {
     "summed": 1.4,
     "along": 1.5,
     "rounded": 1.6,
+    "accumulated": 1.7,
     "constant": 1.8,
     "times": 2.5,
     "fitted": 2.5,
@@ -216,6 +244,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "along":
             name, *further = value
             return inserted(step, i, new, ALONG[name], further)
+        case "accumulated":
+            return [replace(step, function=RUNNING[step.name], keywords={**step.keywords, "format": value})]
         case "rounded":
             return inserted(step, i, new, rounded_to, (value,))
     raise ValueError(f"there is no kind of edit {edit.kind}")
@@ -416,16 +446,28 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
                 yield replace(edit, positions=tuple(positions))
 
 
+def position_of(program: Program, output: str) -> int | None:
+    """The position of the step that gives an output; None where an input is passed on."""
+    index = program.outputs.get(output)
+    return next((p for p, step in enumerate(program.steps) if step.index == index), None)
+
+
+def read_instead(program: Program, output: str, source: str) -> Edit | None:
+    """The edit that returns an input in the place of an output; None where no step gives that output."""
+    position = position_of(program, output)
+    if position is None:
+        return None
+    return Edit((position,), program.steps[position].name, "replaced", RESULT, ("input", source))
+
+
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
     """The edits of an output itself: an input in its place, or a part of it that is not written."""
-    index = program.outputs[output]
-    position = next((p for p, step in enumerate(program.steps) if step.index == index), None)
+    position = position_of(program, output)
     if position is None:
         return
-    name, shape = program.steps[position].name, scope.of[index]
-    for source, other in program.inputs.items():
-        if scope.of[other] == shape:
-            yield Edit((position,), name, "replaced", RESULT, ("input", source))
+    name, shape = program.steps[position].name, scope.of[program.outputs[output]]
+    sources = (source for source, other in program.inputs.items() if scope.of[other] == shape)
+    yield from filter(None, (read_instead(program, output, source) for source in sources))
     for kind, operand, value in along_axes(RESULT, shape, reduced=True):
         if value[0] in ("without one", "without tail"):
             yield Edit((position,), name, kind, operand, value)
@@ -539,6 +581,8 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
         yield from (("rounded", i, name) for name in FORMATS)
+    if step.name in RUNNING:
+        yield from (("accumulated", RESULT, name) for name in FORMATS)
     for i in tensors:
         yield from orders(step, i, scope)
         yield from along_axes(i, scope.of.get(step.operands[i].index, ()), reduced=step.name in REDUCING)

@@ -170,7 +170,9 @@ MOVED: dict[str, Callable[[dict[str, Any], str], str]] = {
     "read_in_order": lambda shown, _: (
         f"with its axes in the order {shown['read_in_order']}, written into its old shape"
     ),
-    "flipped": lambda shown, _: f"in reverse along axis {shown['flipped']}",
+    "flipped": lambda shown, _: (
+        "in reverse along " + ("all axes" if shown["flipped"] == "all" else f"axis {shown['flipped']}")
+    ),
     "axis": lambda shown, _: f"shifted by {shown['by']} along axis {shown['axis']}",
     "in_memory_by": lambda shown, _: f"shifted by {shown['in_memory_by']} in memory",
 }

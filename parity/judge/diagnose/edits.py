@@ -24,6 +24,8 @@ FIT_STEP = 2.0**-20
 GRADIENT = "grad."
 BELIEF = 0.3
 """Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
+NARROW = ("rounded", "accumulated")
+"""The kinds of edits that lose digits."""
 NEAR = 4.0
 """The trial computes in float64, whose own rounding may add to the difference."""
 
@@ -47,7 +49,7 @@ class Match:
     def _named(self) -> tuple[str, Mapping[str, Any]]:
         """The id of the cause, and its parameters: some kinds of edits have names of their own."""
         edit = self.edit
-        if edit.kind == "rounded":
+        if edit.kind in NARROW:
             return "reduced-precision", {"format": edit.value}
         if edit.kind == "replaced" and edit.operand == RESULT:
             return "stale", {"equals": dict.fromkeys(self.tensors, edit.value[1])}
@@ -139,7 +141,7 @@ class Scan:
     def matches(self, target: str) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         for edit in edits_of(self._program, self._trial.shapes, target):
-            if edit.kind == "rounded" and not self._rounding:
+            if edit.kind in NARROW and not self._rounding:
                 continue
             yield from self._matched(edit, target)
 

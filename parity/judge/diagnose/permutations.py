@@ -7,9 +7,10 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import OFF, Array
-from parity.judge.diagnose.causes import FEW, Cause, Change, replaced
+from parity.judge.diagnose.causes import FEW, Cause, Change, changed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -41,12 +42,24 @@ def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> It
     n_moved = int((locations != np.arange(values.size)).sum())
     flat = np.ravel(exact)
     for kind, shown, order, weight in (
-        ("shifted", {"in_memory_by": step}, np.roll(flat, step), 0.0),
-        ("permuted-elements", {"moved": n_moved}, flat[locations], 1.0),
+        ("shifted", {"in_memory_by": step}, np.roll(np.arange(values.size), step), 0.0),
+        ("permuted-elements", {"moved": n_moved}, locations, 1.0),
     ):
-        other = predicted.rearranged(order.reshape(values.shape))
+        other = predicted.rearranged(flat[order].reshape(values.shape))
         if ratio(values, other) < OFF:
-            yield Cause(kind, shown, change=replaced({name: other}), weight=weight), other
+            yield Cause(kind, shown, change=reordered(name, order), weight=weight), other
+
+
+def reordered(name: str, order: NDArray[np.intp]) -> Change:
+    """The change that brings the values of a tensor into this order in memory."""
+
+    def taken(predicted: Predicted) -> Predicted:
+        values = predicted.values
+        if values is None or values.size != order.size:
+            return predicted
+        return predicted.rearranged(np.ravel(values)[order].reshape(values.shape))
+
+    return changed([name], taken)
 
 
 def same_values(values: Array, exact: Array, bound: float) -> bool:
@@ -82,6 +95,8 @@ def arrangements(
     for shift in (*range(1, MAX_ROLL + 1), *range(-MAX_ROLL, 0)):
         if rank > 1 and abs(shift) < values.size:
             yield "shifted", {"in_memory_by": shift}, np.roll(values, shift)
+    if rank > 1:
+        yield "permuted-axes", {"flipped": "all"}, np.flip(values)
     for axis in range(rank):
         yield "permuted-axes", {"flipped": axis}, np.flip(values, axis)
         for shift in shifts(values, axis, observed):

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from parity.cases.edits import Edit, read_instead
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
 from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
-from parity.judge.diagnose.evaluator import Evaluator, Predicted, ratio
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
 
@@ -61,17 +62,20 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
 
 def stale(origin: KernelExplanation) -> Iterator[Cause]:
     """The very values of an input."""
-    sources: dict[str, str] = {}
-    copies: dict[str, Predicted] = {}
+    evaluator = origin.evaluator
+    program = evaluator.program(origin.alteration)
+    edits: dict[str, Edit] = {}
     for name in origin.wrong:
         values = origin.observed.get(name)
         if values is None or values.size < FEW - 1 or not values.any():
             continue
-        for source, given in origin.evaluator.inputs.items():
+        for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
-                sources[name], copies[name] = source, Predicted(values, EXACT)
-    if sources:
-        yield Cause("stale", {"equals": sources}, change=replaced(copies))
+                edit = read_instead(program, name, source)
+                edits |= {} if edit is None else {name: edit}
+    if edits:
+        shown = {"equals": {name: edit.value[1] for name, edit in edits.items()}}
+        yield Cause("stale", shown, Alteration(edits=tuple(edits.values())))
 
 
 def coarse(origin: KernelExplanation) -> Iterator[Cause]:
