@@ -113,7 +113,7 @@ def clip_value(tensors: Mapping[str, Any], params: ClipGradValueParams, *, by_no
     if by_norm:
         factor = coefficient(vector_norm(grads, 2.0), limit, TORCH_EPS)
         return {"grads": [g * factor for g in grads]}
-    return {"grads": [np.clip(g, -limit, limit) for g in grads]}
+    return {"grads": [np.minimum(np.maximum(g, -limit), limit) for g in grads]}
 
 
 NORM_TYPES = (1.0, 2.0, float("inf"))

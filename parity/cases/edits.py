@@ -7,13 +7,17 @@ program of the same structure: to other shapes, and to the op with other numbers
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.core import primitive_vjps
+from autograd.tracer import getval
+from numpy.typing import NDArray
 
 from parity.cases.draw import Shape
 from parity.cases.exact.formats import FORMATS, rounded
@@ -50,8 +54,9 @@ class Edit:
 
 
 RESULT = -1
-READ = "read"
-"""The kind of an edit of an input or an option, wherever it is read: `value` is its key, the kind of change and how."""
+READ, SAVED = "read", "saved"
+"""The kinds of an edit of a value wherever it is read, or at some positions only, and of an input or option that the
+backward pass takes otherwise than the forward pass: `value` is its key, the kind of change and how."""
 
 
 # Functions of one value.
@@ -62,26 +67,44 @@ def rounded_to(values: Any, target: str) -> Any:
     return rounded(np.asarray(values), FORMATS[target])
 
 
-def tail_dropped(values: Array, axis: int, block: int) -> Array:
+def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None]) -> Any:
+    """`values` times integers along `axis`: 1, where `weight` changes nothing."""
+    shape = anp.shape(values)
+    weights = np.ones(shape[axis], np.int8)
+    weight(weights)
+    return values * weights.reshape([-1 if a == axis % len(shape) else 1 for a in range(len(shape))])
+
+
+def flipped(values: Any, axis: int) -> Any:
+    """`values` in reverse along an axis."""
+    return values[(slice(None),) * (axis % len(anp.shape(values))) + (slice(None, None, -1),)]
+
+
+def tail_dropped(values: Any, axis: int, block: int) -> Any:
     """`values` with zeros in what is left of `axis` after whole blocks."""
-    kept = np.array(values)
-    length = kept.shape[axis]
-    kept[(slice(None),) * (axis % kept.ndim) + (slice(length // block * block, length),)] = 0
-    return kept
+    length = anp.shape(values)[axis]
+    return weighted(values, axis, lambda w: w[length // block * block :].fill(0))
 
 
-def with_first_twice(values: Array, axis: int) -> Array:
+def with_first_twice(values: Any, axis: int) -> Any:
     """`values` with the first one along `axis` doubled."""
-    kept = np.array(values)
-    kept[(slice(None),) * (axis % kept.ndim) + (0,)] *= 2
-    return kept
+    return weighted(values, axis, lambda w: w[:1].fill(2))
 
 
-def without(values: Array, axis: int, index: int) -> Array:
+def without(values: Any, axis: int, index: int) -> Any:
     """`values` with a zero at one index of `axis`."""
-    kept = np.array(values)
-    kept[(slice(None),) * (axis % kept.ndim) + (index,)] = 0
-    return kept
+    return weighted(values, axis, lambda w: w[index : index + 1 or None].fill(0))
+
+
+def only(values: Any, axis: int, index: int) -> Any:
+    """`values` with zeros but at one index of `axis`: what is left where a sum is overwritten instead of added to."""
+
+    def weight(weights: NDArray[np.int8]) -> None:
+        kept = weights[index]
+        weights.fill(0)
+        weights[index] = kept
+
+    return weighted(values, axis, weight)
 
 
 def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
@@ -111,6 +134,8 @@ def running_matmul(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
 
 RUNNING: Mapping[str, Callable[..., Array]] = {"sum": running_sum, "mean": running_mean, "matmul": running_matmul}
 """What accumulates in a format of fewer digits, by the function that it takes the place of."""
+
+
 THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "negative": (np.negative, ()),
     "double": (np.multiply, (2.0,)),
@@ -120,16 +145,18 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "absolute": (np.absolute, ()),
     "reciprocal": (np.power, (-1.0,)),
     "zero": (np.multiply, (0.0,)),
+    "one": (np.power, (0.0,)),
     "one more": (np.add, (1.0,)),
     "one less": (np.subtract, (1.0,)),
     "exp": (np.exp, ()),
 }
 """What an operand or a result is read through, with the further operands of the function."""
 ALONG: Mapping[str, Callable[..., Any]] = {
-    "flipped": np.flip,
+    "flipped": flipped,
     "transposed": np.swapaxes,
     "first twice": with_first_twice,
     "without one": without,
+    "only one": only,
     "without tail": tail_dropped,
 }
 """What is done along an axis, or two."""
@@ -180,6 +207,7 @@ COSTS: Mapping[str, float] = {
     "exchanged": 1.0,
     "reordered": 1.2,
     READ: 1.2,
+    SAVED: 1.4,
     "replaced": 1.1,
     "function": 1.2,
     "number": 1.2,
@@ -217,7 +245,7 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
     i, value = edit.operand, edit.value
     match edit.kind:
         case "kept":
-            others = (*step.operands[:i], *step.operands[i + 1 :])
+            others = (o for k, o in enumerate(step.operands) if k != i and not isinstance(o, (tuple, list)))
             return [replace(step, function=first_of, operands=(step.operands[i], *others), keywords={})]
         case "exchanged":
             return [replace(step, operands=(*reversed(step.operands[:2]), *step.operands[2:]))]
@@ -281,9 +309,8 @@ def with_operand(step: Step, position: int, operand: Any) -> Step:
 
 def first_of(value: Any, *others: Any) -> Any:
     """The value, in the shape that it has together with the others."""
-    if not np.ndim(value) and not any(map(np.ndim, others)):
-        return value
-    return np.broadcast_to(value, np.broadcast_shapes(np.shape(value), *map(np.shape, others)))
+    shape = np.broadcast_shapes(*map(anp.shape, (value, *others)))
+    return value if anp.shape(value) == shape else value * np.ones(shape, np.int8)
 
 
 Key = tuple[str, str | int]
@@ -303,7 +330,7 @@ def value_of(program: Program, key: Key) -> int:
 
 def option_of(program: Program, edit: Edit) -> str:
     """The option of which an edit takes another value, "" where it changes something else."""
-    if edit.kind == READ:
+    if edit.kind in (READ, SAVED):
         kind, name = edit.value[0]
         return str(name) if kind == "option" else ""
     if edit.kind not in ("number", "fitted", "times", "replaced") or edit.operand == RESULT:
@@ -318,6 +345,8 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     new = NewValues(program)
     if edit.kind == READ:
         return read_otherwise(program, edit, new)
+    if edit.kind == SAVED:
+        return saved_otherwise(program, edit, new)
     changed = {}
     for position in edit.positions:
         if position >= len(program.steps) or program.steps[position].name != edit.function:
@@ -330,30 +359,57 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
-    """Every step that reads an input or an option, with a changed one in its place."""
-    key, kind, value = edit.value
+    """The steps that read a value (at the edit's positions, by default all), with a changed one in its place."""
+    key = edit.value[0]
     index, other = value_of(program, key), new()
-    changed = {p: [with_ref(step, index, other)] for p, step in enumerate(program.steps) if index in step.refs}
-    if not changed:
+    steps = program.steps
+    readers = [p for p in edit.positions or range(len(steps)) if p < len(steps) and index in steps[p].refs]
+    if not readers or len(readers) < len(edit.positions):
         raise IncompatibleError(f"nothing reads {key[1]}")
-    if kind == "replaced":
-        read = Step(other, first_of, (Ref(value_of(program, value)),))
-    elif kind == "number":
-        read = Step(other, NUMBERS[value], (Ref(index),))
-    else:
-        function, further = THROUGH.get(value, (rounded_to, (value,)))
-        read = Step(other, function, (Ref(index), *further))
-    changed[min(changed)].insert(0, read)
+    changed = {p: [with_refs(steps[p], {index: other})] for p in readers}
+    changed[readers[0]].insert(0, changed_read(program, edit, other))
     return changed
 
 
-def with_ref(step: Step, index: int, other: int) -> Step:
-    """The step with one value read for another."""
+def changed_read(program: Program, edit: Edit, other: int) -> Step:
+    """The step that gives value `other`, which is read in the place of the one that the edit names."""
+    key, kind, value = edit.value
+    index = value_of(program, key)
+    if kind == "replaced":
+        return Step(other, first_of, (Ref(value_of(program, value)),))
+    if kind == "number":
+        return Step(other, NUMBERS[value], (Ref(index),))
+    function, further = THROUGH.get(value, (rounded_to, (value,)))
+    return Step(other, function, (Ref(index), *further))
+
+
+def saved_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
+    """The backward pass with what it takes from the forward pass computed again, from a changed input or option."""
+    index, other = value_of(program, edit.value[0]), new()
+    renamed = {index: other}
+    again: list[Step] = []
+    for step in program.steps:
+        if not step.backward and not renamed.keys().isdisjoint(step.refs):
+            again.append(replace(with_refs(step, renamed), index=new(), label="", backward=True))
+            renamed[step.index] = again[-1].index
+    changed = {
+        p: [with_refs(step, renamed)]
+        for p, step in enumerate(program.steps)
+        if step.backward and not renamed.keys().isdisjoint(step.refs)
+    }
+    if not changed:
+        raise IncompatibleError(f"no gradient depends on {edit.value[0][1]}")
+    changed[min(changed)][:0] = [changed_read(program, edit, other), *again]
+    return changed
+
+
+def with_refs(step: Step, others: Mapping[int, int]) -> Step:
+    """The step with other values read for some."""
 
     def renamed(operand: Any) -> Any:
         if isinstance(operand, (tuple, list)):
             return type(operand)(map(renamed, operand))
-        return Ref(other) if isinstance(operand, Ref) and operand.index == index else operand
+        return Ref(others.get(operand.index, operand.index)) if isinstance(operand, Ref) else operand
 
     return replace(step, operands=renamed(step.operands))
 
@@ -417,7 +473,10 @@ def replayed(program: Program, tensors: Mapping[str, Any], params: Any) -> dict[
         values[index] = number[int(item)] if item else number
     for step in program.steps:
         function = LIFTED.get(step.function) or getattr(anp, step.name, None) or step.function
-        values[step.index] = function(*filled(step.operands, values, np.dtype(np.float64)), **step.keywords)
+        operands = filled(step.operands, values, np.dtype(np.float64))
+        if function in LIFTED.values() and function not in primitive_vjps:
+            operands = tuple(map(getval, operands))  # no gradient flows through it
+        values[step.index] = function(*operands, **step.keywords)
     return {name: values[index] for name, index in program.outputs.items()}
 
 
@@ -440,6 +499,9 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
         yield from step_edits(program, position, scope)
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
+    yield from partly_read_edits(program, scope, reach)
+    if any(program.steps[p].backward for p in reach):
+        yield from saved_edits(program, scope)
     for positions in groups.values():
         if len(positions) > 1 and not reach.isdisjoint(positions):
             for edit in step_edits(program, positions[0], scope):
@@ -485,6 +547,33 @@ def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
         yield from (Edit((), "", READ, value=(key, *change)) for change in changes)
         others = [k for k, other in keys.items() if k != key and k[0] == key[0] and scope.of[other] == scope.of[index]]
         yield from (Edit((), "", READ, value=(key, "replaced", other)) for other in others)
+
+
+MOST_READERS = 5
+
+
+def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
+    """Another value of the same shape read in all places but one, where there are three or more."""
+    readers: dict[int, list[int]] = {}
+    for position in sorted(reach):
+        for index in set(program.steps[position].refs):
+            readers.setdefault(index, []).append(position)
+    for index, places in readers.items():
+        if 2 < len(places) <= MOST_READERS and index in scope.keys and scope.of[index]:
+            for left_out in places:
+                changed = tuple(p for p in places if p != left_out)
+                for other in scope.alike(index, changed[0]):
+                    yield Edit(changed, "", READ, value=(scope.keys[index], "replaced", other))
+
+
+def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+    """Another tensor or number that the backward pass takes: an output for an input, another value of an option."""
+    outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
+    for name, index in program.inputs.items():
+        peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
+        yield from (Edit((), "", SAVED, value=(("input", name), "replaced", scope.keys[i])) for i in peers)
+    for name in program.options:
+        yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
 
 
 def positions_of(program: Program, output: str) -> set[int]:
@@ -614,7 +703,8 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
         if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
-            yield from (("along", operand, ("without one", axis, index)) for index in (0, -1))
+            kinds = ("without one", "only one") if length > 2 else ("without one",)
+            yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
 
@@ -638,9 +728,10 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(scope: Scope, step: Step) -> list[int]:
-    """The numbers of elements along the axes of the values that a step reads, and less one."""
+    """The numbers of elements along neighbouring axes of the values that a step reads, and less one."""
     inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
-    lengths = {n for shape in inputs for n in (*shape, int(np.prod(shape, dtype=int)))}
+    parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+    lengths = {1, *map(math.prod, parts)}
     return sorted({m for n in lengths for m in (n, n - 1) if m > 0})
 
 
@@ -704,10 +795,12 @@ class Trial:
                 values.over[step.index] = self._called(step, values)
             else:
                 continue
-            if np.shape(values.over[step.index]) != self._shapes[step.index]:
+            if np.size(values.over[step.index]) != math.prod(self._shapes[step.index]):
                 return None
         index = self.program.outputs[name]
-        return np.asarray(values.over[index]) if index in values.over else None
+        if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
+            return None
+        return np.asarray(values.over[index])
 
 
 def same(values: Any, others: Any) -> bool:
@@ -730,8 +823,8 @@ class Overlay:
 
 def described(program: Program, edit: Edit) -> str:
     """What an edited step computes, in the reference's own names: `var = a / 7, where the reference has a / 8`."""
-    if edit.kind == READ:
-        return read_as(edit)
+    if edit.kind in (READ, SAVED):
+        return read_as(program, edit)
     position = edit.positions[0]
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
@@ -744,12 +837,28 @@ def described(program: Program, edit: Edit) -> str:
     return f"{theirs}, where the reference has {ours}{within(program, before, step)}"
 
 
-def read_as(edit: Edit) -> str:
-    """What is read for an input or an option."""
-    (_, name), kind, value = edit.value
-    if kind == "replaced":
-        return f"{value[1]} wherever the reference has {name}"
-    return f"{value}({name}) wherever the reference has {name}"
+def read_as(program: Program, edit: Edit) -> str:
+    """What is read for a value, and where."""
+    key, kind, value = edit.value
+    name = word_of(program, key)
+    other = word_of(program, value) if kind == "replaced" else f"{value}({name})"
+    if edit.kind == SAVED:
+        return f"the backward pass takes {other} wherever the reference has {name}"
+    if not edit.positions:
+        return f"{other} wherever the reference has {name}"
+    text = Formulas(program)
+    steps = (program.steps[position] for position in edit.positions)
+    places = " and in ".join(dict.fromkeys(text.name_of(step) or text.expression(step) for step in steps))
+    return f"{other}, where the reference has {name}, in {places}"
+
+
+def word_of(program: Program, key: Key) -> str:
+    """The name of a value, or its formula where it has none."""
+    kind, name = key
+    if kind != "step":
+        return str(name)
+    step, text = program.steps[int(name)], Formulas(program)
+    return text.name_of(step) or text.expression(step)
 
 
 def within(program: Program, text: Formulas, step: Step) -> str:

@@ -210,10 +210,10 @@ def adam_update(
     beta1, beta2 = (kept(beta, betas_dtype) for beta in params.betas)
     if textbook:
         exp_avg = tensors["exp_avg"] + (1.0 - beta1) * (grad - tensors["exp_avg"])
-        exp_avg_sq = tensors["exp_avg_sq"] + (1.0 - beta2) * (grad * grad - tensors["exp_avg_sq"])
+        exp_avg_sq = tensors["exp_avg_sq"] + (1.0 - beta2) * (np.square(grad) - tensors["exp_avg_sq"])
     else:
         exp_avg = beta1 * tensors["exp_avg"] + (1.0 - beta1) * grad
-        exp_avg_sq = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * grad * grad
+        exp_avg_sq = beta2 * tensors["exp_avg_sq"] + (1.0 - beta2) * np.square(grad)
     powers = [power(beta, params.step, products_dtype) for beta in params.betas]
     if bias_correction:
         bc1, bc2 = (kept(1.0 - kept(beta_t, powers_dtype), corrections_dtype) for beta_t in powers)
@@ -298,12 +298,14 @@ def rmsprop(
     alpha = kept(params.alpha, alpha_dtype)
     before = tensors["square_avg"]
     square_avg = (
-        before + (1.0 - alpha) * (grad * grad - before) if moved else alpha * before + (1.0 - alpha) * grad * grad
+        before + (1.0 - alpha) * (np.square(grad) - before)
+        if moved
+        else alpha * before + (1.0 - alpha) * np.square(grad)
     )
     state, spread = {"square_avg": square_avg}, square_avg
     if params.centered:
         grad_avg = alpha * tensors["grad_avg"] + (1.0 - alpha) * grad
-        state["grad_avg"], spread = grad_avg, square_avg - grad_avg * grad_avg
+        state["grad_avg"], spread = grad_avg, square_avg - np.square(grad_avg)
     root = np.sqrt(spread + params.eps) if eps_inside else np.sqrt(spread) + params.eps
     if not params.momentum:
         return {"param": param - params.lr * grad / root, **state}
@@ -325,7 +327,7 @@ def adagrad(
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
     slower = kept(1.0 + kept((params.step - 1) * kept(params.lr_decay, rate_dtype), rate_dtype), rate_dtype)
     rate = kept(kept(params.lr, rate_dtype) / slower, rate_dtype)
-    total = tensors["sum"] + grad * grad
+    total = tensors["sum"] + np.square(grad)
     root = np.sqrt(total + params.eps) if eps_inside else np.sqrt(total) + params.eps
     return {"param": param - rate * grad / root, "sum": total}
 

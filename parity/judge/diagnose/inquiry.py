@@ -21,9 +21,9 @@ from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
-from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Prediction, ratio
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
-from parity.judge.diagnose.probes import generic
+from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import SearchResult, search
@@ -87,15 +87,17 @@ class Inquiry:
             return self.concluded(first, kept)
         single = extended(first.start, edit_causes(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
+        kept = kept or self.confirmed_here([*complete(first), *single])
         if not kept:
             first = search(evaluator, observed, exact=exact)
             origins = parts(first, single)
-            kept = self.confirmed(complete(first)) or self.confirmed(
-                [e for origin in origins for e in extended(origin, edit_causes(origin))]
-            )
+            several = [e for origin in origins for e in extended(origin, edit_causes(origin))]
+            kept = self.confirmed(complete(first)) or self.confirmed(several)
+            kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
                 origins = [first.start, *origins]
-                kept = self.confirmed([e for origin in origins for e in extended(origin, fitted_causes(origin))])
+                fits = [e for origin in origins for e in extended(origin, fitted_causes(origin))]
+                kept = self.confirmed(fits) or self.confirmed_here(fits)
         return self.concluded(first, kept) if kept else first
 
     def _reduced(self) -> Question | None:
@@ -143,12 +145,17 @@ class Inquiry:
 
     @cached_property
     def probes(self) -> Sequence[Question]:
-        """The backend's answers for other inputs."""
-        return list(islice(self._asked(), N_PROBES))
+        """The backend's answers for other inputs and options."""
+        return list(islice(self._asked(range(N_DRAWN)), N_PROBES))
 
-    def _asked(self) -> Iterator[Question]:
+    @cached_property
+    def alike(self) -> Sequence[Question]:
+        """The backend's answers for other inputs and the user's options: it may hold some of them fixed."""
+        return list(islice(self._asked(range(KEEPS_ALL, 3 * N_DRAWN, 3)), N_PROBES))
+
+    def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
         evaluator = self._question.evaluator
-        for number in range(N_DRAWN):
+        for number in numbers:
             question = self._ask(*generic(evaluator.case, number))
             if question is not None and structure(question.evaluator) == structure(evaluator):
                 yield question
@@ -164,14 +171,24 @@ class Inquiry:
         return Question(evaluator, {n: answer.get(n) for n in evaluator.base if n not in lacking})
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that also predict what the backend returned for other inputs, the best first."""
-        ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if e.explains and all(holds(e, probe) for probe in self._must_hold(e))]
+        """Those that also predict what the backend returned for other inputs and options, the best first."""
+        return self._confirmed(explanations, self.probes)
 
-    def _must_hold(self, explanation: KernelExplanation) -> Sequence[Question]:
-        """What else an explanation must predict: the answers; an edit, what was returned in other dtypes too."""
+    def confirmed_here(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those that also predict what the backend returned for other inputs with these options, the best first."""
+        return self._confirmed(explanations, self.alike) if self.can_ask and self.alike else []
+
+    def _confirmed(
+        self, explanations: Sequence[KernelExplanation], answers: Sequence[Question]
+    ) -> list[KernelExplanation]:
+        ranked = sorted(explanations, key=lambda e: e.rank)
+        return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._in_other_dtypes(e), *answers))]
+
+    def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Question]:
+        """What was returned in other dtypes, where an explanation must predict that too: if it says which numbers come
+        out, by an edit or a fit."""
         has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
-        return [*self._same, *self.probes] if has_edits else self.probes
+        return self._same if has_edits or (explanation.is_exact and not explanation.plain) else ()
 
     def is_rival(self, best: KernelExplanation, other: KernelExplanation) -> bool:
         """Whether another explanation is as easy to believe, and differs from the best on other inputs."""
@@ -255,12 +272,21 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
         prediction = predicted(probe.evaluator, causes)
         if prediction is None:
             continue
-        left = {n: ratio(probe.observed[n], p) for n, p in prediction.items() if n in start.left}
+        left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
         if all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
             min(value, left.get(n, value)) < OFF for n, value in start.left.items()
         ):
             return True
     return False
+
+
+def defined(predicted: Predicted) -> Predicted:
+    """A prediction that is compared where it is finite, if it is somewhere: a kernel may guard what is not."""
+    if predicted.values is None or not (undefined := ~np.isfinite(predicted.values)).any() or undefined.all():
+        return predicted
+    excused = undefined if predicted.envelope.excused is None else undefined | predicted.envelope.excused
+    values = np.where(undefined, 0, predicted.values)
+    return replace(predicted, values=values, envelope=replace(predicted.envelope, excused=excused))
 
 
 def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
