@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, permutations
 from typing import Any
 
 import autograd.numpy as anp
@@ -23,9 +24,12 @@ from parity.cases.draw import Shape
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import Formulas
 from parity.cases.op import IncompatibleError
+from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, call, filled, in_dtype, trace
 
 DEPTH = 3
+MOST_GROWTH = 64
+"""A value that an edit makes this many times larger is broadcast by mistake, and takes long."""
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
 BLOCKS = (128, 64, 32, 16, 8, 4)
@@ -50,10 +54,16 @@ class Edit:
     @property
     def cost(self) -> float:
         """How much has to be believed: the smallest changes cost least."""
-        return COSTS[self.kind] + 0.1 * (len(self.positions) > 1) + (0.1 if self.operand == RESULT else 0.0)
+        return (
+            COSTS[self.kind]
+            + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
+            + 0.1 * (len(self.positions) > 1)
+            + (0.1 if self.operand == RESULT else 0.0)
+        )
 
 
-RESULT = -1
+RESULT, EVERY = -1, -2
+MOST_AXES = 4
 READ, SAVED = "read", "saved"
 """The kinds of an edit of a value wherever it is read, or at some positions only, and of an input or option that the
 backward pass takes otherwise than the forward pass: `value` is its key, the kind of change and how."""
@@ -77,7 +87,19 @@ def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None])
 
 def flipped(values: Any, axis: int) -> Any:
     """`values` in reverse along an axis."""
-    return values[(slice(None),) * (axis % len(anp.shape(values))) + (slice(None, None, -1),)]
+    return part(values, (slice(None),) * (axis % len(anp.shape(values))) + (slice(None, None, -1),))
+
+
+def first_for_all(values: Any, axis: int) -> Any:
+    """What stands first along an axis, in all its places."""
+    axis %= len(anp.shape(values))
+    first = part(values, (slice(None),) * axis + (slice(0, 1),))
+    return first * np.ones(anp.shape(values), np.int8)
+
+
+def with_axes(values: Any, *order: int) -> Any:
+    """`values` with their axes in another order."""
+    return anp.transpose(values, order)
 
 
 def tail_dropped(values: Any, axis: int, block: int) -> Any:
@@ -144,8 +166,8 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sqrt": (np.sqrt, ()),
     "absolute": (np.absolute, ()),
     "reciprocal": (np.power, (-1.0,)),
-    "zero": (np.multiply, (0.0,)),
-    "one": (np.power, (0.0,)),
+    "zero": (np.zeros_like, ()),
+    "one": (np.ones_like, ()),
     "one more": (np.add, (1.0,)),
     "one less": (np.subtract, (1.0,)),
     "exp": (np.exp, ()),
@@ -153,6 +175,8 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 """What an operand or a result is read through, with the further operands of the function."""
 ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
+    "first for all": first_for_all,
+    "axes": with_axes,
     "transposed": np.swapaxes,
     "first twice": with_first_twice,
     "without one": without,
@@ -185,6 +209,8 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
 }
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
+PRODUCTS = frozenset(("matmul", "dot", "einsum"))
+"""What kernels compute in a format of fewer digits, operands and result."""
 REDUCING = frozenset(("sum", "mean", "max", "min", "matmul", "dot", "einsum"))
 NUMBERS: Mapping[str, Callable[[float], float]] = {
     "zero": lambda v: 0.0 * v,
@@ -213,6 +239,7 @@ COSTS: Mapping[str, float] = {
     "number": 1.2,
     "through": 1.3,
     "summed": 1.4,
+    "averaged": 1.5,
     "along": 1.5,
     "rounded": 1.6,
     "accumulated": 1.7,
@@ -220,6 +247,8 @@ COSTS: Mapping[str, float] = {
     "times": 2.5,
     "fitted": 2.5,
 }
+UNLIKELY: Mapping[str, float] = {"one": -0.1, "zero": -0.1, "one less": 0.1, "one more": 0.1}
+"""More to believe for some values: that something is ignored is easier than that it is off by one."""
 FITTED = ("times", "fitted")
 """Edits with a number that must be fitted."""
 
@@ -269,6 +298,12 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return inserted(step, i, new, *THROUGH[value])
         case "summed":
             return [replace(step, keywords={**step.keywords, "axis": value})]
+        case "averaged":
+            axis, factor = value
+            total = replace(step, keywords={**step.keywords, "axis": axis})
+            return inserted(total, RESULT, new, np.multiply, (factor,))
+        case "rounded" if i == EVERY:
+            return all_rounded(step, value, new)
         case "along":
             name, *further = value
             return inserted(step, i, new, ALONG[name], further)
@@ -299,6 +334,13 @@ def inserted(
         return [inner, Step(step.index, function, (Ref(index), *further), {}, step.label, step.backward)]
     around = Step(index, function, (step.operands[operand], *further), {}, "", step.backward)
     return [around, with_operand(step, operand, Ref(index))]
+
+
+def all_rounded(step: Step, target: str, new: NewValues) -> list[Step]:
+    """The step with its operands and its result in a format of fewer digits."""
+    around = [Step(new(), rounded_to, (o, target), {}, "", step.backward) for o in step.operands]
+    inner = replace(step, operands=tuple(Ref(s.index) for s in around))
+    return [*around, *inserted(inner, RESULT, new, rounded_to, (target,))]
 
 
 def with_operand(step: Step, position: int, operand: Any) -> Step:
@@ -434,7 +476,15 @@ def edited(
         if edit.again:
             try:
                 program = differentiated_again(program, tensors, params, differentiable)
-            except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError, ArithmeticError) as error:
+            except (
+                TypeError,
+                ValueError,
+                IndexError,
+                AttributeError,
+                NotImplementedError,
+                ArithmeticError,
+                AssertionError,
+            ) as error:
                 raise IncompatibleError(f"the edited outputs cannot be differentiated: {error}") from error
     return program
 
@@ -670,13 +720,16 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
         yield from (("rounded", i, name) for name in FORMATS)
-    if step.name in RUNNING:
-        yield from (("accumulated", RESULT, name) for name in FORMATS)
+    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
+    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
     for i in tensors:
+        shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
-        yield from along_axes(i, scope.of.get(step.operands[i].index, ()), reduced=step.name in REDUCING)
-    if "axis" in step.keywords and tensors:
-        yield from other_axes(step, len(scope.of.get(step.operands[tensors[0]].index, ())))
+        yield from along_axes(i, shape, reduced=step.name in REDUCING)
+        if i == tensors[0] and "axis" in step.keywords:
+            yield from other_axes(step, shape)
+        if step.name == "reshape" and len(shape) <= MOST_AXES:
+            yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
 
 
 def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
@@ -700,6 +753,8 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
     if len(shape) > 1 and shape[-1] == shape[-2] > 1:
         yield "along", operand, ("transposed", -1, -2)
     for axis, length in enumerate(shape):
+        if length > 1:
+            yield "along", operand, ("first for all", axis)
         if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
@@ -709,15 +764,20 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
 
 
-def other_axes(step: Step, n_axes: int) -> Iterator[ChangeOf]:
-    """The sums over as many other axes, and over one axis less or more."""
-    axis = step.keywords.get("axis")
+def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
+    """The sums over as many other axes, and over one axis less or more; such means too, where the count comes later."""
+    axis, n_axes = step.keywords.get("axis"), len(shape)
     many = isinstance(axis, tuple)
     axes = tuple(range(n_axes)) if axis is None else tuple(a % n_axes for a in np.atleast_1d(axis).tolist())
     sets = [(a,) for a in range(n_axes)] + [tuple(b for b in axes if b != a) for a in axes if len(axes) > 1]
     sets += [tuple(sorted((*axes, a))) for a in range(n_axes) if a not in axes]
+    count = math.prod(shape[a] for a in axes)
     for other in dict.fromkeys(s for s in sets if s != axes):
-        yield "summed", RESULT, other if many or len(other) != 1 else other[0]
+        value = other if many or len(other) != 1 else other[0]
+        yield "summed", RESULT, value
+        factor = count / max(1, math.prod(shape[a] for a in other))
+        if step.name == "sum" and factor != 1:
+            yield "averaged", RESULT, (value, factor)
 
 
 def is_number(program: Program, operand: Any) -> bool:
@@ -795,7 +855,7 @@ class Trial:
                 values.over[step.index] = self._called(step, values)
             else:
                 continue
-            if np.size(values.over[step.index]) != math.prod(self._shapes[step.index]):
+            if np.size(values.over[step.index]) > MOST_GROWTH * max(1, math.prod(self._shapes[step.index])):
                 return None
         index = self.program.outputs[name]
         if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
