@@ -44,6 +44,7 @@ DIAGNOSES = (
     "clip-by-value",
     "clip-by-norm",
     "clip-unclamped",
+    "norms-added",
     "norm-type",
     "attribute-precision",
     "weight-decay-coupling",
@@ -67,4 +68,10 @@ DIAGNOSES = (
     "activation-form",
     "clip-ignored",
     "trust-ratio",
+    "causal-mask",
+    "softmax-unshifted",
+    "label-smoothing",
+    "padding-mode",
+    "repeated-rows",
+    "position-offset",
 )

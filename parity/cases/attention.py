@@ -31,15 +31,15 @@ class MultiHeadParams:
     num_heads: int
 
 
-def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False) -> Any:
-    """exp(x) over its sum along `axis`, shifted by the maximum; the sum gets no gradient where it is `detached`.
+def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True) -> Any:
+    """exp(x) over its sum along `axis`, `shifted` by the maximum; the sum gets no gradient where it is `detached`.
 
     `fused`: the gradient is that of `softmax_backward`.
     """
     if fused:
         return fused_softmax(x, axis)
     axis %= x.ndim
-    powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True))
+    powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True) if shifted else x)
     sums = total(powers, (axis,))
     return powers / (getval(sums) if detached else sums)
 
@@ -52,15 +52,22 @@ def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
 fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
 
 
-def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, **options: Any) -> Any:
-    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]; the options are those of `softmax`."""
+def attend(
+    query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, causal: bool = False, **options: Any
+) -> Any:
+    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d].
+
+    `causal`: a query sees only the keys up to its own place. The other options are those of `softmax`.
+    """
     scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
+    if causal:
+        scores = anp.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
     return matmul(softmax(scores, axis, **options), value)
 
 
 def attention(tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, **options: Any) -> dict[str, Any]:
     """torch.nn.functional.scaled_dot_product_attention; `scaled` divides the scores by sqrt(d), the other options are
-    those of `softmax`."""
+    those of `attend`."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, **options)}
 
@@ -91,7 +98,7 @@ def multi_head(
     """Self-attention of x [N, L, dim] in every head, between four linear projections.
 
     `scale`: scores are divided by the root of the length of a head, with `embedding` of all of them, with `none` of 1.
-    `transposed` takes the four matrices as they are stored; the other options are those of `softmax`.
+    `transposed` takes the four matrices as they are stored; the other options are those of `attend`.
     """
     x, heads = tensors["x"], params.num_heads
     n, length, width = x.shape
@@ -125,18 +132,24 @@ def gradient_scale(op: Op, params: Any, tensors: Mapping[str, Any], gradients: b
 
 
 def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another scale of the scores, another axis of the softmax."""
+    """Another scale of the scores, and what both kinds of attention share."""
     yield Variant("scaled", {"scaled": False}, shown_by=SCORES)
+    yield from softmax_variants()
+
+
+def softmax_variants() -> Iterable[Variant]:
+    """Another axis, keys that are not seen, no maximum subtracted, a sum without a gradient."""
     yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
+    yield Variant("causal-mask", {"causal": True}, shown_by="several keys")
+    yield Variant("softmax-unshifted", {"shifted": False}, unstable=True, shown_by="scores so large that exp overflows")
     yield Variant("detached-statistics", {"detached": True}, shown_by="an upstream gradient that is not constant")
 
 
 def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another scale of the scores, another axis of the softmax, biases left out, weights not transposed."""
+    """Another scale of the scores, biases left out, weights not transposed, and what both kinds of attention share."""
     for scale in ("none", "embedding"):
         yield Variant("scaled", {"scale": scale}, shown_by=SCORES)
-    yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
-    yield Variant("detached-statistics", {"detached": True}, shown_by="an upstream gradient that is not constant")
+    yield from softmax_variants()
     biases = tuple(f"{name}.bias" for name in PROJECTIONS if f"{name}.bias" in shapes)
     if biases:
         yield Variant("affine-missing", absent=biases, shown_by="a bias that is not 0")

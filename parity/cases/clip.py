@@ -89,14 +89,18 @@ def clip_norm(
     clamped: bool = True,
     coefficient_dtype: str | None = None,
     by_value: bool = False,
+    added: bool = False,
 ) -> dict[str, Any]:
     """torch.nn.utils.clip_grad_norm_; `total_norm` is the norm over all tensors before clipping, in either scope.
 
     `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
-    `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead.
+    `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead;
+    `added` takes the sum of the tensors' norms for the norm.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
     total_norm = vector_norm(grads, kind, mean=mean)
+    if added:
+        total_norm = sum(vector_norm([g], kind) for g in grads)
     if by_value:
         return {"grads": [np.clip(g, -params.max_norm, params.max_norm) for g in grads], "total_norm": total_norm}
     per_tensor = (scope or params.scope) == "per_tensor"
@@ -123,10 +127,13 @@ EPSILONS = (0.0, 1e-12, 1e-8, 1e-5, 1e-4, 1e-3)
 def norm_variants(params: ClipGradNormParams, shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about clipping by norm."""
     other = "per_tensor" if params.scope == "global" else "global"
-    scope = [Variant("clip-per-tensor", {"scope": other}, shown_by="several tensors")] if len(shapes) > 1 else []
+    scope = [
+        Variant("clip-per-tensor", {"scope": other}, shown_by="several tensors"),
+        Variant("norms-added", {"added": True}, shown_by="several tensors"),
+    ]
     small = "a norm so small, or a dtype so fine, that 1e-6 beside it counts"
     return (
-        *scope,
+        *(scope if len(shapes) > 1 else []),
         *(Variant("clip-denominator-eps", {"denominator_eps": eps}, shown_by=small) for eps in EPSILONS),
         Variant("clip-by-value", {"by_value": True}, shown_by="elements above and below max_norm"),
         Variant("clip-unclamped", {"clamped": False}, shown_by="a norm below max_norm"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import autograd.numpy as anp
+import numpy as np
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import part, patches
+from parity.cases.primitives import part, patches, rows_of
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,17 @@ def kernel_of(params: Conv2dParams, given: Mapping[str, Shape]) -> tuple[int, tu
     return n_out, (kernel[0], kernel[1])
 
 
-def conv2d(tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = False) -> dict[str, Any]:
+def conv2d(
+    tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = False, around: str = "zeros"
+) -> dict[str, Any]:
     """The correlation of x with the kernel (torch.nn.functional.conv2d); `flipped` is the convolution as defined in
-    mathematics."""
+    mathematics; `around` images are zeros, or what `PADDINGS` takes from them."""
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     n_out, n_in, *kernel = weight.shape
-    seen = patches(x, tuple(kernel), params.stride, params.padding, params.dilation)
+    padding = params.padding
+    if around != "zeros":
+        x, padding = around_by(x, padding, PADDINGS[around]), 0
+    seen = patches(x, tuple(kernel), params.stride, padding, params.dilation)
     if flipped:
         weight = part(weight, (slice(None), slice(None), slice(None, None, -1), slice(None, None, -1)))
     n, high, wide = seen.shape[:3]
@@ -77,8 +83,26 @@ def conv2d(tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = 
     return {"y": anp.transpose(y if bias is None else y + bias, (0, 3, 1, 2))}
 
 
-def conv_variants(_params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """A bias left out, a kernel turned round."""
+PADDINGS: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
+    "replicate": "edge",
+    "reflect": "reflect",
+    "circular": "wrap",
+}
+"""PyTorch's names of what stands around an image, and those of np.pad."""
+
+
+def around_by(x: Any, padding: int, mode: Literal["edge", "reflect", "wrap"]) -> Any:
+    """Images with `padding` pixels of their own around them."""
+    for axis in (2, 3):
+        index = np.pad(np.arange(x.shape[axis]), padding, mode=mode)
+        x = anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
+    return x
+
+
+def conv_variants(params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+    """A bias left out, a kernel turned round, other pixels around an image."""
+    if 0 < params.padding < min(shapes["x"][2:]):
+        yield from (Variant("padding-mode", {"around": mode}, shown_by="a border that is not 0") for mode in PADDINGS)
     if "bias" in shapes:
         yield Variant("affine-missing", absent=("bias",), shown_by="a bias that is not 0")
     if max(shapes["weight"][2:]) > 1:

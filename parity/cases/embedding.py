@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from parity.cases.draw import Normal, Shape
-from parity.cases.op import CaseError, Input, Op, TensorShapes, require_shape, require_x
-from parity.cases.primitives import part, rows_of
+from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.primitives import last_rows, mean_rows, part, rows_of
+from parity.cases.program import by_hand
 
 WEIGHT = Input("weight", Normal(), differentiable=True, start=Normal())
 
@@ -52,10 +55,37 @@ def position_shapes(params: PositionParams, given: Mapping[str, Shape]) -> Tenso
     return TensorShapes(inputs={"x": x, "weight": weight}, outputs={"y": x})
 
 
-def position_embedding(tensors: Mapping[str, Any], _params: Any) -> dict[str, Any]:
-    """x plus a row of weight for every position."""
+def embedding(tensors: Mapping[str, Any], _params: Any, *, repeated: str = "added") -> dict[str, Any]:
+    """A row of weight for every integer of x; gradients of rows that are `repeated` are added, or one of `GATHERS`."""
+    return {"y": GATHERS[repeated](tensors["weight"], tensors["x"])}
+
+
+GATHERS = {
+    "added": rows_of,
+    "overwritten": by_hand(rows_of, lambda g, _y, weight, index: last_rows(g, index, weight.shape[0])),
+    "averaged": by_hand(rows_of, lambda g, _y, weight, index: mean_rows(g, index, weight.shape[0])),
+}
+
+
+def embedding_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+    """What becomes of the gradients of a row that is looked up several times."""
+    repeated = "an integer that comes twice"
+    yield Variant("repeated-rows", {"repeated": "overwritten"}, shown_by=repeated)
+    yield Variant("mean-vs-sum", {"repeated": "averaged"}, shown_by=repeated)
+
+
+def position_embedding(tensors: Mapping[str, Any], _params: Any, *, first: int = 0) -> dict[str, Any]:
+    """x plus a row of weight for every position, from `first` on; the last row is taken where there are no more."""
     x, weight = tensors["x"], tensors["weight"]
+    if first:
+        return {"y": x + rows_of(weight, np.minimum(np.arange(x.shape[1]) + first, weight.shape[0] - 1))}
     return {"y": x + (weight if weight.shape[0] == x.shape[1] else part(weight, (slice(x.shape[1]),)))}
+
+
+def position_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+    """Positions counted from 1, or from 2 as in fairseq's RoBERTa."""
+    if shapes["weight"][0] > 1:
+        yield from (Variant("position-offset", {"first": n}, shown_by="rows that differ") for n in (1, 2))
 
 
 EMBEDDING = Op(
@@ -64,7 +94,8 @@ EMBEDDING = Op(
     params=EmbeddingParams,
     inputs=(Input("x", integers=True), WEIGHT),
     infer_shapes=embedding_shapes,
-    reference=lambda tensors, _params: {"y": rows_of(tensors["weight"], tensors["x"])},
+    reference=embedding,
+    variants=embedding_variants,
 )
 POSITION_EMBEDDING = Op(
     name="position_embedding",
@@ -73,4 +104,5 @@ POSITION_EMBEDDING = Op(
     inputs=(Input("x", Normal(), differentiable=True), WEIGHT),
     infer_shapes=position_shapes,
     reference=position_embedding,
+    variants=position_variants,
 )

@@ -13,12 +13,13 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import entries, scalar
 from parity.cases.program import by_hand
 
 X = Input("x", Normal(), differentiable=True)
 SEVERAL = "more than one target"
+USUAL_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,28 @@ LOG_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def cross_entropy(
-    tensors: Mapping[str, Any], params: CrossEntropyParams, *, reduction: str = "", backward: str = ""
+    tensors: Mapping[str, Any],
+    params: CrossEntropyParams,
+    *,
+    reduction: str = "",
+    backward: str = "",
+    shift: bool = True,
+    smoothing: float = 0.0,
 ) -> dict[str, Any]:
     """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
 
     `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
-    `backward`: the gradient is one of `LOG_LOSSES`.
+    `backward`: the gradient is one of `LOG_LOSSES`; without `shift` the maximum is not subtracted. `smoothing` is the
+    part of a target that all classes share (Szegedy et al. 2016, arXiv:1512.00567, section 7).
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     logits = anp.reshape(x, (target.shape[0], -1))
     counted = target != params.ignore_index
-    shifted = logits - getval(logits).max(axis=1, keepdims=True)
+    shifted = logits - getval(logits).max(axis=1, keepdims=True) if shift else logits
     losses = LOG_LOSSES[backward](shifted, np.where(counted, target, 0))
+    if smoothing:
+        spread = -total(log_softmax(shifted), (1,)) / shifted.shape[1]
+        losses = (1 - smoothing) * losses + smoothing * spread
     kept = anp.where(np.reshape(counted, (-1, 1)), losses, 0.0)
     n_counted = np.sum(np.where(counted, scalar(1, x), 0.0))
     divisors = {"mean": n_counted, "sum": 1, "all": target.shape[0]}
@@ -126,11 +137,12 @@ def value_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
 
 
 def class_variants(params: CrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another divisor."""
+    """Another divisor, no maximum subtracted."""
     others = {"mean": ("sum", "all"), "sum": ("mean", "all")}[params.reduction]
     shown_by = {"sum": SEVERAL, "mean": SEVERAL, "all": "targets that are ignored"}
     if prod(shapes["target"]) > 1:
         yield from (Variant("mean-vs-sum", {"reduction": other}, shown_by=shown_by[other]) for other in others)
+    yield Variant("softmax-unshifted", {"shift": False}, unstable=True, shown_by="logits so large that exp overflows")
 
 
 def value_variants(params: MseLossParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
@@ -150,6 +162,7 @@ CROSS_ENTROPY = Op(
     reference=cross_entropy,
     variants=class_variants,
     forms=({"backward": "fused"}, {"backward": "chained"}),
+    fits=(Fit("label-smoothing", "smoothing", lambda _: USUAL_SMOOTHING, shown_by="logits that are not equal"),),
 )
 MSE_LOSS = Op(
     name="mse_loss",

@@ -84,6 +84,23 @@ def scatter_rows(values: Array, index: NDArray[np.int64], n: int) -> Array:
     return sums
 
 
+@primitive
+def last_rows(values: Array, index: NDArray[np.int64], n: int) -> Array:
+    """The last of the `values` that have the same `index`, [n, ...]; zeros where there is none."""
+    kept = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
+    for at, row in zip(index.ravel(), values.reshape(index.size, *kept.shape[1:]), strict=True):
+        kept[at] = row
+    return kept
+
+
+@primitive
+def mean_rows(values: Array, index: NDArray[np.int64], n: int) -> Array:
+    """The means [n, ...] of the `values` that have the same `index`; zeros where there is none."""
+    counts = np.maximum(np.bincount(index.ravel(), minlength=n), 1).astype(values.dtype)
+    sums = scatter_rows(values, index, n)
+    return np.asarray(sums / counts.reshape(n, *(1,) * (sums.ndim - 1)))
+
+
 defvjp(rows_of, lambda _, matrix, index: lambda g: scatter_rows(g, index, len(matrix)), None)
 
 

@@ -287,6 +287,67 @@ CONVENTIONS = (
         shows="All tensors are off by one factor, the ratio of the two norms, and total_norm is the other norm.",
     ),
     Entry(
+        id="norms-added",
+        title="the norm is the sum of the tensors' norms",
+        what=(
+            "The norm over all gradients is taken as the sum of the norms of each. It is their norm: the root of the "
+            "sum of their squares for the 2-norm."
+        ),
+        shows="total_norm is too large, and gradients are scaled down further, all by one factor.",
+    ),
+    Entry(
+        id="causal-mask",
+        title="a query sees only the keys up to its own place",
+        what="Scores of later keys are masked, as in a decoder, where every query should see every key.",
+        shows="The last query of a sequence is right, all others are off, in every precision.",
+        source="A. Vaswani et al., Attention Is All You Need, 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.",
+    ),
+    Entry(
+        id="softmax-unshifted",
+        title="exp without subtracting the maximum",
+        what=(
+            "exp is taken of the scores themselves. That is right in exact arithmetic, but exp overflows above 88 in "
+            "float32, 709 in float64 and 11 in float16, and is zero far below 0."
+        ),
+        shows="inf or NaN where scores are large, rounding where they are not.",
+        source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="label-smoothing",
+        title="targets are smoothed",
+        what=(
+            "A part of each target is shared by all classes. The part that fits is in the evidence; losses and "
+            "gradients are those of the smoothed targets."
+        ),
+        shows="Sure predictions cost more, and the gradients of wrong classes are smaller, in every precision.",
+        source="C. Szegedy et al., Rethinking the Inception Architecture, 2016 (https://arxiv.org/abs/1512.00567).",
+    ),
+    Entry(
+        id="padding-mode",
+        title="another padding than zeros",
+        what="What stands around an image is its border, its mirror image or its other side, where it should be zeros.",
+        shows="Only what reaches over the border is off, in every precision.",
+        source="The documentation of torch.nn.Conv2d, padding_mode.",
+    ),
+    Entry(
+        id="repeated-rows",
+        title="gradients of a row that is looked up twice overwrite each other",
+        what=(
+            "The gradient of a row is that of its last occurrence, where those of all occurrences should be added: an "
+            "assignment in the place of an atomic add."
+        ),
+        shows="Rows that are looked up once are right, others are too small, in every precision.",
+        source="The documentation of numpy.add.at, which adds where an assignment by index does not.",
+    ),
+    Entry(
+        id="position-offset",
+        title="positions are counted from another start",
+        what="Rows for positions are taken from a later one on, where they should start with the first.",
+        shows="All positions are off, as if the rows were shifted; gradients stand in other rows.",
+        known_in="fairseq's and Hugging Face's RoBERTa start at padding_idx + 1, which is 2.",
+        source="transformers, models/roberta/modeling_roberta.py, create_position_ids_from_input_ids.",
+    ),
+    Entry(
         id="attribute-precision",
         title="an attribute is kept in float32 where its lost digits count",
         what=(

@@ -27,7 +27,9 @@ def fitted(origin: KernelExplanation) -> Iterator[Cause]:
     if any(cause.change is not None for cause in origin.causes) or not tensors:
         return
     usable = [name for name in tensors if evaluator.base[name].envelope.rms > 0]
-    forward = [name for name in usable if not name.startswith("grad.")] or usable
+    forward = [name for name in usable if not name.startswith("grad.")]
+    if sum(np.size(observed[name]) for name in forward) < FEW:
+        forward = usable
     for fit in evaluator.op.fits:
         start = fit.start(evaluator.case.params)
         values: list[float] = []
