@@ -28,8 +28,6 @@ from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, call, filled, in_dtype, trace
 
 DEPTH = 3
-MOST_GROWTH = 64
-"""A value that an edit makes this many times larger is broadcast by mistake, and takes long."""
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
 BLOCKS = (128, 64, 32, 16, 8, 4)
@@ -855,12 +853,19 @@ class Trial:
                 values.over[step.index] = self._called(step, values)
             else:
                 continue
-            if np.size(values.over[step.index]) > MOST_GROWTH * max(1, math.prod(self._shapes[step.index])):
+            if not takes_the_place(np.shape(values.over[step.index]), self._shapes[step.index]):
                 return None
         index = self.program.outputs[name]
         if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
             return None
         return np.asarray(values.over[index])
+
+
+def takes_the_place(shape: Shape, of: Shape) -> bool:
+    """Whether a value of a shape can stand where one of another was: as large, or to be repeated."""
+    if math.prod(shape) == math.prod(of):
+        return True
+    return len(shape) == len(of) and all(n in (1, m) for n, m in zip(shape, of, strict=True))
 
 
 def same(values: Any, others: Any) -> bool:

@@ -20,6 +20,8 @@ from parity.cases.program import by_hand
 X = Input("x", Normal(), differentiable=True)
 SEVERAL = "more than one target"
 USUAL_SMOOTHING = 0.1
+PADDLE_FLOOR = -64.0
+"""`ValueClip` in paddle/phi/kernels/funcs/softmax_impl.h."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +77,21 @@ def cross_entropy(
     backward: str = "",
     shift: bool = True,
     smoothing: float = 0.0,
+    floor: float = 0.0,
 ) -> dict[str, Any]:
     """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
 
     `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
     `backward`: the gradient is one of `LOG_LOSSES`; without `shift` the maximum is not subtracted. `smoothing` is the
-    part of a target that all classes share (Szegedy et al. 2016, arXiv:1512.00567, section 7).
+    part of a target that all classes share (Szegedy et al. 2016, arXiv:1512.00567, section 7); shifted logits are at
+    least `floor`, where it is below 0.
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     logits = anp.reshape(x, (target.shape[0], -1))
     counted = target != params.ignore_index
     shifted = logits - getval(logits).max(axis=1, keepdims=True) if shift else logits
+    if floor:
+        shifted = anp.maximum(shifted, floor)
     losses = LOG_LOSSES[backward](shifted, np.where(counted, target, 0))
     if smoothing:
         spread = -total(log_softmax(shifted), (1,)) / shifted.shape[1]
@@ -137,11 +143,12 @@ def value_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
 
 
 def class_variants(params: CrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another divisor, no maximum subtracted."""
+    """Another divisor, logits clipped, no maximum subtracted."""
     others = {"mean": ("sum", "all"), "sum": ("mean", "all")}[params.reduction]
     shown_by = {"sum": SEVERAL, "mean": SEVERAL, "all": "targets that are ignored"}
     if prod(shapes["target"]) > 1:
         yield from (Variant("mean-vs-sum", {"reduction": other}, shown_by=shown_by[other]) for other in others)
+    yield Variant("logits-clipped", {"floor": PADDLE_FLOOR}, shown_by="logits more than 64 below the largest")
     yield Variant("softmax-unshifted", {"shift": False}, unstable=True, shown_by="logits so large that exp overflows")
 
 

@@ -313,6 +313,17 @@ CONVENTIONS = (
         source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
     ),
     Entry(
+        id="logits-clipped",
+        title="small logits are clipped",
+        what=(
+            "Logits are kept from lying more than a limit below the largest, so that no probability is zero and no "
+            "logarithm infinite. A loss can then not exceed that limit."
+        ),
+        shows="The loss of targets that are almost impossible is too small, in every precision; gradients are right.",
+        known_in="PaddlePaddle 3.3.1 on a CPU: shifted logits are at least -64.",
+        source="paddle/phi/kernels/funcs/softmax_impl.h, ValueClip; measured with parity on a CPU.",
+    ),
+    Entry(
         id="label-smoothing",
         title="targets are smoothed",
         what=(

@@ -28,7 +28,7 @@ def fitted(origin: KernelExplanation) -> Iterator[Cause]:
         return
     usable = [name for name in tensors if evaluator.base[name].envelope.rms > 0]
     forward = [name for name in usable if not name.startswith("grad.")]
-    if sum(np.size(observed[name]) for name in forward) < FEW:
+    if sum(given.size for name in forward if (given := observed[name]) is not None) < FEW:
         forward = usable
     for fit in evaluator.op.fits:
         start = fit.start(evaluator.case.params)
