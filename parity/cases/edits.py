@@ -62,6 +62,9 @@ class Edit:
 
 RESULT, EVERY = -1, -2
 MOST_AXES = 4
+RETURNED = "returned"
+"""The kind of an edit of an output, which is named in the place of a function: `value` is `instead` or `added`, and the
+key of what is returned in its place, or added to it."""
 READ, SAVED = "read", "saved"
 """The kinds of an edit of a value wherever it is read, or at some positions only, and of an input or option that the
 backward pass takes otherwise than the forward pass: `value` is its key, the kind of change and how."""
@@ -232,6 +235,7 @@ COSTS: Mapping[str, float] = {
     "reordered": 1.2,
     READ: 1.2,
     SAVED: 1.4,
+    RETURNED: 1.2,
     "replaced": 1.1,
     "function": 1.2,
     "number": 1.2,
@@ -276,8 +280,6 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [replace(step, function=first_of, operands=(step.operands[i], *others), keywords={})]
         case "exchanged":
             return [replace(step, operands=(*reversed(step.operands[:2]), *step.operands[2:]))]
-        case "replaced" if i == RESULT:
-            return [replace(step, function=first_of, operands=(Ref(value_of(new.program, value)),), keywords={})]
         case "reordered":
             return reordered(step, edit, new)
         case "replaced":
@@ -454,6 +456,19 @@ def with_refs(step: Step, others: Mapping[int, int]) -> Step:
     return replace(step, operands=renamed(step.operands))
 
 
+def returning(program: Program, edit: Edit) -> Program:
+    """The program that returns something else for an output."""
+    how, key = edit.value
+    if edit.function not in program.outputs:
+        raise IncompatibleError(f"there is no output {edit.function}")
+    index, steps = value_of(program, key), program.steps
+    if how == "added":
+        operands = Ref(program.outputs[edit.function]), Ref(index)
+        index = program.size
+        steps = (*steps, Step(index, np.add, operands, backward=True))
+    return replace(program, steps=steps, outputs={**program.outputs, edit.function: index})
+
+
 def spliced(program: Program, changed: Mapping[int, Sequence[Step]]) -> Program:
     """The program with other steps at some positions."""
     steps: list[Step] = []
@@ -470,7 +485,7 @@ def edited(
     `tensors` (inputs and gradients of outputs), `params` and `differentiable` are what it was traced for.
     """
     for edit in edits:
-        program = spliced(program, delta(program, edit))
+        program = returning(program, edit) if edit.kind == RETURNED else spliced(program, delta(program, edit))
         if edit.again:
             try:
                 program = differentiated_again(program, tensors, params, differentiable)
@@ -556,31 +571,19 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
                 yield replace(edit, positions=tuple(positions))
 
 
-def position_of(program: Program, output: str) -> int | None:
-    """The position of the step that gives an output; None where an input is passed on."""
-    index = program.outputs.get(output)
-    return next((p for p, step in enumerate(program.steps) if step.index == index), None)
-
-
-def read_instead(program: Program, output: str, source: str) -> Edit | None:
-    """The edit that returns an input in the place of an output; None where no step gives that output."""
-    position = position_of(program, output)
-    if position is None:
-        return None
-    return Edit((position,), program.steps[position].name, "replaced", RESULT, ("input", source))
-
-
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
-    """The edits of an output itself: an input in its place, or a part of it that is not written."""
-    position = position_of(program, output)
+    """The edits of an output itself: an input or another output in its place or added to it, a part not written."""
+    index = program.outputs[output]
+    shape = scope.of[index]
+    for other in dict.fromkeys((*program.inputs.values(), *program.outputs.values())):
+        if other != index and scope.of[other] == shape and other in scope.keys:
+            yield from (Edit((), output, RETURNED, value=(how, scope.keys[other])) for how in ("instead", "added"))
+    position = next((p for p, step in enumerate(program.steps) if step.index == index), None)
     if position is None:
         return
-    name, shape = program.steps[position].name, scope.of[program.outputs[output]]
-    sources = (source for source, other in program.inputs.items() if scope.of[other] == shape)
-    yield from filter(None, (read_instead(program, output, source) for source in sources))
     for kind, operand, value in along_axes(RESULT, shape, reduced=True):
         if value[0] in ("without one", "without tail"):
-            yield Edit((position,), name, kind, operand, value)
+            yield Edit((position,), program.steps[position].name, kind, operand, value)
 
 
 def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
@@ -831,11 +834,18 @@ class Trial:
     def output(self, edit: Edit, name: str) -> Array | None:
         """An output of the edited program; None where the edit does not fit, or changes no number of it."""
         try:
+            if edit.kind == RETURNED:
+                return self._returned(edit) if edit.function == name else None
             changed = delta(self.program, edit)
             with np.errstate(all="ignore"):
                 return self._output(changed, name)
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
             return None
+
+    def _returned(self, edit: Edit) -> Array | None:
+        how, key = edit.value
+        value = np.asarray(self._values[value_of(self.program, key)])
+        return self.base[edit.function] + value if how == "added" else value
 
     def _output(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
         values, needed = Overlay(self._values), self._needed[name]
@@ -888,6 +898,10 @@ class Overlay:
 
 def described(program: Program, edit: Edit) -> str:
     """What an edited step computes, in the reference's own names: `var = a / 7, where the reference has a / 8`."""
+    if edit.kind == RETURNED:
+        how, key = edit.value
+        other = word_of(program, key)
+        return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
     position = edit.positions[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import RESULT, Edit, Trial, edits_of, fits_of, option_of
+from parity.cases.edits import RESULT, RETURNED, Edit, Trial, edits_of, fits_of, option_of
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
@@ -51,8 +51,8 @@ class Match:
         edit = self.edit
         if edit.kind in NARROW:
             return "reduced-precision", {"format": edit.value}
-        if edit.kind == "replaced" and edit.operand == RESULT:
-            return "stale", {"equals": dict.fromkeys(self.tensors, edit.value[1])}
+        if edit.kind == RETURNED and edit.value[0] == "instead" and edit.value[1][0] == "input":
+            return "stale", {"equals": {edit.function: edit.value[1][1]}}
         if edit.kind == "along" and edit.operand == RESULT:
             return "localized", {
                 "where": dict.fromkeys(sorted(self.tensors), f"{edit.value[0]} of axis {edit.value[1]}")
@@ -67,9 +67,13 @@ def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cau
     """
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
+    wrong = set(origin.wrong)
     scans = [Scan(origin, form, rounding=rounding) for form in forms(origin)]
     for target in scans[0].targets[:MAX_TARGETS]:
-        matches = next(filter(None, ([*scan.matches(target)] for scan in scans)), [])
+        matches: list[Match] = []
+        for scan in scans:
+            if not any(match.tensors >= wrong for match in matches):
+                matches += scan.matches(target)
         if matches:
             most = max(len(match.tensors) for match in matches)
             matches.sort(key=lambda match: match.edit.cost)

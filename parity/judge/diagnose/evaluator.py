@@ -261,11 +261,9 @@ class Evaluator:
 
 
 def with_band(predicted: Predicted, band: Envelope) -> Predicted:
-    """A prediction for an algorithm that loses as much as `band`, or that fails in places, where rounding does not."""
-    if band.rms < LOSSY * predicted.envelope.rms:
-        if band.excused is None:
-            return predicted
-        return replace(predicted, envelope=replace(predicted.envelope, excused=band.excused), unstable=True)
+    """A prediction for an algorithm that loses as much as `band`, where that is more than rounding loses."""
+    if band.excused is None and band.rms < LOSSY * predicted.envelope.rms:
+        return predicted
     # Where an algorithm loses digits by chance, it does so in other groups of a kernel than of the reference.
     return Predicted(predicted.values, predicted.envelope.joined(band.scaled(WIDE)).whole, unstable=True)
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+import numpy as np
+
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.causes import Cause
@@ -174,8 +176,13 @@ def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] =
 
 
 def credible(values: Array | None, predicted: Predicted, before: float) -> bool:
-    """Whether an error that only a lossy algorithm explains is about as large as that algorithm makes it."""
+    """Whether an error that only a lossy algorithm explains is about as large as that algorithm makes it.
+
+    Where the algorithm overflows in places, so must what was observed.
+    """
     if not predicted.unstable or before < OFF or values is None or predicted.values is None:
         return True
+    if predicted.envelope.excused is not None and np.isfinite(values).all():
+        return False
     error = size(values.astype(predicted.values.dtype) - predicted.values)
     return not math.isfinite(before) or error.rms * BAND >= predicted.envelope.rms

@@ -258,7 +258,7 @@ def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[Kern
 def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelExplanation]:
     """`origin` with each cause that leaves less."""
     steps = (origin.extended(cause) for cause in causes)
-    return [step for step in steps if step is not None and step.improves(origin)]
+    return [step.refined() for step in steps if step is not None and step.improves(origin)]
 
 
 def holds(explanation: KernelExplanation, probe: Question) -> bool:
@@ -272,12 +272,26 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
         prediction = predicted(probe.evaluator, causes)
         if prediction is None:
             continue
-        left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
-        if all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
-            min(value, left.get(n, value)) < OFF for n, value in start.left.items()
-        ):
+        if fits(prediction, start, probe, wrong) or fits(widened(prediction, causes, probe), start, probe, wrong):
             return True
     return False
+
+
+def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wrong: Sequence[str]) -> bool:
+    """Whether an answer is what is predicted: surely in the `wrong` tensors, in others with the causes or without."""
+    left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
+    return all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
+        min(value, left.get(n, value)) < OFF for n, value in start.left.items()
+    )
+
+
+def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) -> Prediction:
+    """A prediction with the bound of a careful implementation of the causes, which may lose more than the reference."""
+    alteration = together(causes)
+    if not alteration.edits:
+        return prediction
+    own = probe.evaluator.own_envelopes(alteration)
+    return {n: replace(p, envelope=p.envelope.joined(own.get(n, p.envelope))) for n, p in prediction.items()}
 
 
 def defined(predicted: Predicted) -> Predicted:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from parity.cases.edits import Edit, read_instead
+from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
 from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
@@ -63,7 +63,6 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
 def stale(origin: KernelExplanation) -> Iterator[Cause]:
     """The very values of an input."""
     evaluator = origin.evaluator
-    program = evaluator.program(origin.alteration)
     edits: dict[str, Edit] = {}
     for name in origin.wrong:
         values = origin.observed.get(name)
@@ -71,10 +70,9 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
             continue
         for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
-                edit = read_instead(program, name, source)
-                edits |= {} if edit is None else {name: edit}
+                edits[name] = Edit((), name, RETURNED, value=("instead", ("input", source)))
     if edits:
-        shown = {"equals": {name: edit.value[1] for name, edit in edits.items()}}
+        shown = {"equals": {name: edit.value[1][1] for name, edit in edits.items()}}
         yield Cause("stale", shown, Alteration(edits=tuple(edits.values())))
 
 
