@@ -910,10 +910,18 @@ def described(program: Program, edit: Edit) -> str:
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
     ours, theirs = before.expression(step), after.expression(new)
+    also = elsewhere(program, before, edit)
     name = before.name_of(step)
     if name:
-        return f"{name} = {theirs}, where the reference has {ours}"
-    return f"{theirs}, where the reference has {ours}{within(program, before, step)}"
+        return f"{name} = {theirs}, where the reference has {ours}{also}"
+    return f"{theirs}, where the reference has {ours}{within(program, before, step)}{also}"
+
+
+def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
+    """Where else the same is done, by the names of the results."""
+    steps = [program.steps[position] for position in edit.positions[1:]]
+    places = dict.fromkeys(filter(None, (text.name_of(s) or named_after(program, text, s) for s in steps)))
+    return f"; so too in {', '.join(places)}" if places else ""
 
 
 def read_as(program: Program, edit: Edit) -> str:
@@ -942,10 +950,16 @@ def word_of(program: Program, key: Key) -> str:
 
 def within(program: Program, text: Formulas, step: Step) -> str:
     """The named value that a step without a name is part of."""
+    name = named_after(program, text, step)
+    return f" (in {name})" if name else ""
+
+
+def named_after(program: Program, text: Formulas, step: Step) -> str:
+    """The first named value that follows from a step; "" where there is none."""
     reached = {step.index}
     for other in program.steps:
         if other.index > step.index and reached & set(other.refs):
             if text.name_of(other):
-                return f" (in {text.name_of(other)})"
+                return text.name_of(other)
             reached.add(other.index)
     return ""

@@ -92,10 +92,11 @@ class Spread:
         factors = {}
         for axes, (first, second) in self._sums.items() if self._n_runs > 1 else ():
             mean, square = first / self._n_runs, second / self._n_runs
-            varying = (mean > 0) & np.isfinite(square)
+            power = np.square(mean)
+            varying = (power > 0) & np.isfinite(power) & np.isfinite(square)
             if not varying.any():
                 continue
-            relative = square[varying] / np.square(mean[varying]) - 1.0
+            relative = square[varying] / power[varying] - 1.0
             variance = max(float(relative.mean()) * self._n_runs / (self._n_runs - 1), 1e-9)
             part = 2.0 / (9.0 * 2.0 * self._n_runs / variance)
             quantile = 1.0 - part - math.sqrt(2.0 * math.log(TAIL * mean.size) * part)

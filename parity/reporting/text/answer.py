@@ -113,17 +113,29 @@ class CauseFound:
         return Text.assemble(who, (printable(self.id), "red"), printable(where), (printable(said), "dim"))
 
 
+EDIT = "reference-edit"
+LONGEST = 160
+"""Characters of an expression in one line; `explain` has all of it."""
+
+
+def short(text: str) -> str:
+    """A text of at most `LONGEST` characters."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def causes_found(results: Results) -> list[CauseFound]:
     """The causes that call somebody off: first the most frequent one of each backend, then the others by cells."""
     ops = {case.id: case.op for case in results.cases}
     found: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
-    titles: dict[str, str] = {}
+    titles: dict[tuple[str, str, str], str] = {}
     for row in results.diagnoses:
         if row.id not in HARMLESS:
             key = (row.backend, row.id, ops.get(row.case, ""))
             found.setdefault(key, set()).add((row.case, row.dtype))
-            titles[row.id] = row.title
-    causes = [CauseFound(*key, len(c), tuple(sorted({d for _, d in c})), titles[key[1]]) for key, c in found.items()]
+            titles.setdefault(
+                key, short(str(row.evidence.get("expression") or row.title) if row.id == EDIT else row.title)
+            )
+    causes = [CauseFound(*key, len(c), tuple(sorted({d for _, d in c})), titles[key]) for key, c in found.items()]
     causes.sort(key=lambda cause: -cause.n_cells)
     firsts = {cause.backend: cause for cause in reversed(causes)}
     return sorted(causes, key=lambda cause: firsts[cause.backend] is not cause)

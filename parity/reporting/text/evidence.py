@@ -40,7 +40,7 @@ def residual_text(row: Diagnosis) -> str:
     before, after = row.residual_before, row.residual_after
     if row.id in HARMLESS:
         return f"error ratio {number(after)}, which careful code has as well"
-    if after is None or row.id == "unexplained":
+    if after is None or row.id == "unexplained" or (not row.explained and after == before):
         return f"not explained: error ratio {number(before)}"
     if row.id == "not-identifiable":
         return f"each of them explains it: error ratio {number(before)} before, {number(after)} with one of them"
