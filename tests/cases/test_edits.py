@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.edits import COSTS, FITTED, RESULT, Edit, Trial, described, edited, edits_of, fits_of
+from parity.cases.edits import (
+    COSTS,
+    FITTED,
+    RETURNED,
+    Edit,
+    Trial,
+    described,
+    edited,
+    edits_of,
+    fits_of,
+    running_matmul,
+    running_mean,
+    running_sum,
+)
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
 from tests.judge.judging import drawn, planned
@@ -115,10 +128,36 @@ def test_an_edit_fits_only_a_program_with_the_same_step():
             edited(of, [wrong], inputs_of(NORM), NORM.params, ("x",))
 
 
-def test_the_result_of_an_output_may_be_an_input():
-    position = next(p for p, step in enumerate(program(NORM).steps) if step.label == "y")
-    edit = Edit((position,), program(NORM).steps[position].name, "replaced", RESULT, ("input", "x"))
-    assert np.array_equal(outputs(NORM, edit)["y"], inputs_of(NORM)["x"])
+def test_another_tensor_is_returned_for_an_output_or_added_to_it():
+    given, exact = inputs_of(NORM), outputs(NORM)
+    instead, added = (Edit((), "grad.x", RETURNED, value=(how, ("input", "x"))) for how in ("instead", "added"))
+    assert np.array_equal(outputs(NORM, instead)["grad.x"], given["x"])
+    assert np.array_equal(outputs(NORM, added)["grad.x"], exact["grad.x"] + given["x"])
+    assert np.array_equal(outputs(NORM, added)["grad.weight"], exact["grad.weight"])
+    assert described(program(NORM), instead) == "grad.x is x"
+    assert described(program(NORM), added) == "x is added to grad.x"
+    with pytest.raises(IncompatibleError):
+        outputs(NORM, replace(instead, function="grad.z"))
+
+
+def test_the_backward_pass_takes_another_tensor():
+    case = planned("sigmoid", x=(4, 5))
+    edit = the_edit(case, "the backward pass takes y wherever the reference has x")
+    given, exact, values = inputs_of(case), outputs(case), outputs(case, edit)
+    again = 1 / (1 + np.exp(-exact["y"]))
+    assert np.array_equal(values["y"], exact["y"])
+    np.testing.assert_allclose(values["grad.x"], given["grad.y"] * again * (1 - again), rtol=1e-12)
+
+
+def test_a_running_total_loses_digits():
+    values = np.full((600, 2), 1.0)
+    values[:, 1] = 0.001
+    total = running_sum(values, 0, format="bfloat16")
+    assert total[0] == 256, "bfloat16 has 8 digits: 256 + 1 is 256"
+    assert total[1] < 0.55, "600 times 0.001 is 0.6"
+    assert running_mean(values, (0, 1), keepdims=True, format="float32").shape == (1, 1)
+    product = running_matmul(np.ones((2, 3)), np.ones((3, 4)), format="float16")
+    assert np.array_equal(product, np.full((2, 4), 3.0))
 
 
 FORMED = [op for op in OPS.values() if op.forms]

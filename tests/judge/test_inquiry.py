@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
@@ -105,3 +106,88 @@ def test_a_right_kernel_is_not_asked():
     kernel = Kernel(lambda _given, _params, _right: {})
     assert names(judged(NORM, kernel), "float64") == []
     assert kernel.sizes == []
+
+
+def normalised(given: Tensors, params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x = given["x"]
+    centred = x - x.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt(np.square(centred).mean(-1, keepdims=True) + params.eps)
+    return given["grad.y"] * given["weight"], centred * rstd, rstd
+
+
+def means_of_another_gradient(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+    g, xhat, rstd = normalised(given, params)
+    other = given["grad.y"]
+    return {"grad.x": rstd * (g - other.mean(-1, keepdims=True) - xhat * (other * xhat).mean(-1, keepdims=True))}
+
+
+def means_over_two_axes(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+    g, xhat, rstd = normalised(given, params)
+    first, second = (v.mean((-2, -1), keepdims=True) for v in (g, g * xhat))
+    return {"grad.x": rstd * (g - first - xhat * second)}
+
+
+def slope_at_y(given: Tensors, _params: Any, right: Tensors) -> Tensors:
+    again = 1 / (1 + np.exp(-right["y"]))
+    return {"grad.x": given["grad.y"] * again * (1 - again)}
+
+
+def last_row_only(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    return {"grad.bias": given["grad.y"][-1].copy()}
+
+
+def channels_last(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    return {"y": np.moveaxis(given["x"], 1, -1).reshape(len(given["x"]), -1)}
+
+
+def added_to_the_input(given: Tensors, _params: Any, right: Tensors) -> Tensors:
+    return {"grad.x": right["grad.x"] + given["x"]}
+
+
+def half_total(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    total = np.zeros(given["grad.y"].shape[1], np.float16)
+    for row in given["grad.y"]:
+        total = (total.astype(np.float64) + row).astype(np.float16)
+    return {"grad.bias": total.astype(given["grad.y"].dtype)}
+
+
+UNLISTED = [
+    (NORM, means_of_another_gradient, "reference-edit", "grad.y, where the reference has weight * grad.y, in "),
+    (
+        *(planned("layer_norm", x=(3, 4, 8), normalized_shape=(8,)), means_over_two_axes, "reference-edit"),
+        "sum(weight * grad.y, axis=(1, 2)) * 0.25",
+    ),
+    (planned("sigmoid", x=(4, 6)), slope_at_y, "reference-edit", "the backward pass takes y"),
+    (
+        planned("linear", x=(5, 4), weight=(3, 4)),
+        last_row_only,
+        "reference-edit",
+        "grad.bias = sum(only(grad.y, 0, -1)",
+    ),
+    (planned("flatten", x=(3, 4, 5)), channels_last, "reference-edit", "y = reshape(with_axes(x, 0, 2, 1), (3, 20))"),
+    (planned("silu", x=(4, 6)), added_to_the_input, "reference-edit", "x is added to grad.x"),
+    (planned("linear", x=(40, 4), weight=(3, 4)), half_total, "reduced-precision", "grad.bias = running_sum(grad.y"),
+]
+
+
+@pytest.mark.parametrize(("case", "fault", "name", "expression"), UNLISTED)
+def test_what_kernels_get_wrong_is_said_in_the_references_names(
+    case: CasePlan, fault: Fault, name: str, expression: str
+) -> None:
+    found = judged(case, Kernel(fault))
+    assert names(found, "float64") == [name]
+    assert str(evidence(found)["expression"]).startswith(expression)
+
+
+def test_a_kernel_may_hold_an_option_fixed():
+    """Other options are no evidence against what explains the answers for the user's own."""
+    case = planned("adagrad", param=(5, 6), lr=0.1, weight_decay=0.1)
+
+    def raw_sum(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+        decayed = given["grad"] + 0.1 * given["param"]
+        total = given["sum"] + given["grad"] ** 2
+        return {"sum": total, "param": given["param"] - 0.1 * decayed / (np.sqrt(total) + params.eps)}
+
+    found = judged(case, Kernel(raw_sum))
+    assert names(found, "float64") == ["reference-edit"]
+    assert "square(grad), where the reference has square(grad + weight_decay * param)" in evidence(found)["expression"]
