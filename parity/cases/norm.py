@@ -216,6 +216,20 @@ BY_HAND = {"fused": by_hand(forward, fused_backward), "textbook": by_hand(forwar
 """(x - mean) / sqrt(var + eps) with hand-written gradients."""
 
 
+def stored(x: Any, mean: Any, var: Any, _axes: Axes, eps: Any) -> Any:
+    """`forward` with stored statistics."""
+    return (x - mean) / anp.sqrt(var + eps)
+
+
+def stored_backward(g: Any, xhat: Any, x: Any, _mean: Any, var: Any, axes: Axes, eps: Any) -> Any:
+    """`fused_backward` with stored statistics, which do not depend on x, so that its means should not be there."""
+    n = count(x.shape, axes)
+    return 1 / anp.sqrt(var + eps) * (g - total(g, axes) / n - xhat * total(g * xhat, axes) / n)
+
+
+as_in_training = by_hand(stored, stored_backward)
+
+
 def detach(pair: tuple[Any, Any], which: str) -> tuple[Any, Any]:
     """Mean and variance, of which `mean`, `variance` or `both` are taken for constants by the gradient."""
     mean, var = pair
@@ -304,6 +318,7 @@ def batch_reference(
     momentum_complement: bool = False,
     axes: Axes | None = None,
     batch_statistics: bool | None = None,
+    gradient_of_training: bool = False,
     detached: str = "",
     backward: str = "",
     **options: Any,
@@ -311,7 +326,8 @@ def batch_reference(
     """batch_norm; `running_ddof` and `momentum_complement` are the conventions of the running statistics.
 
     `axes` replaces the axes that y is normalised over, `batch_statistics` says whose statistics normalise (by default
-    the batch's in training). The other options are those of `statistics`, `apply` and `normalize`.
+    the batch's in training), `gradient_of_training` differentiates stored statistics as if they were the batch's. The
+    other options are those of `statistics`, `apply` and `normalize`.
     """
     x = tensors["x"]
     groups = batch_grouping(params, x.shape)
@@ -330,6 +346,8 @@ def batch_reference(
     weight, bias = (seen(tensors, groups, name) for name in ("weight", "bias"))
     if backward and params.training:
         y = affine(BY_HAND[backward](x, groups.axes, params.eps), weight, bias)
+    elif gradient_of_training and not params.training:
+        y = affine(as_in_training(x, *moments, groups.axes, params.eps), weight, bias)
     else:
         y = apply(x, moments, params.eps, weight, bias, **options)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
@@ -476,6 +494,9 @@ def batch_variants(params: BatchNormParams, shapes: Mapping[str, Shape]) -> Iter
         {"batch_statistics": not params.training},
         shown_by="running statistics that are not those of the batch",
     )
+    if not params.training:
+        constant = "an upstream gradient that is not constant"
+        yield Variant("statistics-source", {"gradient_of_training": True}, shown_by=constant)
     if params.training:
         yield Variant(
             "running-var-ddof", {"running_ddof": 0}, shown_by="few elements in a mean: n - 1 is then far from n"

@@ -213,8 +213,8 @@ CONVENTIONS = (
         id="statistics-source",
         title="running statistics where the batch's belong, or the reverse",
         what=(
-            "A normalisation in training uses the stored statistics, or one in inference uses those of the batch. A "
-            "mode flag that does not reach the kernel does it."
+            "A normalisation in training uses the stored statistics, or one in inference uses those of the batch, or "
+            "its gradient is the one of training. A mode flag that does not reach the kernel does it."
         ),
         shows=(
             "The output is that of the other mode, in every precision. Running statistics that change in inference, "
