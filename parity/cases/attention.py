@@ -52,10 +52,19 @@ def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
 fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
 
 
-def attend(query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, **options: Any) -> Any:
-    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]; the options are those of `softmax`."""
+positive_gradient = by_hand(lambda y: y, lambda g, *_: anp.abs(g))
+
+
+def attend(
+    query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, positive: bool = False, **options: Any
+) -> Any:
+    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d]; the options are those of `softmax`.
+
+    `positive`: of the values and of the gradient that arrives only the sizes, so that their products do not cancel.
+    """
     scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
-    return matmul(softmax(scores, axis, **options), value)
+    mixed = matmul(softmax(scores, axis, **options), anp.abs(value) if positive else value)
+    return positive_gradient(mixed) if positive else mixed
 
 
 def attention(tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, **options: Any) -> dict[str, Any]:
@@ -152,7 +161,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Op(
     reference=attention,
     variants=attention_variants,
     forms=({"fused": True},),
-    terms={"detached": True},
+    terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )
 MULTI_HEAD_ATTENTION = Op(
@@ -171,6 +180,6 @@ MULTI_HEAD_ATTENTION = Op(
     reference=multi_head,
     variants=multi_head_variants,
     forms=({"fused": True},),
-    terms={"detached": True},
+    terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )

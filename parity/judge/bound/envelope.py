@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.draw import generator
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, rounded_otherwise
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
@@ -29,7 +29,7 @@ RUNS = 12
 FEW = 16
 FIRST_RUNS = 3
 """The envelope only grows with the runs: a tensor inside that of the first few needs no more."""
-CAREFUL_EVERY = 6
+PLAIN_RUNS = 2
 OFF = 8.0
 """The error bound: from this error ratio on, a backend is wrong. Over 196 cases
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
@@ -163,20 +163,20 @@ class EnvelopeRuns:
 
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
         case, op = self._case, OPS[self._case.op]
-        other = op.careful and run % CAREFUL_EVERY == FIRST_RUNS - 1 and not self._options
-        careful = op.careful[run // CAREFUL_EVERY % len(op.careful)] if other else {}
+        careful = (*op.careful, *op.forms, {})
+        other = run % FIRST_RUNS == FIRST_RUNS - 1 and not self._options
+        options = {**self._options, **(careful[run // FIRST_RUNS % len(careful)] if other else {})}
         perturbed_inputs = {
             name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
         }
-        functions = IN_SEQUENCE if run % 3 == 1 else IN_PAIRS
-        options = {**self._options, **careful}
+        sums = (IN_PAIRS, IN_SEQUENCE, rounded_otherwise(generator(run, case.id, "sums")))
         values = evaluate(
             op,
             case.params,
             perturbed_inputs,
             dtype=COMPUTED_IN.get(self._dtype, self._dtype),
             gradients=case.gradients,
-            functions=functions,
+            functions=sums[run % 3],
             outputs=tensors,
             **options,
         )
@@ -206,7 +206,7 @@ def perturbed(values: Array, dtype: str, case_id: str, name: str, run: int) -> A
     """
     if values.dtype.kind != "f":
         return values
-    if run < 2:
+    if run < PLAIN_RUNS:
         return values.astype(dtype)
     shift = generator(run, case_id, name).uniform(-1.0, 1.0, values.shape)
     wide = values.astype(np.float64)
