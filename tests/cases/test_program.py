@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
+from parity.cases.exact.matmul import matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence, total
 from parity.cases.formula import differences, formulas
 from parity.cases.oracle import PROGRAMS, evaluate, program_of
@@ -91,6 +92,22 @@ def test_sums_can_run_in_sequence():
     plain, looped = (one.run({"x": x}, np.float32, functions=f)["y"] for f in ({}, {np.sum: sum_in_sequence}))
     assert not np.array_equal(plain, looped)
     np.testing.assert_allclose(plain, looped, atol=1e-4)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("stack", [(), (3,)])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 500, 1), (1, 500, 3), (3, 500, 1), (8, 500, 17), (17, 1, 8), (2, 0, 1)])
+def test_products_can_run_in_sequence(m, k, n, stack, begins):
+    a, b = (RNG.normal(size=(*stack, *shape)).astype(np.float32) for shape in ((m, k), (k, n)))
+    total = np.zeros((*stack, m, n), np.float32)
+    start = RNG.normal(size=n).astype(np.float32) if begins else None
+    total += start if begins else 0
+    for i in range(k):
+        total += a[..., i : i + 1] * b[..., i : i + 1, :]
+    assert np.array_equal(matmul_in_sequence(a, b, start), total)
+    if not stack:
+        rows = np.stack([a, a])
+        assert np.array_equal(matmul_in_sequence(rows, b, start), np.stack([total, total]))
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
