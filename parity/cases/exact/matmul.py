@@ -75,7 +75,8 @@ def matmul_in_sequence(a: Array, b: Array, start: Any = None, most: int = MAX_CH
 def begun(a: Array, b: Array, start: Any) -> tuple[Array, Array]:
     """The operands of a product whose sums begin with a row `start`."""
     first = np.broadcast_to(np.asarray(start, b.dtype), (*b.shape[:-2], 1, b.shape[-1]))
-    return np.concatenate([np.ones_like(a[..., :1]), a], axis=-1), np.concatenate([first, b], axis=-2)
+    ones = np.ones((*a.shape[:-1], 1), a.dtype)
+    return np.concatenate([ones, a], axis=-1), np.concatenate([first, b], axis=-2)
 
 
 def chained(a: Array, b: Array) -> Array:
