@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
-from benchmarks.faults.forms import FORMS, Form, run
+from benchmarks.faults.forms import FORMS, UNSTABLE, Form, run
 from benchmarks.faults.generate import Fault, attempted
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
 from benchmarks.faults.predict import Right, explanations, fresh_inputs, predicts
@@ -161,12 +161,12 @@ def healthy_rows(ops: Sequence[str], n: int, seed: int) -> Iterator[Row]:
 
 
 def score_healthy(case: CasePlan, seed: int) -> list[Row]:
-    """The rows of all forms of an op in one case; none where not all is finite."""
+    """The rows of all healthy forms of an op in one case; none where not all is finite."""
     inputs = drawn(case, seed)
     truth = Truth.of(case, inputs)
     if not truth.finite:
         return []
-    forms = list(truth.healthy[case.dtypes[0]])
+    forms = [form.__name__ for form in FORMS[case.op] if form not in UNSTABLE]
     started = time.perf_counter()
     outputs = {name: {d: truth.healthy[d][name] for d in case.dtypes} for name in forms}
     judged = judge(case, inputs, truth, outputs, {form.__name__: form for form in FORMS[case.op]})

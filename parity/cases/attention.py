@@ -52,17 +52,30 @@ def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
 fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
 
 
+positive_gradient = by_hand(lambda y: y, lambda g, *_: anp.abs(g))
+
+
 def attend(
-    query: Any, key: Any, value: Any, divisor: int, *, axis: int = -1, causal: bool = False, **options: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    divisor: int,
+    *,
+    axis: int = -1,
+    causal: bool = False,
+    positive: bool = False,
+    **options: Any,
 ) -> Any:
     """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d].
 
-    `causal`: a query sees only the keys up to its own place. The other options are those of `softmax`.
+    `causal`: a query sees only the keys up to its own place. `positive`: of the values and of the gradient that arrives
+    only the sizes, so that their products do not cancel. The other options are those of `softmax`.
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
     if causal:
         scores = anp.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
-    return matmul(softmax(scores, axis, **options), value)
+    mixed = matmul(softmax(scores, axis, **options), anp.abs(value) if positive else value)
+    return positive_gradient(mixed) if positive else mixed
 
 
 def attention(tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, **options: Any) -> dict[str, Any]:
@@ -165,7 +178,7 @@ SCALED_DOT_PRODUCT_ATTENTION = Op(
     reference=attention,
     variants=attention_variants,
     forms=({"fused": True},),
-    terms={"detached": True},
+    terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )
 MULTI_HEAD_ATTENTION = Op(
@@ -184,6 +197,6 @@ MULTI_HEAD_ATTENTION = Op(
     reference=multi_head,
     variants=multi_head_variants,
     forms=({"fused": True},),
-    terms={"detached": True},
+    terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )

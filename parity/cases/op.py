@@ -147,7 +147,8 @@ class Op:
     instead for these params and input shapes; `fits` the numbers that can be fitted. `terms` are options under which
     nothing cancels in a gradient; `gradient_scale(op, params, tensors, gradients)` is the size of these terms by
     tensor: a scale for gradients whose exact value is zero. `careful` are options for algorithms that are as good as
-    the reference's; `forms` those that write it in other lines, with the backward pass of a kernel written by hand.
+    the reference's; `forms` those that write it in other lines, with the backward pass of a kernel written by hand, and
+    lose no more than a careful kernel may.
     `statistics` is how an output tells the mean and the variance that a kernel had, where the op takes
     them. `remarks(op, params, tensors)` are the blind spots of a case's inputs, a sentence each. `rounded_together` are
     inputs that a kernel may read in fewer digits while it reads the others whole.

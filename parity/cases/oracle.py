@@ -14,16 +14,45 @@ from numpy.typing import DTypeLike, NDArray
 from parity.cases.blocked import LARGE, SUM, in_blocks, split
 from parity.cases.edits import Edit, edited
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
-from parity.cases.exact.summation import sum_in_sequence
+from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
+from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
 from parity.cases.program import Program, trace
 
 Tensors = dict[str, NDArray[Any]]
 Functions = Mapping[Callable[..., Any], Callable[..., Any]]
 
 IN_PAIRS: Functions = {}
-IN_SEQUENCE: Functions = {np.sum: sum_in_sequence, MATMUL: matmul_in_sequence}
+IN_SEQUENCE: Functions = {
+    np.sum: sum_in_sequence,
+    MATMUL: matmul_in_sequence,
+    SCATTER: scatter_in_sequence,
+}
 """The functions that sum one element after the other, as a plain loop does; a product begins with its bias."""
+
+
+SUMS = (np.add, np.subtract)
+APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
+"""The functions of which a careful library may miss the nearest number (SLEEF's are off by 1.0 ulp, CUDA's by 2)."""
+
+
+def rounded_otherwise(rng: np.random.Generator) -> Functions:
+    """Sums of two and approximate functions whose result is moved by at most a unit roundoff, of a sum that of its
+    larger operand: what is left where it cancels is another number in each run, also where an operand is not, as a
+    tanh that is 1."""
+
+    def moved(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
+        def result(*operands: Any) -> Any:
+            values = function(*operands)
+            if all(isinstance(item, (int, float)) for item in operands):
+                return values
+            shift = np.asarray(rng.uniform(-0.5, 0.5, values.shape) * np.finfo(values.dtype).eps, values.dtype)
+            return values + size(values, *map(np.abs, operands)) * shift
+
+        return result
+
+    sums = {function: moved(function, lambda _, one, other: np.maximum(one, other)) for function in SUMS}
+    return sums | {function: moved(function, lambda values, *_: values) for function in APPROXIMATE}
 
 
 def evaluate(
@@ -74,7 +103,7 @@ class Run:
         if self.edits:
             return self._edited(program, tensors)
         program = program if self.outputs is None else program.needed(tuple(self.outputs))
-        program = from_bias(program) if self.functions is IN_SEQUENCE else program
+        program = in_one_chain(from_bias(program)) if self.functions is IN_SEQUENCE else program
         return program.run({n: tensors[n] for n in program.inputs}, self.dtype, functions=self.functions)
 
     def _edited(self, program: Program, tensors: Mapping[str, NDArray[Any]]) -> Tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from math import factorial
 from typing import Any
@@ -101,6 +102,16 @@ def mean_rows(values: Array, index: NDArray[np.int64], n: int) -> Array:
     return np.asarray(sums / counts.reshape(n, *(1,) * (sums.ndim - 1)))
 
 
+def scatter_in_sequence(values: Array, index: NDArray[np.int64], n: int) -> Array:
+    """`scatter_rows`, one row after the other."""
+    sums = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
+    np.add.at(sums, index, values)
+    return sums
+
+
+SCATTER: Callable[..., Any] = scatter_rows.raw  # type: ignore[attr-defined]
+
+
 defvjp(rows_of, lambda _, matrix, index: lambda g: scatter_rows(g, index, len(matrix)), None)
 
 
@@ -170,6 +181,7 @@ def erf(x: Array) -> Array:
     return np.asarray(np.copysign(value, x))
 
 
+ERF: Callable[..., Any] = erf.raw  # type: ignore[attr-defined]
 defvjp(erf, lambda _, x: lambda g: g * np.exp(-x * x) * (2 / np.sqrt(pi(x))))
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.exact.summation import sum_in_sequence, total
+from parity.cases.exact.matmul import matmul_in_sequence
+from parity.cases.exact.summation import in_one_chain, sum_in_sequence, total
 from parity.cases.formula import differences, formulas
 from parity.cases.oracle import PROGRAMS, evaluate, program_of
+from parity.cases.primitives import scatter_in_sequence, scatter_rows
 from parity.cases.program import TraceError, trace
 
 RNG = np.random.default_rng(0)
@@ -90,6 +92,57 @@ def test_sums_can_run_in_sequence():
     plain, looped = (one.run({"x": x}, np.float32, functions=f)["y"] for f in ({}, {np.sum: sum_in_sequence}))
     assert not np.array_equal(plain, looped)
     np.testing.assert_allclose(plain, looped, atol=1e-4)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("stack", [(), (3,)])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 500, 1), (1, 500, 3), (3, 500, 1), (8, 500, 17), (17, 1, 8), (2, 0, 1)])
+def test_products_can_run_in_sequence(m, k, n, stack, begins):
+    a, b = (RNG.normal(size=(*stack, *shape)).astype(np.float32) for shape in ((m, k), (k, n)))
+    total = np.zeros((*stack, m, n), np.float32)
+    start = RNG.normal(size=n).astype(np.float32) if begins else None
+    total += start if begins else 0
+    for i in range(k):
+        total += a[..., i : i + 1] * b[..., i : i + 1, :]
+    assert np.array_equal(matmul_in_sequence(a, b, start), total)
+    if not stack:
+        rows = np.stack([a, a])
+        assert np.array_equal(matmul_in_sequence(rows, b, start), np.stack([total, total]))
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_sum_of_a_sum_is_one_chain(keepdims):
+    def summed(tensors, _params):
+        first = np.sum(tensors["x"], axis=1, keepdims=keepdims)
+        second = np.sum(first, axis=0, keepdims=keepdims)
+        return {"y": np.sum(second, axis=(2,) if keepdims else (0,), keepdims=keepdims), "first": first}
+
+    x = RNG.normal(size=(20, 30, 40, 3)).astype(np.float32)
+    program, _ = trace(summed, {"x": x}, Rate())
+    chained = in_one_chain(program)
+    [once] = [step for step in chained.steps if step.index == chained.outputs["y"]]
+    assert (once.refs, once.keywords["axis"]) == ((program.inputs["x"],), (0, 1, 2))
+    looped = chained.run({"x": x}, np.float32, functions={np.sum: sum_in_sequence})
+    assert np.array_equal(looped["y"].ravel(), np.cumsum(x.reshape(-1, 3), axis=0)[-1])
+    exact = program.run({"x": x}, np.longdouble)
+    for name, values in chained.run({"x": x}, np.longdouble).items():
+        np.testing.assert_allclose(values, exact[name], rtol=1e-15)
+
+
+def test_a_sum_whose_axes_need_a_shape_stays():
+    def summed(tensors, _params):
+        return {"y": np.sum(np.sum(tensors["x"], axis=-1), axis=0)}
+
+    program, _ = trace(summed, {"x": np.ones((2, 3))}, Rate())
+    assert [step.keywords["axis"] for step in in_one_chain(program).steps] == [-1, 0]
+
+
+def test_rows_are_scattered_in_sequence_too():
+    values, index = RNG.normal(size=(4000, 2)).astype(np.float32), RNG.integers(0, 3, 4000)
+    looped = scatter_in_sequence(values, index, 4)
+    for row in range(3):
+        assert np.array_equal(looped[row], np.cumsum(values[index == row], axis=0)[-1])
+    np.testing.assert_allclose(looped, scatter_rows(values, index, 4), atol=1e-3)
 
 
 def test_only_what_is_needed_is_computed():

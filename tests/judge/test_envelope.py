@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from parity.cases.draw import Normal, TensorPlan, Uniform
+from parity.cases.elementwise import GeluParams, NoParams
+from parity.cases.embedding import EmbeddingParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.bound.envelope import OFF, Envelope, Size, envelope_of, envelopes, error_ratio, size
 from parity.judge.bound.groups import Spread
+from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
 
 N, WIDTH = 17, 48
@@ -246,3 +249,86 @@ def linear_sums(dtype, offset, start):
 @pytest.mark.parametrize("start", [True, False])
 def test_a_product_that_starts_from_the_bias_is_careful_code(dtype, start):
     assert linear_sums(dtype, 3e4, start) < OFF / 2
+
+
+def activation(op, x, dtype, slope):
+    """The error ratio in grad.x of an activation whose derivative is slope(x), of one row of equal elements."""
+    tensors = tuple(TensorPlan(name, (1, 5), Normal()) for name in ("x", "grad.y"))
+    params = GeluParams("tanh") if op == "gelu" else NoParams()
+    case = CasePlan(f"{op}{x}", op, params, ("float32", "float64"), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    inputs = {"x": np.full((1, 5), x, np.float32), "grad.y": np.ones((1, 5), np.float32)}
+    oracle = consult_oracle(case, inputs)
+    values = slope(inputs["x"].astype(dtype)).astype(dtype)
+    return error_ratio(values, oracle["grad.x"], envelopes(case, np.dtype(dtype).name, inputs, oracle)["grad.x"])
+
+
+def gelu_by_sigmoid(x):
+    kind = x.dtype.type
+    s = 1 / (1 + np.exp(-2 * kind(0.7978845608028654) * (x + kind(0.044715) * x**3)))
+    return s + 2 * x * s * (1 - s) * kind(0.7978845608028654) * (1 + kind(0.134145) * x**2)
+
+
+FROM_THE_OUTPUT = {
+    "tanh": lambda x: 1 - np.tanh(x) * np.tanh(x),
+    "sigmoid": lambda x: (1 - 1 / (1 + np.exp(-x))) / (1 + np.exp(-x)),
+    "gelu": gelu_by_sigmoid,
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("x", [0.5, 3.0, 4.5, 6.0])
+@pytest.mark.parametrize("op", FROM_THE_OUTPUT)
+def test_a_gradient_from_an_output_that_saturates_is_careful_code(op, x, dtype):
+    """tanh's 1 - y * y at 6 has 2 digits less than 1 / cosh(x)^2, which autograd takes."""
+    assert activation(op, x, dtype, FROM_THE_OUTPUT[op]) < OFF / 2
+    assert activation(op, x, dtype, lambda v: FROM_THE_OUTPUT[op](v) + 64 * np.finfo(dtype).eps * abs(v)) >= OFF
+
+
+def bias_sums(op, params, shapes, name, dtype):
+    """The error ratio in the gradient of `name` of a kernel that adds row after row, and of one with another row less."""
+    tensors = tuple(TensorPlan(tensor, shape, Uniform()) for tensor, shape in shapes.items())
+    case = CasePlan("sums", op, params, (dtype,), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    inputs = {plan.name: plan.sample(0, "sums", "float32") for plan in tensors}
+    if op == "embedding":
+        inputs["x"] = np.zeros(shapes["x"], np.int64)
+    oracle = consult_oracle(case, inputs)
+    rows = inputs["grad.y"].astype(dtype).reshape(-1, shapes["grad.y"][-1])
+    sums = (np.cumsum(rows[start:], axis=0)[-1].reshape(oracle[name].shape) for start in (0, 1))
+    envelope = envelopes(case, dtype, inputs, oracle)[name]
+    return [error_ratio(values, oracle[name], envelope) for values in sums]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("op", "params", "shapes", "name"),
+    [
+        ("linear", LinearParams(), {"x": (96, 64, 2), "weight": (3, 2), "bias": (3,), "grad.y": (96, 64, 3)}, "grad.bias"),
+        ("embedding", EmbeddingParams(), {"x": (6000,), "weight": (1, 3), "grad.y": (6000, 3)}, "grad.weight"),
+    ],
+)  # fmt: skip
+def test_a_gradient_summed_row_after_row_is_careful_code(op, params, shapes, name, dtype):
+    """autograd sums axis by axis, NumPy's reduceat in pairs: neither has the error of one long chain."""
+    whole, without_a_row = bias_sums(op, params, shapes, name, dtype)
+    assert whole < OFF / 2
+    assert without_a_row >= OFF
+
+
+def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do_not_cancel():
+    """y = value: grad.query is exactly zero, and a kernel has grad_y . value - grad_y . y of it, summed in two orders."""
+    rng = np.random.default_rng(0)
+    shapes = {"query": (2, 2, 3, 16), "key": (2, 2, 1, 16), "value": (2, 2, 1, 16), "grad.y": (2, 2, 3, 16)}
+    tensors = tuple(TensorPlan(name, shape, Normal()) for name, shape in shapes.items())
+    case = CasePlan(
+        "one-key", "scaled_dot_product_attention", NoParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
+    )  # fmt: skip
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    key, value, grad = (inputs[name] for name in ("key", "value", "grad.y"))
+    value -= (grad[..., :1, :] * value).sum(-1, keepdims=True) * grad[..., :1, :] / np.square(grad[..., :1, :]).sum(-1, keepdims=True)  # fmt: skip
+    oracle = consult_oracle(case, inputs)
+    forwards, backwards = (np.cumsum((grad * value)[..., ::step], axis=-1)[..., -1:] for step in (1, -1))
+    outputs = {"y": np.repeat(value, 3, axis=2), "grad.query": (forwards - backwards) * key / 4}
+    cell = Cell(case, "float32", inputs, oracle)
+    assert "grad.query" in cell.zero_gradients
+    envelope = cell.with_terms(envelopes(case, "float32", inputs, oracle))["grad.query"]
+    assert 0 < error_ratio(outputs["grad.query"], oracle["grad.query"], envelope) < OFF / 2
+    assert error_ratio(outputs["grad.query"] * 100, oracle["grad.query"], envelope) >= OFF

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parity.cases import oracle
-from parity.cases.draw import Normal, TensorPlan
+from parity.cases.draw import Integers, Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
 from parity.cases.op import Variant
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
@@ -225,3 +225,22 @@ def test_large_cases_get_the_verdicts_of_small_ones(op, monkeypatch):
         passes = {key for key, (verdict, _) in ours.items() if verdict.passes}
         assert passes == {key for key, (verdict, _) in theirs.items() if verdict.passes}
     assert small[1]["float32", "y"] == large[1]["float32", "y"] == (Verdict.SEMANTIC, ("mine",))
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((40,), True), ((20000,), False)])
+@pytest.mark.parametrize("summed_in", ["float16", "float32"])
+def test_squares_that_overflow_float16_excuse_no_kernel_and_blame_no_careful_one(shape, fits, summed_in):
+    """The sum of squares does not fit float16, the norm does, or not: what fits must be right."""
+
+    def clipped(inputs, dtype):
+        grads = inputs["grads.0"].astype(summed_in)
+        with np.errstate(over="ignore"):
+            norm = np.sqrt(np.sum(grads * grads, dtype=summed_in)).astype(np.float32)
+            values = inputs["grads.0"] * np.minimum(np.float32(1000) / (norm + np.float32(1e-6)), np.float32(1))
+            return {"grads.0": values.astype(dtype), "total_norm": np.asarray(norm, dtype)}
+
+    draws = {"grads.0": Integers(-1000, 1001)}
+    case = planned("clip_grad_norm", ("float16",), draws, grads_0=shape, max_norm=1000.0)
+    found = {c.tensor: c.culprit for c in judged(case, clipped).comparisons}
+    careful = summed_in == "float32"
+    assert found == {"grads.0": () if careful else ("mine",), "total_norm": () if careful or not fits else ("mine",)}

@@ -22,8 +22,9 @@ from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.program import Program, Ref, Step, primitive
 
 MANTISSA = 53
-MAX_LOOPED = 1 << 22
-"""Products of more multiplications are summed in blocks: a loop takes 20 ns for each."""
+MAX_CHAINED, MAX_LOOPED = 1 << 28, 1 << 22
+"""Products of more multiplications are summed in blocks: einsum takes 0.1 to 2 ns for each, a loop, which can begin
+with a matrix, 20 ns."""
 GEMM_BLOCK = 256
 """How many terms OpenBLAS and MKL sum before they add to what is there; theirs are 192 to 512."""
 
@@ -53,12 +54,15 @@ def sliced(a: Array, b: Array) -> Array:
     return total.reshape((*a.shape[:-1], b.shape[1]))
 
 
-def matmul_in_sequence(a: Array, b: Array, start: Any = None, most: int = MAX_LOOPED) -> Array:
+def matmul_in_sequence(a: Array, b: Array, start: Any = None, most: int = MAX_CHAINED) -> Array:
     """`a @ b`, each sum one term after the other, where that takes at most `most` multiplications; else in blocks.
 
     With `start` [broadcast to the product's shape] the sums begin with it, as BLAS's gemm does with beta = 1.
     """
-    block = 1 if a.size * b.shape[-1] <= most else GEMM_BLOCK
+    terms = a.size * b.shape[-1]
+    if terms <= most and np.ndim(start) < 2:
+        return chained(a, b) if start is None else chained(*begun(a, b, start))
+    block = 1 if terms <= min(most, MAX_LOOPED) else GEMM_BLOCK
     total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1]), a.dtype)
     if start is not None:
         total += start
@@ -66,6 +70,25 @@ def matmul_in_sequence(a: Array, b: Array, start: Any = None, most: int = MAX_LO
         left, right = a[..., k : k + block], b[..., k : k + block, :]
         total += left * right if block == 1 else np.matmul(left, right)
     return total
+
+
+def begun(a: Array, b: Array, start: Any) -> tuple[Array, Array]:
+    """The operands of a product whose sums begin with a row `start`."""
+    first = np.broadcast_to(np.asarray(start, b.dtype), (*b.shape[:-2], 1, b.shape[-1]))
+    ones = np.ones((*a.shape[:-1], 1), a.dtype)
+    return np.concatenate([ones, a], axis=-1), np.concatenate([first, b], axis=-2)
+
+
+def chained(a: Array, b: Array) -> Array:
+    """`a @ b`, each sum one term after the other: those are einsum's loops where the terms are its outermost axis."""
+    if b.ndim == 2:
+        a, rest = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), a.shape[:-1]
+    if a.shape[-2] == b.shape[-1] == 1 <= a.shape[-1]:
+        # A single sum would be einsum's innermost axis, which has several lanes.
+        values = np.cumsum(a[..., 0, :] * b[..., 0], axis=-1)[..., -1:, None]
+    else:
+        values = np.einsum("...km,...kn->...mn", np.ascontiguousarray(np.swapaxes(a, -1, -2)), np.ascontiguousarray(b))
+    return values.reshape((*rest, b.shape[-1])) if b.ndim == 2 else values
 
 
 def from_bias(program: Program) -> Program:

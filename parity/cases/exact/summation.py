@@ -5,11 +5,14 @@ Both are careful implementations: what one of them loses more than the other is 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+
+from parity.cases.program import Program, Step
 
 Axes = tuple[int, ...]
 
@@ -28,3 +31,25 @@ def sum_in_sequence(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     rows = np.moveaxis(x, axes, range(len(axes))).reshape(prod(x.shape[i] for i in axes), -1)
     result = np.cumsum(rows, axis=0)[-1].reshape(kept)
     return result if keepdims else result.reshape([n for i, n in enumerate(x.shape) if i not in axes])
+
+
+def in_one_chain(program: Program) -> Program:
+    """The program in which the sum of a sum is one: autograd sums the gradient of a bias axis by axis, where a loop
+    over all rows makes one chain of additions, whose error is as many times that of the chains of each axis."""
+    sums: dict[int, Step] = {}
+    for step in program.steps:
+        if step.function is np.sum and "axis" in step.keywords:
+            inner = sums.get(step.refs[0])
+            sums[step.index] = step if inner is None else joined(inner, step)
+    return replace(program, steps=tuple(sums.get(step.index, step) for step in program.steps)).needed()
+
+
+def joined(inner: Step, outer: Step) -> Step:
+    """The sum over the axes of both; `outer` as it is where their axes cannot be told without a shape."""
+    first, second = (list(np.atleast_1d(step.keywords["axis"])) for step in (inner, outer))
+    kept = inner.keywords.get("keepdims", False)
+    if kept != outer.keywords.get("keepdims", False) or min(first + second) < 0:
+        return outer
+    left = [axis for axis in range(max(second) + len(first) + 1) if kept or axis not in first]
+    axes = tuple(sorted({*first, *(left[axis] for axis in second)}))
+    return replace(outer, operands=inner.operands, keywords={"axis": axes, "keepdims": kept})
