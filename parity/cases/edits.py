@@ -155,7 +155,20 @@ def running_matmul(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
     return running_sum(a[..., :, :, None] * b[..., None, :, :], -2, format=format)
 
 
-RUNNING: Mapping[str, Callable[..., Array]] = {"sum": running_sum, "mean": running_mean, "matmul": running_matmul}
+def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Array:  # noqa: A002
+    """The sums [n, ...] of the values that have the same index, with running totals in a format of fewer digits."""
+    sums = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
+    for at, row in zip(index.ravel(), values.reshape(index.size, *sums.shape[1:]), strict=True):
+        sums[at] = rounded_to(sums[at] + row, format)
+    return sums
+
+
+RUNNING: Mapping[str, Callable[..., Array]] = {
+    "sum": running_sum,
+    "mean": running_mean,
+    "matmul": running_matmul,
+    "scatter_rows": running_scatter,
+}
 """What accumulates in a format of fewer digits, by the function that it takes the place of."""
 
 

@@ -163,7 +163,7 @@ def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
     values, data = evaluator.base[name].values, evaluator.data
     if values is None or data is None or values.size >= data.size:
         return
-    count = next((n for n in element_counts(evaluator, values.size).values() if n > 1), 1)
+    count = next((n for n in element_counts(evaluator, values.shape).values() if n > 1), 1)
     if count > 1:
         change = multiplied([name], 1.0 / count)
         yield Cause("mean-vs-sum", {"mean_in": name}, change=change, shown_by="more than one summed element")

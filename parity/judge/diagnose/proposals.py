@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import combinations_with_replacement
+from math import prod
 
 import numpy as np
 
+from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
@@ -28,6 +31,10 @@ NEAR = 1e-3
 EXTREME = 1e6
 """Beyond such a factor nothing of a tensor is left but its direction."""
 UNNAMED = "no number of this case"
+PLAIN = ("2", "1/2")
+FACTOR_WEIGHT = 0.37
+"""A number of the reference that is another one (0.36 as an edit) says more than such a factor of the result."""
+DOUBLED = "2: doubled, as a gradient that is not zeroed in between"
 UNNAMED_WEIGHT = 2.5
 """Two plain causes are easier to believe than one factor without a meaning."""
 
@@ -126,7 +133,7 @@ def near(factor: float, other: float) -> bool:
 
 def factor_cause(kind: str, factor: float, meaning: str, names: list[str]) -> Cause:
     """The cause that multiplies some tensors."""
-    weight = UNNAMED_WEIGHT if meaning == UNNAMED else 0.0
+    weight = UNNAMED_WEIGHT if meaning == UNNAMED else FACTOR_WEIGHT if meaning in PLAIN else 0.0
     return Cause(kind, {"factor": factor, "meaning": meaning}, change=multiplied(names, factor), weight=weight)
 
 
@@ -175,11 +182,11 @@ def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float
     """Factors that mean something for a tensor: signs, doubling, and the numbers of summed elements."""
     factors: dict[str, tuple[str, float]] = {
         "the opposite sign": ("sign-flipped", -1.0),
-        "2: doubled, as a gradient that is not zeroed in between": ("scaled", 2.0),
+        DOUBLED if evaluator.is_gradient(name) else "2": ("scaled", 2.0),
         "1/2": ("scaled", 0.5),
     }
     values = evaluator.base[name].values
-    for label, count in element_counts(evaluator, 1 if values is None else values.size).items():
+    for label, count in element_counts(evaluator, () if values is None else values.shape).items():
         if count > 1:
             factors[f"1/{count}: a mean over {label}"] = ("mean-vs-sum", 1.0 / count)
             factors[f"{count}: a sum over {label}"] = ("mean-vs-sum", float(count))
@@ -188,14 +195,17 @@ def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float
     return factors
 
 
-def element_counts(evaluator: Evaluator, n_elements: int) -> dict[str, int]:
-    """How many elements may have been summed into one of a tensor of this size."""
-    data = evaluator.data
-    if data is None or not data.ndim:
-        return {}
-    counts = {data.shape[0]: "the first axis", data.shape[-1]: "the last axis"}
-    counts[data.size // data.shape[-1]] = "all axes but the last"
-    counts[data.size // max(1, n_elements)] = "the elements that are summed"
+def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
+    """How many elements may have been summed into one of a tensor of this shape: those of neighbouring axes of the data
+    or of an upstream gradient. All that such a tensor has more than this one comes first."""
+    given = {n: v for n, v in evaluator.inputs.items() if evaluator.is_upstream(n) or n == evaluator.op.data}
+    counts: dict[int, str] = {}
+    for name, values in given.items():
+        counts.setdefault(values.size // max(1, prod(shape)), f"the elements of {name} that are summed")
+    for name, values in given.items():
+        for first, last in combinations_with_replacement(range(values.ndim), 2):
+            axes = f"axis {first}" if first == last else f"axes {first} to {last}"
+            counts.setdefault(prod(values.shape[first : last + 1]), f"{axes} of {name}")
     return {label: count for count, label in counts.items()}
 
 
