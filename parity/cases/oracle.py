@@ -39,7 +39,7 @@ APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
 def rounded_otherwise(rng: np.random.Generator) -> Functions:
     """Sums of two and approximate functions whose result is moved by at most a unit roundoff, of a sum that of its
     larger operand: what is left where it cancels is another number in each run, also where an operand is not, as a
-    tanh that is 1."""
+    tanh near 1. What cancels completely stays zero: an element that is its group's mean is not off from it."""
 
     def moved(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
         def result(*operands: Any) -> Any:
@@ -51,7 +51,10 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
 
         return result
 
-    sums = {function: moved(function, lambda _, one, other: np.maximum(one, other)) for function in SUMS}
+    def larger(values: Any, one: Any, other: Any) -> Any:
+        return np.where(values == 0, 0, np.maximum(one, other))
+
+    sums = {function: moved(function, larger) for function in SUMS}
     return sums | {function: moved(function, lambda values, *_: values) for function in APPROXIMATE}
 
 

@@ -1,10 +1,10 @@
 """How near to the oracle does a careful implementation in the working precision get? The error bound of a backend.
 
 The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
-roundoff; of three runs one sums in sequence, and one takes another algorithm that is as good or the backward pass of a
-kernel, and rounds otherwise what cancels. The largest error of an element over these runs is the envelope, at least one
-unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root mean square
-and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
+roundoff; of three runs one sums in sequence, and one takes another algorithm that is as good, or the backward pass of
+a kernel and rounds otherwise what cancels. The largest error of an element over these runs is the envelope, at least
+one unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root mean
+square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class EnvelopeRuns:
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
         case, op, kind = self._case, OPS[self._case.op], run % FIRST_RUNS
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
-        options = {**self._options, **others[run // FIRST_RUNS % len(others)]}
+        other = others[run // FIRST_RUNS % len(others)]
         perturbed_inputs = {
             name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
         }
@@ -174,9 +174,10 @@ class EnvelopeRuns:
             perturbed_inputs,
             dtype=COMPUTED_IN.get(self._dtype, self._dtype),
             gradients=case.gradients,
-            functions=functions[kind],
+            functions=IN_PAIRS if other in op.careful else functions[kind],
             outputs=tensors,
-            **options,
+            **self._options,
+            **other,
         )
         with np.errstate(over="ignore"):
             return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
