@@ -28,7 +28,7 @@ _CHUNK = 1024
 """Elements screened at a time: they stay in the first-level cache until their sums are taken."""
 
 _SLACK = 4
-"""How many eps bounds are lowered: half an eps for each of six roundings between them and what they bound, and two more."""
+"""How many eps bounds are lowered: half an eps for each of the six roundings at most, and one more."""
 
 _UNDERFLOW = 2.0**-1021
 """More than what `mag * rtol` loses where it leaves the normal range of float64."""
