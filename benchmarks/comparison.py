@@ -1,10 +1,12 @@
 """Comparing two tensors: parity against NumPy's and PyTorch's own checks, and against reading memory at all.
 
-    python benchmarks/comparison.py [--sizes float32:1e3 float32:1e8 ...] [--json PATH]
+    python benchmarks/comparison.py [--sizes float32:1e3 float32:1e8 ...] [--best] [--json PATH]
 
-All contenders take turns in one process; medians. That is done twice: with the allocator's defaults, and with a warm
-heap (freed pages stay with the process), which favours those that allocate much. Judge by the warm one. Extra memory
-is the high-water mark of the resident set during one call, in a process of its own.
+All contenders take turns in one process; medians, or with `--best` the fastest round of each, for a machine that others
+use too. That is done twice: with the allocator's defaults, and with a warm heap (freed pages stay with the process),
+which favours those that allocate much. Judge by the warm one. Both of parity's ways are measured at every size: NumPy's,
+and numba's where it is installed. Extra memory is the high-water mark of the resident set during one call, in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -33,6 +36,7 @@ HEAPS = {
 TOLERANCES = {"float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
 NUMPY, TORCH = "numpy.testing.assert_allclose", "torch.testing.assert_close"
 ONE, TWO = "parity, 1 thread", "parity, 2 threads"
+FAST_ONE, FAST_TWO = "parity with numba, 1 thread", "parity with numba, 2 threads"
 READ_ONE, READ_TWO = "read only, 1 thread", "read only, 2 threads"
 MEMORY_FROM = 1_000_000
 
@@ -42,16 +46,19 @@ Seconds = dict[str, float]
 def main() -> None:
     options = arguments()
     if options.child:
-        print(json.dumps(child(options.child, options.sizes)))
+        print(json.dumps(child(options.child, options.sizes, best=options.best)))
         return
     started = time.perf_counter()
     results: dict[str, Any] = {"machine": machine(), "seconds": {}, "extra_bytes": {}}
     print_machine(results["machine"])
+    print("the best of all rounds" if options.best else "medians")
     for heap, variables in HEAPS.items():
-        results["seconds"][heap] = ask("times", options.sizes, variables)
+        results["seconds"][heap] = ask("times", options.sizes, variables, best=options.best)
         print_times(heap, results["seconds"][heap])
     results["extra_bytes"] = extra_memory(options.sizes)
     print_memory(results["extra_bytes"])
+    results["load_seconds"] = load_seconds()
+    print(f"\nimport of numba and its cached kernel: {results['load_seconds'] or 'not measured'} s")
     print_goals(results["seconds"]["warm heap"], results["extra_bytes"])
     print(f"\nmeasured in {time.perf_counter() - started:.0f} s")
     if options.json:
@@ -61,6 +68,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="DTYPE:N", type=size)
+    parser.add_argument("--best", action="store_true", help="the fastest round instead of the median")
     parser.add_argument("--json", type=Path, help="write everything that was measured here")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -79,18 +87,20 @@ def parsed(text: str) -> tuple[str, int]:
     return dtype, int(float(count))
 
 
-def ask(what: str, sizes: Iterable[str], variables: dict[str, str]) -> Any:
+def ask(what: str, sizes: Iterable[str], variables: dict[str, str], *, best: bool = False) -> Any:
     """What a child process measures, under these environment variables. OpenBLAS has one thread, as in parity."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     clean = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
     environment = {**clean, **variables, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--child", what, "--sizes", *sizes]
+    command = [sys.executable, __file__, "--child", what, "--sizes", *sizes, *["--best"] * best]
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def child(what: str, sizes: list[str]) -> Any:
+def child(what: str, sizes: list[str], *, best: bool) -> Any:
     if what == "times":
-        return {text: times(*parsed(text)) for text in sizes}
+        return {text: times(*parsed(text), min if best else statistics.median) for text in sizes}
+    if what == "load":
+        return time_to_load()
     return extra_bytes(what, *parsed(sizes[0]))
 
 
@@ -114,14 +124,21 @@ def contenders(actual: Any, expected: Any) -> dict[str, Callable[[], object]]:
     """Every way to compare the two that this interpreter has."""
     import numpy as np
 
-    from parity.judge.compare.metrics import compare
+    from parity.judge.compare import metrics
 
     rtol, atol = TOLERANCES[actual.dtype.name]
-    ways: dict[str, Callable[[], object]] = {
-        ONE: lambda: compare(actual, expected, rtol, atol, threads=1),
-        TWO: lambda: compare(actual, expected, rtol, atol, threads=2),
-        NUMPY: lambda: np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol),
-    }
+
+    def parity(threads: int, compiled_from: float) -> Callable[[], object]:
+        def compare() -> object:
+            metrics.COMPILED_FROM = compiled_from
+            return metrics.compare(actual, expected, rtol, atol, threads=threads)
+
+        return compare
+
+    ways: dict[str, Callable[[], object]] = {ONE: parity(1, math.inf), TWO: parity(2, math.inf)}
+    if importlib.util.find_spec("numba"):
+        ways |= {FAST_ONE: parity(1, 0), FAST_TWO: parity(2, 0)}
+    ways[NUMPY] = lambda: np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -130,8 +147,8 @@ def contenders(actual: Any, expected: Any) -> dict[str, Callable[[], object]]:
     return ways
 
 
-def times(dtype: str, n: int) -> Seconds:
-    """Median seconds of one call of everything, taking turns, after one unmeasured round."""
+def times(dtype: str, n: int, typical: Callable[[list[float]], float]) -> Seconds:
+    """Seconds of one call of everything, taking turns, after one unmeasured round."""
     actual, expected = tensors(dtype, n)
     pool = ThreadPoolExecutor(1)
     ways = {
@@ -148,12 +165,30 @@ def times(dtype: str, n: int) -> Seconds:
                 way()
             if turn:
                 seconds[name].append((time.perf_counter() - started) / calls)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: typical(values) for name, values in seconds.items()}
+
+
+def load_seconds() -> float | None:
+    """How long a new process takes to load the compiled kernel, the best of five; None without numba."""
+    loads = [ask("load", SIZES[:1], {}) for _ in range(5)]
+    return None if None in loads else round(min(loads), 3)
+
+
+def time_to_load() -> float | None:
+    import numpy as np
+
+    from parity.judge.compare import metrics
+
+    started = time.perf_counter()
+    kernel = metrics._kernel(np.dtype(np.float32))
+    return None if kernel is None else time.perf_counter() - started
 
 
 def extra_memory(sizes: list[str]) -> dict[str, dict[str, int | None]]:
     """Bytes above the inputs, by size and contender; None where the system does not tell."""
-    names = [ONE, TWO, NUMPY] + ([TORCH] if importlib.util.find_spec("torch") else [])
+    names = [ONE, TWO]
+    names += [FAST_ONE, FAST_TWO] if importlib.util.find_spec("numba") else []
+    names += [NUMPY, TORCH] if importlib.util.find_spec("torch") else [NUMPY]
     large = [text for text in sizes if parsed(text)[1] >= MEMORY_FROM]
     return {text: {name: ask(name, [text], {}) for name in names} for text in large}
 
@@ -177,7 +212,7 @@ def status(field: str) -> int:
 
 
 def machine() -> dict[str, Any]:
-    packages = {name: version(name) for name in ("numpy", "torch")}
+    packages = {name: version(name) for name in ("numpy", "numba", "torch")}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {"cpu": cpu(), "cores": os.cpu_count(), "load": load, "python": platform.python_version(), **packages}
 
@@ -227,12 +262,14 @@ def print_goals(warm: dict[str, Seconds], extra: dict[str, dict[str, int | None]
     memory = extra.get("float32:1e8", {}).get(TWO)
     print("\ngoals")
     goal("2 threads against numpy, float32:1e8, warm heap", speedup(warm, "float32:1e8"), "x", at_least=2.5)
+    goal("numba, 2 threads, against numpy, float32:1e8, warm heap", speedup(warm, "float32:1e8", FAST_TWO), "x", 12.0)
     goal("2 threads against numpy, float32:1e3, warm heap", speedup(warm, "float32:1e3"), "x", at_least=1.0)
     goal("extra memory, 2 threads, float32:1e8", None if memory is None else memory / 2**20, " MiB", at_most=32.0)
 
 
-def speedup(by_size: dict[str, Seconds], text: str) -> float | None:
-    return by_size[text][NUMPY] / by_size[text][TWO] if text in by_size else None
+def speedup(by_size: dict[str, Seconds], text: str, name: str = TWO) -> float | None:
+    seconds = by_size.get(text, {})
+    return seconds[NUMPY] / seconds[name] if name in seconds else None
 
 
 def goal(name: str, value: float | None, unit: str, at_least: float = 0.0, at_most: float = float("inf")) -> None:

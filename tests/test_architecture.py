@@ -16,7 +16,20 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "parity"
 ROW = re.compile(r"^\| `parity/(\w+)(?:/|\.py)` \|.*\|(?P<allowed>[^|]*)\|$", re.MULTILINE)
-HEAVY = ("numpy", "pandas", "rich", "pydantic", "yaml", "torch", "paddle", "autograd", "uv", "psutil", "filelock")
+HEAVY = (
+    "numpy",
+    "numba",
+    "pandas",
+    "rich",
+    "pydantic",
+    "yaml",
+    "torch",
+    "paddle",
+    "autograd",
+    "uv",
+    "psutil",
+    "filelock",
+)
 
 
 def allowed_imports() -> dict[str, set[str]]:

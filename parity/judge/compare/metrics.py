@@ -7,7 +7,10 @@ joined in order, so neither the number of threads nor which block is finished fi
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from parity.judge.compare.workspace import Workspace, block_length, run_blocks, workspace
 
 Array: TypeAlias = NDArray[Any]
+
+_LOG = logging.getLogger(__name__)
 
 _FLOAT64 = np.dtype(np.float64)
 _LONGDOUBLE = np.dtype(np.longdouble)
@@ -28,6 +33,17 @@ _ROW = 128
 
 # Sums of squares between these bounds lost nothing to underflow or overflow that matters in float64.
 _LOWEST, _HIGHEST = 1e-280, 1e300
+
+COMPILED_FROM = 1 << 29
+"""Bytes of both arrays from which on numba, where it is installed, takes the place of NumPy.
+
+To load it costs 0.34 s of processor time (2.8 s when it compiles for the first time) and 112 MB; what it saves is 1.2 s
+per GB of float32, 0.6 of float64, and a tensor is compared twice. The size alone decides: the sums of both differ in
+their last digits, and must not depend on what was compared before.
+"""
+
+_LONG = 1 << 21
+"""Elements of a compiled block: a fifth less time than with 1 << 19, and two threads still end together."""
 
 # The signed integer as wide as a float, for distances on the ordered line.
 _BITS = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
@@ -139,15 +155,46 @@ def _work_dtype(actual: np.dtype[Any], expected: np.dtype[Any]) -> np.dtype[Any]
 
 def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int) -> _Partial:
     """The metrics of all blocks together."""
-    length = block_length(wide)
-    if actual.size <= length:
-        return _block(actual, expected, tol, workspace(wide))
+    compiled = _compiled(actual, expected) if wide is _FLOAT64 else None
+    length = _LONG if compiled else block_length(wide)
 
     def work(index: int) -> _Partial:
         part = slice(index * length, (index + 1) * length)
-        return _block(actual[part], expected[part], tol, workspace(wide))
+        a, e = actual[part], expected[part]
+        return compiled(a, e, tol) if compiled else _block(a, e, tol, workspace(wide))
 
+    if actual.size <= length:
+        return work(0)
     return _joined(run_blocks(work, -(-actual.size // length), threads), length)
+
+
+def _compiled(actual: Array, expected: Array) -> Callable[[Array, Array, _Tolerance], _Partial] | None:
+    """`_block` as numba compiles it, where that pays and does."""
+    same = actual.dtype == expected.dtype and actual.dtype in (np.float32, np.float64)
+    aligned = actual.flags.aligned and expected.flags.aligned
+    if not (same and aligned) or actual.nbytes + expected.nbytes < COMPILED_FROM:
+        return None
+    kernel, bits = _kernel(actual.dtype), _BITS[actual.dtype]
+    if kernel is None:
+        return None
+
+    def block(actual: Array, expected: Array, tol: _Tolerance) -> _Partial:
+        sums, *rest = kernel(actual, expected, actual.view(bits), expected.view(bits), *tol)
+        return _Partial(_Sums(*sums), *rest)
+
+    return block
+
+
+@functools.cache
+def _kernel(dtype: np.dtype[Any]) -> Callable[..., Any] | None:
+    """The compiled pass; None where numba is missing, does not know this NumPy or Python, or fails in any other way."""
+    try:
+        from parity.judge.compare.compiled import compiled
+
+        return compiled(dtype)
+    except Exception as error:
+        _LOG.debug("comparing %s without numba: %s", dtype, error)
+        return None
 
 
 def _block(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) -> _Partial:
@@ -216,7 +263,7 @@ def _values(
     excess, worst, n_mismatched = _excess(diff, magnitude, scratch, tol, ignored)
     required = _required_rtol(diff, magnitude, scratch, tol.atol, max_abs, max_rel)
     max_ulp = _max_ulp(actual, expected, space, may_cross_zero=not max_rel < 1)
-    equal = max_abs == 0 and bool((np.signbit(actual) == np.signbit(expected)).all())
+    equal = bool(max_abs == 0 and (np.signbit(actual) == np.signbit(expected)).all())
     return _Partial(sums, n, n_mismatched, 0, max_abs, max_rel, max_ulp, required, excess, worst, equal)
 
 
