@@ -91,7 +91,7 @@ def cross_entropy(
     counted = target != params.ignore_index
     shifted = logits - getval(logits).max(axis=1, keepdims=True) if shift else logits
     if floor:
-        shifted = anp.maximum(shifted, scalar(floor, x))
+        shifted = anp.where(shifted < floor, scalar(floor, x), shifted)
     losses = LOG_LOSSES[backward](shifted, np.where(counted, target, 0))
     if smoothing:
         spread = -total(log_softmax(shifted), (1,)) / shifted.shape[1]
