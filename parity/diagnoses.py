@@ -50,6 +50,7 @@ DIAGNOSES = (
     "softmax-unshifted",
     "logits-clipped",
     "label-smoothing",
+    "broadcast-pairs",
     "padding-mode",
     "repeated-rows",
     "position-offset",

@@ -106,12 +106,14 @@ def multi_head(
     *,
     scale: str = "head",
     transposed: bool = False,
+    interleaved: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Self-attention of x [N, L, dim] in every head, between four linear projections.
 
     `scale`: scores are divided by the root of the length of a head, with `embedding` of all of them, with `none` of 1.
-    `transposed` takes the four matrices as they are stored; the other options are those of `attend`.
+    `transposed` takes the four matrices as they are stored; `interleaved` puts feature f into head f % num_heads. The
+    other options are those of `attend`.
     """
     x, heads = tensors["x"], params.num_heads
     n, length, width = x.shape
@@ -121,11 +123,13 @@ def multi_head(
         return linear(values, weight, bias, transposed=transposed)
 
     def split(values: Any) -> Any:
+        if interleaved:
+            return anp.transpose(anp.reshape(values, (n, length, width // heads, heads)), (0, 3, 1, 2))
         return anp.transpose(anp.reshape(values, (n, length, heads, width // heads)), (0, 2, 1, 3))
 
     query, key, value = (split(projected(name, x)) for name in PROJECTIONS[:3])
     divisor = {"head": width // heads, "embedding": width, "none": 1}[scale]
-    mixed = anp.transpose(attend(query, key, value, divisor, **options), (0, 2, 1, 3))
+    mixed = anp.transpose(attend(query, key, value, divisor, **options), (0, 2, 3, 1) if interleaved else (0, 2, 1, 3))
     return {"y": projected("out_proj", anp.reshape(mixed, (n, length, width)))}
 
 
@@ -167,6 +171,7 @@ def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[V
     if biases:
         yield Variant("affine-missing", absent=biases, shown_by="a bias that is not 0")
     yield Variant("transposed", {"transposed": True}, shown_by="a weight that is not symmetric")
+    yield Variant("wrong-axis", {"interleaved": True}, shown_by=SCORES)
 
 
 SCALED_DOT_PRODUCT_ATTENTION = Op(

@@ -12,7 +12,7 @@ import numpy as np
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import part, patches, rows_of
+from parity.cases.primitives import part, patches, rows_of, scalar
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,14 @@ def conv2d(
     tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = False, around: str = "zeros"
 ) -> dict[str, Any]:
     """The correlation of x with the kernel (torch.nn.functional.conv2d); `flipped` is the convolution as defined in
-    mathematics; `around` images are zeros, or what `PADDINGS` takes from them."""
+    mathematics; `around` images are zeros, all of them behind where it is `zeros behind`, or what
+    `PADDINGS` takes from them."""
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     n_out, n_in, *kernel = weight.shape
     padding = params.padding
-    if around != "zeros":
+    if around == "zeros behind":
+        x, padding = with_zeros_behind(x, 2 * padding), 0
+    elif around != "zeros":
         x, padding = around_by(x, padding, PADDINGS[around]), 0
     seen = patches(x, tuple(kernel), params.stride, padding, params.dilation)
     if flipped:
@@ -99,10 +102,19 @@ def around_by(x: Any, padding: int, mode: Literal["edge", "reflect", "wrap"]) ->
     return x
 
 
+def with_zeros_behind(x: Any, padding: int) -> Any:
+    """Images with all their padding below and to the right."""
+    for axis in (2, 3):
+        shape = [padding if a == axis else n for a, n in enumerate(x.shape)]
+        x = anp.concatenate([x, scalar(0, x) * np.zeros(shape, np.int8)], axis=axis)
+    return x
+
+
 def conv_variants(params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """A bias left out, a kernel turned round, other pixels around an image."""
     if 0 < params.padding < min(shapes["x"][2:]):
-        yield from (Variant("padding-mode", {"around": mode}, shown_by="a border that is not 0") for mode in PADDINGS)
+        modes = (*PADDINGS, "zeros behind")
+        yield from (Variant("padding-mode", {"around": mode}, shown_by="a border that is not 0") for mode in modes)
     if "bias" in shapes:
         yield Variant("affine-missing", absent=("bias",), shown_by="a bias that is not 0")
     if max(shapes["weight"][2:]) > 1:

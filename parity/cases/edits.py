@@ -60,7 +60,8 @@ class Edit:
         )
 
 
-RESULT, EVERY = -1, -2
+RESULT, EVERY, PARTS = -1, -2, -3
+"""The result of a step, all of its operands and its result, and what a product sums up."""
 MOST_AXES = 4
 RETURNED = "returned"
 """The kind of an edit of an output, which is named in the place of a function: `value` is `instead` or `added`, and the
@@ -161,6 +162,13 @@ def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Ar
     for at, row in zip(index.ravel(), values.reshape(index.size, *sums.shape[1:]), strict=True):
         sums[at] = rounded_to(sums[at] + row, format)
     return sums
+
+
+def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
+    """The product of matrices, of products in a format of fewer digits."""
+    if min(a.ndim, b.ndim) < 2:
+        raise IncompatibleError("no matrices")
+    return np.asarray(rounded_to(a[..., :, :, None] * b[..., None, :, :], format).sum(-2))
 
 
 RUNNING: Mapping[str, Callable[..., Array]] = {
@@ -315,6 +323,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             axis, factor = value
             total = replace(step, keywords={**step.keywords, "axis": axis})
             return inserted(total, RESULT, new, np.multiply, (factor,))
+        case "rounded" if i == PARTS:
+            return [replace(step, function=rounded_products, keywords={**step.keywords, "format": value})]
         case "rounded" if i == EVERY:
             return all_rounded(step, value, new)
         case "along":
@@ -736,6 +746,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("rounded", i, name) for name in FORMATS)
     yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
     yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
+    yield from (("rounded", PARTS, name) for name in FORMATS if step.name == "matmul")
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)

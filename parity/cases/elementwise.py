@@ -99,7 +99,7 @@ def gelu_tanh_slope(x: Any, _y: Any) -> Any:
     """The derivative of `gelu_tanh`."""
     c = anp.sqrt(2 / pi(x))
     t = anp.tanh(c * (x + 0.044715 * x * x * x))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x)
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * (0.044715 * x * x))
 
 
 def gelu_sigmoid_slope(x: Any, _y: Any) -> Any:
@@ -121,6 +121,28 @@ SLOPES: Mapping[Callable[[Any], Any], Callable[[Any, Any], Any]] = {
 BY_HAND = {f: by_hand(f, lambda g, y, x, slope=slope: g * slope(x, y)) for f, slope in SLOPES.items()}
 
 
+def clipped(x: Any, low: float, high: float) -> Any:
+    """x, `low` at least and `high` at most."""
+    return anp.where(x < low, scalar(low, x), anp.where(x > high, scalar(high, x), x))
+
+
+OTHERS: Mapping[Callable[[Any], Any], Mapping[str, Callable[[Any], Any]]] = {
+    relu: {"leaky_relu": lambda x: anp.where(x <= 0, 0.01 * x, x), "relu6": lambda x: clipped(x, 0.0, 6.0)},
+    anp.tanh: {
+        "hardtanh": lambda x: clipped(x, -1.0, 1.0),
+        "softsign": lambda x: x / (1 + anp.abs(x)),
+        "pade": lambda x: x * (27 + x * x) / (27 + 9 * x * x),
+    },
+    sigmoid: {
+        "hardsigmoid": lambda x: clipped(x / 6 + 0.5, 0.0, 1.0),
+        "hard_sigmoid": lambda x: clipped(0.2 * x + 0.5, 0.0, 1.0),
+        "softsign": lambda x: 0.5 + 0.5 * x / (1 + anp.abs(x)),
+    },
+    silu: {"hardswish": lambda x: x * clipped(x / 6 + 0.5, 0.0, 1.0), "sigmoid-1.702": gelu_sigmoid},
+}
+"""What stands in for a function because it is cheaper, or by mistake: PyTorch's names, Keras's `hard_sigmoid`."""
+
+
 def gelu_reference(
     tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
 ) -> dict[str, Any]:
@@ -138,8 +160,13 @@ def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[
 def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
     """The op y = function(x)."""
 
-    def reference(tensors: Mapping[str, Any], _params: Any, *, fused: bool = False) -> dict[str, Any]:
-        return {"y": (BY_HAND[function] if fused else function)(tensors["x"])}
+    def reference(tensors: Mapping[str, Any], _params: Any, *, fused: bool = False, form: str = "") -> dict[str, Any]:
+        used = OTHERS[function][form] if form else BY_HAND[function] if fused else function
+        return {"y": used(tensors["x"])}
+
+    def variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+        others = OTHERS.get(function, {})
+        return [Variant("activation-form", {"form": form}, shown_by="inputs that are not near 0") for form in others]
 
     return Op(
         name=name,
@@ -148,6 +175,7 @@ def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
         inputs=(Input("x", Normal(), differentiable=True),),
         infer_shapes=shapes,
         reference=reference,
+        variants=variants,
         forms=({"fused": True},),
     )
 

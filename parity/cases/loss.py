@@ -112,16 +112,24 @@ fused_mean_square = by_hand(mean_square, lambda g, _y, x, target, n: 2.0 / n * (
 
 
 def mse_loss(
-    tensors: Mapping[str, Any], params: MseLossParams, *, reduction: str = "", fused: bool = False
+    tensors: Mapping[str, Any],
+    params: MseLossParams,
+    *,
+    reduction: str = "",
+    fused: bool = False,
+    paired: bool = False,
 ) -> dict[str, Any]:
     """The mean of (x - target)^2; `reduction` replaces that of the params: `half` divides by 2 n.
 
-    `fused`: the gradient is 2 / n * (x - target) * g.
+    `fused`: the gradient is 2 / n * (x - target) * g. `paired` takes every target from every x, as [N, 1] - [N] does.
     """
     if fused:
         size = tensors["x"].size if params.reduction == "mean" else 1
         return {"y": fused_mean_square(tensors["x"], tensors["target"], size)}
-    difference = anp.reshape(tensors["x"] - tensors["target"], (-1,))
+    x, target = tensors["x"], tensors["target"]
+    if paired:
+        x, target = anp.reshape(x, (-1, 1)), np.reshape(target, (1, -1))
+    difference = anp.reshape(x - target, (-1,))
     n = difference.shape[0]
     squares = anp.reshape(total(difference * difference, (0,)), ())
     return {"y": squares / {"mean": n, "sum": 1, "half": 2 * n}[reduction or params.reduction]}
@@ -157,6 +165,7 @@ def value_variants(params: MseLossParams, shapes: Mapping[str, Shape]) -> Iterab
     if prod(shapes["x"]) > 1:
         other = "sum" if params.reduction == "mean" else "mean"
         yield Variant("mean-vs-sum", {"reduction": other}, shown_by=SEVERAL)
+        yield Variant("broadcast-pairs", {"paired": True}, shown_by="targets that differ")
     yield Variant("scaled", {"reduction": "half"}, shown_by="any target")
 
 

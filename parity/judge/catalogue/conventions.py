@@ -334,9 +334,22 @@ CONVENTIONS = (
         source="C. Szegedy et al., Rethinking the Inception Architecture, 2016 (https://arxiv.org/abs/1512.00567).",
     ),
     Entry(
+        id="broadcast-pairs",
+        title="every element meets every other one",
+        what=(
+            "Tensors of shapes [N, 1] and [N] are combined, which broadcasts to [N, N]: N^2 differences where N are "
+            "meant. Frameworks warn of it at best."
+        ),
+        shows="The loss is too large unless all targets are equal, and its gradient pulls towards their mean.",
+        source="The warning of torch.nn.functional.mse_loss about a target of another size.",
+    ),
+    Entry(
         id="padding-mode",
         title="another padding than zeros",
-        what="What stands around an image is its border, its mirror image or its other side, where it should be zeros.",
+        what=(
+            "What stands around an image is its border, its mirror image or its other side, where it should be zeros; "
+            "or the zeros stand behind it only."
+        ),
         shows="Only what reaches over the border is off, in every precision.",
         source="The documentation of torch.nn.Conv2d, padding_mode.",
     ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import RESULT, RETURNED, Edit, Trial, edits_of, fits_of, option_of
+from parity.cases.edits import RESULT, RETURNED, Edit, Trial, described, edits_of, fits_of, option_of
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
@@ -22,6 +23,8 @@ MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GRADIENT = "grad."
+PER_CHARACTER = 1e-3
+"""Of two forms that explain as much, the one that is said in fewer words comes first."""
 BELIEF = 0.3
 """Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
 NARROW = ("rounded", "accumulated")
@@ -67,17 +70,13 @@ def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cau
     """
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
-    wrong = set(origin.wrong)
     scans = [Scan(origin, form, rounding=rounding) for form in forms(origin)]
     for target in scans[0].targets[:MAX_TARGETS]:
-        matches: list[Match] = []
-        for scan in scans:
-            if not any(match.tensors >= wrong for match in matches):
-                matches += scan.matches(target)
-        if matches:
-            most = max(len(match.tensors) for match in matches)
-            matches.sort(key=lambda match: match.edit.cost)
-            return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
+        found = [(scan, match) for scan in scans for match in scan.matches(target)]
+        if found:
+            most = max(len(match.tensors) for _, match in found)
+            best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
+            return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
     return []
 
 
@@ -129,6 +128,10 @@ class Scan:
             return "attribute-precision"
         fits = (fit.id for fit in self._evaluator.op.fits if fit.target == option)
         return next(fits, "reference-edit")
+
+    def effort(self, match: Match) -> float:
+        """What it costs to believe an edit, and to read it."""
+        return match.edit.cost + PER_CHARACTER * len(described(self._program, match.edit))
 
     def _limit(self, name: str) -> float:
         """By how much a prediction may differ from what was observed, roughly."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import combinations_with_replacement
+from itertools import chain, combinations
 from math import prod
 
 import numpy as np
@@ -31,6 +31,7 @@ NEAR = 1e-3
 EXTREME = 1e6
 """Beyond such a factor nothing of a tensor is left but its direction."""
 UNNAMED = "no number of this case"
+MOST_LABELS = 2
 PLAIN = ("2", "1/2")
 FACTOR_WEIGHT = 0.37
 """A number of the reference that is another one (0.36 as an edit) says more than such a factor of the result."""
@@ -190,23 +191,26 @@ def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float
         if count > 1:
             factors[f"1/{count}: a mean over {label}"] = ("mean-vs-sum", 1.0 / count)
             factors[f"{count}: a sum over {label}"] = ("mean-vs-sum", float(count))
+            factors[f"the root of {count}: {label}"] = ("scaled", count**0.5)
+            factors[f"one over the root of {count}: {label}"] = ("scaled", count**-0.5)
             factors[f"{count}/{count - 1}"] = ("scaled", count / (count - 1.0))
             factors[f"{count - 1}/{count}"] = ("scaled", (count - 1.0) / count)
     return factors
 
 
 def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
-    """How many elements may have been summed into one of a tensor of this shape: those of neighbouring axes of the data
-    or of an upstream gradient. All that such a tensor has more than this one comes first."""
+    """How many elements may have been summed into one of a tensor of this shape: those of some axes of the data or of
+    an upstream gradient. All that such a tensor has more than this one comes first."""
     given = {n: v for n, v in evaluator.inputs.items() if evaluator.is_upstream(n) or n == evaluator.op.data}
-    counts: dict[int, str] = {}
+    counts: dict[int, list[str]] = {}
     for name, values in given.items():
-        counts.setdefault(values.size // max(1, prod(shape)), f"the elements of {name} that are summed")
+        counts.setdefault(values.size // max(1, prod(shape)), []).append(f"the elements of {name} that are summed")
     for name, values in given.items():
-        for first, last in combinations_with_replacement(range(values.ndim), 2):
-            axes = f"axis {first}" if first == last else f"axes {first} to {last}"
-            counts.setdefault(prod(values.shape[first : last + 1]), f"{axes} of {name}")
-    return {label: count for count, label in counts.items()}
+        for axes in chain.from_iterable(combinations(range(values.ndim), n + 1) for n in range(values.ndim)):
+            words = "axis" if len(axes) == 1 else "axes"
+            where = f"{words} {', '.join(map(str, axes))} of {name}"
+            counts.setdefault(prod(values.shape[a] for a in axes), []).append(where)
+    return {" or ".join(labels[:MOST_LABELS]): count for count, labels in counts.items()}
 
 
 def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
