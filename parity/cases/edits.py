@@ -310,6 +310,8 @@ def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, li
         read = Step(other, first_of, (Ref(value_of(program, value)),))
     elif kind == "number":
         read = Step(other, NUMBERS[value], (Ref(index),))
+    elif kind == "fitted":
+        read = Step(other, first_of, (value,))
     else:
         function, further = THROUGH.get(value, (rounded_to, (value,)))
         read = Step(other, function, (Ref(index), *further))
@@ -516,6 +518,37 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
                 yield Edit((position,), step.name, "fitted", i, float(value))
             elif isinstance(operand, Ref):
                 yield Edit((position,), step.name, "times", i, 1.0)
+    reads = Counter(ref for step in program.steps for ref in step.refs)
+    for name, (index, number) in program.options.items():
+        if reads[index] > 1:
+            yield Edit((), "", READ, value=(("option", name), "fitted", float(number)))
+
+
+def with_number(edit: Edit, number: float) -> Edit:
+    """An edit of `fits_of` with another number."""
+    return replace(edit, value=(*edit.value[:-1], number) if edit.kind == READ else number)
+
+
+def moved(edit: Edit, program: Program, other: Program) -> Edit:
+    """An edit of one program for another one, at the steps that compute the same there; IncompatibleError where there
+    are none such."""
+    if edit.kind == READ or [step.name for step in program.steps] == [step.name for step in other.steps]:
+        return edit
+    ours, theirs = Formulas(program), Formulas(other)
+    places: dict[str, list[int]] = {}
+    for i, step in enumerate(other.steps):
+        places.setdefault(theirs.expression(step), []).append(i)
+
+    def place(position: int) -> int:
+        found = places.get(ours.expression(program.steps[position]), [])
+        if len(found) != 1:
+            raise IncompatibleError(f"{len(found)} steps compute the same as step {position}")
+        return found[0]
+
+    value = edit.value
+    if isinstance(value, tuple) and value[0] == "step":
+        value = ("step", place(value[1]))
+    return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
 
 
 ChangeOf = tuple[str, int, Any]
@@ -705,6 +738,8 @@ def read_as(edit: Edit) -> str:
     (_, name), kind, value = edit.value
     if kind == "replaced":
         return f"{value[1]} wherever the reference has {name}"
+    if kind == "fitted":
+        return f"{value:g} wherever the reference has {name}"
     return f"{value}({name}) wherever the reference has {name}"
 
 

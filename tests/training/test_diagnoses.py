@@ -10,11 +10,12 @@ import pytest
 
 from parity.config.plan import CasePlan
 from parity.diagnoses import DIAGNOSES
-from parity.training.judge.hypotheses import HYPOTHESES, standing
+from parity.training.judge.causes import SOURCES, Stage, standing
 from parity.training.judge.judge import JudgedTraining
+from parity.training.judge.measured import Measured
 from parity.training.spec import Clip
 from parity.training.steps import Clipping, Update
-from tests.training.runs import HONEST, Lie, judged, lies, planned
+from tests.training.runs import HONEST, Lie, Run, judged, lies, planned, setting_of
 from tests.training.whole_steps import StepChanges
 
 pytestmark = pytest.mark.slow
@@ -259,7 +260,10 @@ def test_what_no_hypothesis_explains_is_said_to_be_unexplained(cases: dict[str, 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_hypothesis_has_an_entry_in_the_catalogue(case: str, cases: dict[str, CasePlan]) -> None:
-    for stage in HYPOTHESES:
+def test_every_cause_has_an_entry_in_the_catalogue(case: str, cases: dict[str, CasePlan]) -> None:
+    record = Run(cases[case].params, "float32", setting_of(cases[case])).one()
+    measured = Measured(replace(record, previous=record))
+    for name in SOURCES:
         for dtype in ("float32", "float64"):
-            assert {h.id for h in standing(stage, cases[case].params, 2, dtype)} <= set(DIAGNOSES)
+            stated = standing(name, Stage(cases[case].params, 2, dtype, measured))
+            assert {cause.id for cause in stated} <= set(DIAGNOSES)
