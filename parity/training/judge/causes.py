@@ -64,7 +64,7 @@ def varied(of: str, variant: Variant, weight: float = 0.0, **parameters: Any) ->
 def in_model(key: str, variant: Variant, *, backward: bool) -> Cause:
     """A variant of the model; of its gradients alone (`backward`)."""
     options = {**variant.arguments, **variant.params, **({"absent": variant.absent} if variant.absent else {})}
-    lossy = variant.unstable or variant.id == "reduced-precision"
+    lossy = variant.id == "reduced-precision"
     arguments = {f"{key}.{name}": value for name, value in options.items()}
     arguments |= IN_BACKWARD if backward and not lossy else {}
     alteration = Alteration(unstable=arguments) if lossy else Alteration(arguments)

@@ -38,6 +38,8 @@ PASSES = 16
 MISSED = 1.0
 """What it costs to believe that a cause is not at work in a step in which it would show."""
 MOST_REFUTED = 12
+MOST_STEPS = 128
+"""Of a model's program, forward and backward: the edits of 100 steps take some seconds, those of 300 minutes."""
 OPTION = "option-value"
 
 
@@ -136,8 +138,10 @@ class StageInquiry(Inquiry):
             refuted |= single
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
-        """Edits of the op that the stage is."""
-        return [] if origin.causes else self._of_part(edit_causes(self._part or origin))
+        """Edits of the op that the stage is, or of a model of a few layers."""
+        if origin.causes or (self._part is None and len(self.main.program(Alteration()).steps) > MOST_STEPS):
+            return []
+        return self._of_part(edit_causes(self._part or origin))
 
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number; not of a whole model."""
@@ -226,9 +230,10 @@ def is_slow(stage: str, cause: Cause) -> bool:
 
 
 def beside(origin: KernelExplanation) -> Iterator[tuple[Cause, ...]]:
-    """Changes that the tensors suggest: less easy to believe than what a training knows."""
+    """Changes that the tensors suggest, but for formats: less easy to believe than what a training knows."""
     for causes in proposals(origin):
-        yield tuple(replace(cause, weight=cause.weight + NAMED) for cause in causes)
+        if all(cause.portable for cause in causes):
+            yield tuple(replace(cause, weight=cause.weight + NAMED) for cause in causes)
 
 
 def of_stage(stage: str, part: PartEvaluator, cause: Cause) -> Cause:
