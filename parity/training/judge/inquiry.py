@@ -88,6 +88,7 @@ class StageInquiry(Inquiry):
         self._inside = [(measured.probe.step, question_of(oracle, stage, measured, known)) for measured in inside]
         self._asked_about = Stage(oracle.training, ranks, oracle.dtype, first, forward)
         self._seconds = cost(oracle.training)
+        self._results: dict[int, SearchResult] = {}
 
     @property
     def can_ask(self) -> bool:
@@ -120,7 +121,9 @@ class StageInquiry(Inquiry):
         n_affordable = max(1, int(SEARCH_S / self._seconds))
         slow = sorted((one for one in every if one not in quick), key=lambda one: one.weight)[:n_affordable]
         depth = depth if len(slow) * PASSES <= n_affordable else 1
-        return self._unrefuted([*quick, *slow], exact, depth)
+        if depth not in self._results:
+            self._results[depth] = self._unrefuted([*quick, *slow], exact, depth)
+        return self._results[depth]
 
     def _unrefuted(self, causes: Sequence[Cause], exact: Sequence[str], depth: int) -> SearchResult:
         """The search without causes that other steps refute, which may hide others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -22,6 +22,12 @@ from parity.training.steps import rates
 OF_NO_STEP = Cause("unexplained", {"rows": "of no step"})
 SHUFFLED = Cause("batch-order", {"rows": "another shuffle: no row comes twice in an epoch"})
 SHARE = 0.5
+
+
+def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
+    """Causes with another name that are as easy to believe, one of each."""
+    others = {c.id: dict(c.parameters) for c in causes if c.id != best.id and c.weight <= best.weight}
+    return [{"id": name, "parameters": parameters} for name, parameters in others.items()]
 
 
 @dataclass
@@ -91,8 +97,7 @@ class Rows:
         fault = StageFault("data", tuple(self.off), ("data",), inf)
         if cause is OF_NO_STEP or count <= SHARE * len(self.off):
             return fault
-        others = [{"id": c.id, "parameters": dict(c.parameters)} for c in causes.values() if c.id != cause.id]
-        return replace(fault, causes=(cause,), left=0.0, evidence={"not_told_from": others})
+        return replace(fault, causes=(cause,), left=0.0, evidence={"not_told_from": rivals(cause, causes.values())})
 
 
 @dataclass
@@ -132,9 +137,8 @@ class Rates:
         if not good:
             return replace(fault, evidence={"tried": len(tried)})
         left, best = good[0]
-        others = {c.id: c for _, c in good if c.id != best.id and c.weight <= best.weight}
-        rivals = [{"id": c.id, "parameters": dict(c.parameters)} for c in others.values()]
-        return replace(fault, causes=(best,), left=left, evidence={"not_told_from": rivals, "tried": len(tried)})
+        evidence = {"not_told_from": rivals(best, (c for _, c in good)), "tried": len(tried)}
+        return replace(fault, causes=(best,), left=left, evidence=evidence)
 
     def _causes(self) -> Iterator[tuple[Cause, Array]]:
         """What the rates may be instead, and what they would then be, [steps, groups]."""
