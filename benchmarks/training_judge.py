@@ -2,8 +2,8 @@
 
     python benchmarks/training_judge.py [--seeds N] [--frameworks] [--json PATH]
 
-Liars are the planted faults of tests/test_training_diagnoses.py, computed by the oracle's steps in float32. Honest sides
-sum in sequence, in float32 and float64; with `--frameworks` also the trainings of tests/test_training_faults.py in the
+Liars are the planted faults of tests/training/test_diagnoses.py, computed by the oracle's steps in float32. Honest sides
+sum in sequence, in float32 and float64; with `--frameworks` also the trainings of tests/training/test_faults.py in the
 released wheels, in whose rows a parting is a finding to look at.
 """
 
@@ -83,13 +83,13 @@ def right(case: CasePlan, dtype: str, seed: int) -> Iterator[dict[str, Any]]:
 
 def sizes(found: JudgedTraining, name: str) -> dict[str, Any]:
     """Whether a side parted, and its largest ratios."""
-    row = next(f for f in found.findings if f.backend == name)
-    return {"parted": row.parting is not None, **largest(row.probes, row.curves["ratio"])}
+    row = next(row for row in found.rows if row.backend == name)
+    return {"parted": row.parting is not None, **largest(row.probes, row.curves.ratio)}
 
 
 def largest(probes: Any, curves: Mapping[str, Any]) -> dict[str, float]:
     """The largest ratio of any stage, and of any curve."""
-    stages = [float(value) for probe in probes for value in probe["ratios"].values()]
+    stages = [float(value) for probe in probes for value in probe.ratios.values()]
     ratios = [float(value) for values in curves.values() for value in values]
     return {"stage": top(stages), "curve": top(ratios)}
 

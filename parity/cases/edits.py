@@ -444,6 +444,8 @@ def changed_read(program: Program, edit: Edit, other: int) -> Step:
         return Step(other, first_of, (Ref(value_of(program, value)),))
     if kind == "number":
         return Step(other, NUMBERS[value], (Ref(index),))
+    if kind == "fitted":
+        return Step(other, first_of, (value,))
     function, further = THROUGH.get(value, (rounded_to, (value,)))
     return Step(other, function, (Ref(index), *further))
 
@@ -721,6 +723,41 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
                 yield Edit((position,), step.name, "fitted", i, float(value))
             elif isinstance(operand, Ref):
                 yield Edit((position,), step.name, "times", i, 1.0)
+    reads = Counter(ref for step in program.steps for ref in step.refs)
+    for name, (index, number) in program.options.items():
+        if reads[index] > 1:
+            yield Edit((), "", READ, value=(("option", name), "fitted", float(number)))
+
+
+def with_number(edit: Edit, number: float) -> Edit:
+    """An edit of `fits_of` with another number."""
+    return replace(edit, value=(*edit.value[:-1], number) if edit.kind == READ else number)
+
+
+def moved(edit: Edit, program: Program, other: Program) -> Edit:
+    """An edit of one program for another one, at the steps that compute the same there; IncompatibleError where there
+    are none such."""
+    if [step.name for step in program.steps] == [step.name for step in other.steps]:
+        return edit
+    if edit.kind in (READ, SAVED, RETURNED):
+        if edit.positions or any(isinstance(part, tuple) and part[0] == "step" for part in edit.value):
+            raise IncompatibleError("the steps of another program cannot be found")
+        return edit
+    ours, theirs = Formulas(program), Formulas(other)
+    places: dict[str, list[int]] = {}
+    for i, step in enumerate(other.steps):
+        places.setdefault(theirs.expression(step), []).append(i)
+
+    def place(position: int) -> int:
+        found = places.get(ours.expression(program.steps[position]), [])
+        if len(found) != 1:
+            raise IncompatibleError(f"{len(found)} steps compute the same as step {position}")
+        return found[0]
+
+    value = edit.value
+    if isinstance(value, tuple) and value[0] == "step":
+        value = ("step", place(value[1]))
+    return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
 
 
 ChangeOf = tuple[str, int, Any]
@@ -952,7 +989,8 @@ def read_as(program: Program, edit: Edit) -> str:
     """What is read for a value, and where."""
     key, kind, value = edit.value
     name = word_of(program, key)
-    other = word_of(program, value) if kind == "replaced" else f"{value}({name})"
+    words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
+    other = words.get(kind, lambda: f"{value}({name})")()
     if edit.kind == SAVED:
         return f"the backward pass takes {other} wherever the reference has {name}"
     if not edit.positions:

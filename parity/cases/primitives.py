@@ -13,7 +13,7 @@ from autograd.extend import defvjp
 from autograd.tracer import getval
 from numpy.typing import NDArray
 
-from parity.cases.program import primitive
+from parity.cases.program import LIFTED, primitive
 
 Array = NDArray[Any]
 
@@ -27,6 +27,9 @@ def scalar(value: Any, like: Any) -> Any:
 def in_dtype_of(value: Any, like: Any) -> Any:
     """`scalar` of what no gradient flows to."""
     return np.asarray(like).dtype.type(value)
+
+
+LIFTED[in_dtype_of.raw] = scalar  # type: ignore[attr-defined]  # set by `primitive`
 
 
 @primitive

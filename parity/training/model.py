@@ -2,8 +2,9 @@
 
 Variants are a mapping from what they change to options of its reference: `{"layer_norm": {"ddof": 1}}` for all layers
 of an op, `{"layer_norm@encoder.norm": {...}}` for one by its name. Beside the ops there are `matmul` (`operands` and
-`result` of `exact.matmul.reduced`), `loss` (options of the loss's reference), `accumulation` and `ranks` (those of
-`gradients`).
+`result` of `exact.matmul.reduced`), `loss` (options of the loss's reference, and `edits` of it), `accumulation` and
+`ranks` (those of `gradients`), `backward` (`only`: layers and loss are the reference's, and their gradients the
+variants'), and `program` (`edits` of the whole program of a pass).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from autograd.tracer import getval
 from numpy.typing import DTypeLike, NDArray
 
 from parity.cases import OPS
+from parity.cases.edits import edited
 from parity.cases.exact.matmul import MATMUL, matmul_in_sequence, reduced
+from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, Functions, evaluate
 from parity.cases.program import Program, trace
+from parity.training.edits import ProgramEdits
 from parity.training.spec import RESIDUAL, Layer, Training
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -59,10 +64,26 @@ class Pass:
         absent = options.pop("absent", ())
         names = {parameter.name.removeprefix(f"{layer.name}."): parameter.name for parameter in layer.parameters}
         own = {name: self.tensors[full] for name, full in names.items() if name not in absent}
+        changed = bool(options or absent)
         params, options = overridden(layer.params, options)
         outputs = op.reference({op.inputs[0].name: x, **own}, params, **options)
+        y = outputs[op.upstream[0]]
+        if changed and backward_only(self.variants):
+            every = {name: self.tensors[full] for name, full in names.items()}
+            outputs = op.reference({op.inputs[0].name: x, **every}, layer.params)
+            y = with_gradient_of(outputs[op.upstream[0]], y)
         self.buffers.update({f"{layer.name}.{item.name}": outputs[item.name] for item in op.inputs if item.state})
-        return outputs[op.upstream[0]]
+        return y
+
+
+def backward_only(variants: Variants) -> bool:
+    """Whether variants change gradients alone."""
+    return bool(variants.get("backward", {}).get("only"))
+
+
+def with_gradient_of(values: Any, other: Any) -> Any:
+    """Values whose gradient is that of others."""
+    return other + (getval(values) - getval(other))
 
 
 def overridden(params: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -157,7 +178,12 @@ def one_pass(
     arriving = {"loss": np.asarray(1.0 / float(share.divisor), kind)} if backward else {}
     program = program_of(training, given, arriving, variants)
     functions = {**functions, **({MATMUL: reduced(**variants["matmul"])} if "matmul" in variants else {})}
-    values = program.run({**given, **prefixed("grad", arriving)}, kind, functions=functions)
+    try:
+        values = program.run({**given, **prefixed("grad", arriving)}, kind, functions=functions)
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        if "program" not in variants:
+            raise
+        raise IncompatibleError(f"the edited program cannot be run: {error}") from error
     return StepGradients(
         values["output"], values["loss"], unprefixed("grad.param", values), unprefixed("buffer", values)
     )
@@ -167,14 +193,23 @@ PROGRAMS: dict[Any, tuple[tuple[Layer, ...], Program]] = {}
 MAX_PROGRAMS = 256
 
 
-def program_of(training: Training, given: Arrays, arriving: Arrays, variants: Variants) -> Program:
+def program_of(
+    training: Training, given: Arrays, arriving: Arrays, variants: Variants, *, labelled: bool = False
+) -> Program:
     """The program of one pass for these shapes, traced once."""
     shapes = tuple(values.shape for values in given.values())
-    key = (id(training.layers), training.loss.name, repr(sorted(variants.items())), shapes, bool(arriving))
+    key = (id(training.layers), training.loss.name, repr(sorted(variants.items())), shapes, bool(arriving), labelled)
     if key not in PROGRAMS:
         names = [name for name in given if name.startswith("param.")]
         reference = partial(model_reference, training=training, variants=variants)
-        program, _ = trace(reference, given, differentiable=names, gradients=arriving, labelled=False)
+        try:
+            program, _ = trace(reference, given, differentiable=names, gradients=arriving, labelled=labelled)
+        except (TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
+            if "edits" not in variants.get("loss", {}):
+                raise
+            raise IncompatibleError(f"the edited loss cannot be differentiated: {error}") from error
+        edits = variants.get("program", {}).get("edits", ())
+        program = edited(program, edits, {**given, **prefixed("grad", arriving)}, None, names)
         if len(PROGRAMS) >= MAX_PROGRAMS:
             PROGRAMS.clear()
         # The layers are kept with the program, so that no others can come to have their id.
@@ -188,8 +223,13 @@ def model_reference(
     """`output`, `loss` and `buffer.<name>` of one pass."""
     run = Pass({**unprefixed("param", tensors), **unprefixed("buffer", tensors)}, variants)
     output = run.run(training.layers, tensors["x"])
-    op = OPS[training.loss.name]
-    loss = op.reference({"x": output, "target": tensors["target"]}, op.params(), **variants.get("loss", {}))["y"]
+    op, given = OPS[training.loss.name], {"x": output, "target": tensors["target"]}
+    options = dict(variants.get("loss", {}))
+    edits = options.pop("edits", None)
+    reference = partial(edits.replayed, op) if edits else op.reference
+    loss = reference(given, op.params(), **options)["y"]
+    if backward_only(variants) and variants.get("loss"):
+        loss = with_gradient_of(op.reference(given, op.params())["y"], loss)
     return {"output": output, "loss": loss, **prefixed("buffer", run.buffers)}
 
 
@@ -216,6 +256,11 @@ def added(grads: Sequence[NDArray[Any] | None], like: NDArray[Any]) -> NDArray[A
     return total
 
 
+def evaluate_in_dtype(op: Op, params: Any, tensors: Arrays, functions: Functions, **options: Any) -> dict[str, Any]:
+    """An op in the dtype of `x`."""
+    return evaluate(op, params, tensors, dtype=tensors["x"].dtype, functions=functions, **options)
+
+
 def loss_of_output(
     training: Training,
     output: NDArray[Any],
@@ -227,10 +272,9 @@ def loss_of_output(
     """The step's loss from the output of all its rows, in the dtype of `output`."""
     n, op, kind = training.accumulation, OPS[training.loss.name], output.dtype
     parts = zip(np.array_split(output, n), np.array_split(counted(target), n), strict=True)
-    options = variants.get("loss", {})
-    losses = [
-        evaluate(op, op.params(), {"x": x, "target": of}, dtype=kind, functions=functions, **options)["y"]
-        for x, of in parts
-    ]
+    options = dict(variants.get("loss", {}))
+    edits: ProgramEdits | None = options.pop("edits", None)
+    run = edits.run if edits else evaluate_in_dtype
+    losses = [run(op, op.params(), {"x": x, "target": of}, functions, **options)["y"] for x, of in parts]
     with np.errstate(all="ignore"):
         return np.asarray(np.sum(losses, dtype=kind) / kind.type(n))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.oracle import IN_PAIRS, Functions, evaluate
+from parity.training.edits import ProgramEdits
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Training
 
@@ -21,15 +22,18 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's reference."""
+    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's reference, or
+    edits of it."""
 
     recipe: Clip | None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    edits: ProgramEdits | None = None
 
 
 @dataclass(frozen=True)
 class Update:
-    """What is changed of the update: arguments of the op's reference; the number of the step; options by group.
+    """What is changed of the update: arguments of the op's reference; the number of the step; options by group;
+    edits of the reference.
 
     `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
     `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all.
@@ -43,21 +47,7 @@ class Update:
     skipped: frozenset[str] = frozenset()
     narrow: str = ""
     narrowed: frozenset[str] = frozenset()
-
-    def with_(self, other: Update) -> Update:
-        """Both together."""
-        groups = {*self.options, *other.options}
-        options = {i: {**self.options.get(i, {}), **other.options.get(i, {})} for i in groups}
-        return Update(
-            {**self.arguments, **other.arguments},
-            self.offset + other.offset,
-            options,
-            other.rate or self.rate,
-            self.factor * other.factor,
-            self.skipped | other.skipped,
-            other.narrow or self.narrow,
-            self.narrowed | other.narrowed,
-        )
+    edits: ProgramEdits | None = None
 
 
 def rates(training: Training, step: int, **variants: Any) -> list[float]:
@@ -77,9 +67,11 @@ def clipped(
     if how.recipe is None:
         return dict(grads), norm
     after: dict[str, Array] = {}
-    for names in units(training, how.recipe, grads):
-        together = [grads[name] for name in names]
-        after.update(zip(names, clip_unit(how.recipe, together, how.arguments, functions), strict=True))
+    every = units(training, how.recipe, grads)
+    for names in every:
+        results = clip_unit(how, [grads[name] for name in names], functions)
+        after |= {name: results[f"grads.{i}"] for i, name in enumerate(names)}
+        norm = results.get("total_norm", norm) if len(every) == 1 else norm
     return {name: after[name] for name in grads}, norm
 
 
@@ -88,15 +80,21 @@ def norm_of(grads: Sequence[Array], norm_type: float, functions: Functions = IN_
     return evaluate_list("clip_grad_norm", ClipGradNormParams(1.0, norm_type), grads, functions)["total_norm"]
 
 
-def clip_unit(
-    recipe: Clip, grads: Sequence[Array], arguments: Mapping[str, Any], functions: Functions = IN_PAIRS
-) -> list[Array]:
-    """Gradients that are clipped together."""
-    params: Any = ClipGradNormParams(recipe.max_norm, recipe.norm_type)
+def clip_params(recipe: Clip) -> Any:
+    """The params of the op that clips."""
     if recipe.name == "value":
-        params = ClipGradValueParams(recipe.clip_value)
-    after = evaluate_list(f"clip_grad_{recipe.name}", params, grads, functions, **arguments)
-    return [after[f"grads.{i}"] for i in range(len(grads))]
+        return ClipGradValueParams(recipe.clip_value)
+    return ClipGradNormParams(recipe.max_norm, recipe.norm_type)
+
+
+def clip_unit(how: Clipping, grads: Sequence[Array], functions: Functions = IN_PAIRS) -> dict[str, Array]:
+    """What the op that clips makes of gradients that are clipped together."""
+    assert how.recipe is not None  # noqa: S101 - else nothing is clipped
+    name, params = f"clip_grad_{how.recipe.name}", clip_params(how.recipe)
+    if how.edits is None:
+        return evaluate_list(name, params, grads, functions, **how.arguments)
+    tensors = {f"grads.{i}": values for i, values in enumerate(grads)}
+    return how.edits.run(OPS[name], params, tensors, functions, **how.arguments)
 
 
 def evaluate_list(
@@ -145,6 +143,8 @@ def updated(
         tensors = {"param": param, "grad": grad, **zero_states(op, params, param), **states.get(name, {})}
         if name in change.skipped:
             after = dict(tensors)
+        elif change.edits is not None:
+            after = change.edits.run(op, params, tensors, functions, **change.arguments)
         elif functions:
             after = evaluate(op, params, tensors, dtype=param.dtype, functions=functions, **change.arguments)
         else:

@@ -12,6 +12,7 @@ from parity.cases import OPS
 from parity.cases.edits import (
     COSTS,
     FITTED,
+    READ,
     RETURNED,
     Edit,
     Trial,
@@ -19,10 +20,13 @@ from parity.cases.edits import (
     edited,
     edits_of,
     fits_of,
+    moved,
     running_matmul,
     running_mean,
     running_sum,
+    with_number,
 )
+from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
 from tests.judge.judging import drawn, planned
@@ -115,10 +119,31 @@ def test_every_kind_of_edit_is_tried_somewhere():
 
 def test_numbers_are_fitted_from_what_they_are():
     fits = list(fits_of(program(ADAM), "param"))
-    assert {edit.kind for edit in fits} == set(FITTED)
+    assert {edit.kind for edit in fits} == {*FITTED, READ}
     for edit in fits:
         for name, values in outputs(ADAM, edit).items():
             np.testing.assert_allclose(values, outputs(ADAM)[name], rtol=1e-12)
+
+
+def test_an_option_has_another_number_wherever_it_is_read():
+    edit = next(edit for edit in fits_of(program(ADAM), "param") if edit.kind == READ)
+    changed = with_number(edit, 0.7)
+    assert described(program(ADAM), changed) == "0.7 wherever the reference has betas.0"
+    other = replace(ADAM.params, betas=(0.7, ADAM.params.betas[1]))
+    exact = evaluate(OPS["adam"], other, inputs_of(ADAM), dtype=np.float64)
+    np.testing.assert_allclose(outputs(ADAM, changed)["param"], exact["param"], rtol=1e-12)
+
+
+def test_an_edit_moves_to_where_another_program_computes_the_same():
+    sgd = planned("sgd", param=(5, 7), momentum=0.9, dampening=0.5, weight_decay=0.1)
+    first = replace(sgd, params=replace(sgd.params, step=1))
+    later, start = program(sgd), program(first)
+    position = next(p for p, s in enumerate(later.steps) if formula(later, s.index) == "grad + weight_decay * param")
+    there = moved(Edit((position,), "add", "kept", 0), later, start)
+    assert formula(start, start.steps[there.positions[0]].index) == "grad + weight_decay * param"
+    absent = next(p for p, s in enumerate(later.steps) if formula(later, s.index) == "1 - dampening")
+    with pytest.raises(IncompatibleError):
+        moved(Edit((absent,), later.steps[absent].name, "kept", 0), later, start)
 
 
 def test_an_edit_fits_only_a_program_with_the_same_step():

@@ -8,13 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from parity.cases import OPS
+from parity.cases.edits import Trial, described, edits_of
 from parity.config.plan import CasePlan
 from parity.diagnoses import DIAGNOSES
-from parity.training.judge.hypotheses import HYPOTHESES, standing
+from parity.training.edits import ProgramEdits, whole_program
+from parity.training.judge.causes import SOURCES, Stage, standing
 from parity.training.judge.judge import JudgedTraining
+from parity.training.judge.measured import Measured
 from parity.training.spec import Clip
 from parity.training.steps import Clipping, Update
-from tests.training.runs import HONEST, Lie, judged, lies, planned
+from tests.training.runs import HONEST, Lie, Run, judged, lies, planned, setting_of
 from tests.training.whole_steps import StepChanges
 
 pytestmark = pytest.mark.slow
@@ -131,6 +135,7 @@ FAULTS = [
     ("dense", options(weight_decay=0.02), "option-value", 1, "update"),
     ("groups", options(1, betas=(0.95, 0.999)), "option-value", 1, "update"),
     ("groups", options(1, betas=(0.9, 0.98)), "option-value", 1, "update"),
+    ("groups", options(1, betas=(0.999, 0.9)), "option-value", 1, "update"),
     ("images", options(betas=(0.8, 0.999)), "option-value", 1, "update"),
     ("images", options(weight_decay=0.0), "option-value", 1, "update"),
     ("groups", lies(StepChanges(update=Update(factor=-1.0))), "sign-flipped", 2, "update"),
@@ -163,6 +168,8 @@ FAULTS = [
     ("dense", model(layer_norm={"ddof": 1}), "variance-ddof", 1, "forward"),
     ("dense", model(layer_norm={"eps": 1e-3}), "eps-value", 1, "forward"),
     ("dense", model(matmul={"operands": "bfloat16"}), "reduced-precision", 1, "forward"),
+    ("dense", model(gelu={"form": "tanh"}, backward={"only": True}), "activation-form", 1, "gradient"),
+    ("dense", model(loss={"reduction": "sum"}, backward={"only": True}), "mean-vs-sum", 1, "gradient"),
     ("dense", model(loss={"reduction": "sum"}), "mean-vs-sum", 1, "loss"),
     ("masked", model(loss={"reduction": "all"}), "mean-vs-sum", 1, "loss"),
 ]
@@ -190,6 +197,56 @@ def test_a_liar_is_named_with_step_and_stage(
     assert divergence(found, "honest") is None
     assert [d.id for d in found.diagnoses] == [diagnosis], "one cause and none of its consequences"
     assert all(d.explained for d in found.diagnoses)
+
+
+def edited(case: CasePlan, text: str) -> Lie:
+    """The edit of the optimizer's program whose description begins with a text."""
+    training = case.params
+    op = OPS[training.optimizer]
+    params = op.params(**training.groups[0].options)
+    tensors = {name: np.ones(3) for name in op.infer_shapes(params, {"param": (3,)}).inputs}
+    program = whole_program(op, params, tensors)
+    edits = edits_of(program, Trial(program, tensors).shapes, "param")
+    edit = next(edit for edit in edits if described(program, edit).startswith(text))
+    return lies(StepChanges(update=Update(edits=ProgramEdits(program, (edit,)))))
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("groups", "rate = lr, where the reference has lr / bc1"),
+        ("groups", "sqrt(new exp_avg_sq), where the reference has sqrt(new exp_avg_sq) / spread"),
+        ("groups", "1 - betas[0], where the reference has 1 - betas[1]"),
+        ("groups", "rate * exp_avg, where the reference has rate * new exp_avg"),
+        ("dense", "1 - momentum, where the reference has 1 - dampening"),
+        ("dense", "lr * momentum_buffer, where the reference has lr * new momentum_buffer"),
+    ],
+)
+def test_a_mistake_that_nobody_listed_has_an_expression(case: str, text: str, cases: dict[str, CasePlan]) -> None:
+    found = judged(cases[case], {"honest": SILENT, "liar": edited(cases[case], text)})
+    [diagnosis] = found.diagnoses
+    assert (diagnosis.id, diagnosis.explained, diagnosis.evidence["stage"]) == ("reference-edit", True, "update")
+    assert diagnosis.evidence["expression"].startswith(text)
+
+
+def test_an_edit_of_the_loss_explains_the_gradient(cases: dict[str, CasePlan]) -> None:
+    op, tensors = OPS["cross_entropy"], {"x": np.ones((3, 4)), "target": np.zeros(3, np.int64)}
+    program = whole_program(op, op.params(), tensors)
+    text = "y = reshape(sum(kept, axis=(0, 1)), ()) / (n_counted - 1)"
+    edits = edits_of(program, Trial(program, tensors).shapes, "y")
+    edit = next(edit for edit in edits if described(program, edit).startswith(text))
+    lie = lies(StepChanges(model={"loss": {"edits": ProgramEdits(program, (edit,))}}))
+    case = replace(cases["dense"], params=replace(cases["dense"].params, accumulation=1))
+    [diagnosis] = judged(case, {"honest": SILENT, "liar": lie}).diagnoses
+    assert (diagnosis.id, diagnosis.evidence["stage"]) == ("reference-edit", "loss")
+    assert diagnosis.evidence["expression"].startswith(text)
+
+
+def test_errors_of_the_size_of_a_format_that_go_another_way_have_no_cause(cases: dict[str, CasePlan]) -> None:
+    found = judged(cases["dense"], {"honest": SILENT, "noisy": Lie(noise=3e-3)})
+    named = divergence(found, "noisy")
+    assert named is not None
+    assert (named[0], named[2]) == ("unexplained", "forward")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -259,7 +316,10 @@ def test_what_no_hypothesis_explains_is_said_to_be_unexplained(cases: dict[str, 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_hypothesis_has_an_entry_in_the_catalogue(case: str, cases: dict[str, CasePlan]) -> None:
-    for stage in HYPOTHESES:
+def test_every_cause_has_an_entry_in_the_catalogue(case: str, cases: dict[str, CasePlan]) -> None:
+    record = Run(cases[case].params, "float32", setting_of(cases[case])).one()
+    measured = Measured(replace(record, previous=record))
+    for name in SOURCES:
         for dtype in ("float32", "float64"):
-            assert {h.id for h in standing(stage, cases[case].params, 2, dtype)} <= set(DIAGNOSES)
+            stated = standing(name, Stage(cases[case].params, 2, dtype, measured))
+            assert {cause.id for cause in stated} <= set(DIAGNOSES)

@@ -346,11 +346,27 @@ def test_rows_of_no_step_are_off_without_a_cause() -> None:
     rows.take(1, np.array([[0, 1, 2, 3], [4, 5, 6, 11], [8, 9, 10, 11]]))
     assert list(rows.off) == [2]
     assert rows.fault is not None
-    assert rows.fault.best is None
+    assert not rows.fault.causes
+    other = Rows(order[:, ::-1])
+    other.take(1, np.array([[0, 5, 2, 7], [4, 1, 6, 11], [8, 9, 10, 3]]))
+    assert other.fault is not None
+    assert other.fault.causes[0].parameters == {"rows": "another shuffle: no row comes twice in an epoch"}
     ahead = Rows(order)
     ahead.take(1, order[[1, 2]])
     assert ahead.fault is not None
     assert ahead.fault.causes[0].parameters == {"rows": "those of another step, +1"}
+
+
+def test_ranks_may_share_the_rows_of_a_micro_batch_as_they_like() -> None:
+    order = np.arange(16).reshape(2, 8)
+    strided = np.array([[0, 2, 1, 3, 4, 6, 5, 7], [8, 10, 9, 11, 12, 14, 13, 15]])
+    rows = Rows(order, accumulation=2, ranks=2)
+    rows.take(1, strided)
+    assert rows.fault is None
+    alone = Rows(order, accumulation=2)
+    alone.take(1, strided)
+    assert alone.fault is not None
+    assert alone.fault.causes[0].id == "batch-order"
 
 
 def test_rates_may_be_off_by_a_rounding_and_not_by_more(case: CasePlan) -> None:

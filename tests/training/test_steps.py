@@ -13,6 +13,7 @@ import torch
 from parity.cases.op import CaseError
 from parity.diagnoses import DIAGNOSES
 from parity.training.data import GENERATORS, IGNORED, check, generate, order
+from parity.training.judge.oracle import merged, update_of
 from parity.training.messages import training_of
 from parity.training.schedules import SCHEDULES
 from parity.training.schedules import check as check_schedule
@@ -302,12 +303,9 @@ def test_options_in_float32_are_tried_in_every_combination():
 
 
 def test_two_changes_together():
-    both = Update({"decoupled": True}, offset=1, options={0: {"eps": 1.0}}).with_(
-        Update({"bias_correction": False}, offset=1, options={0: {"lr": 2.0}, 1: {"lr": 3.0}}, factor=2.0)
-    )
-    assert both.arguments == {"decoupled": True, "bias_correction": False}
-    assert (both.offset, both.factor) == (2, 2.0)
-    assert both.options == {0: {"eps": 1.0, "lr": 2.0}, 1: {"lr": 3.0}}
+    one = {"update": {"decoupled": True, "offset": 1}, "clip": {"by_value": True}}
+    both = update_of(merged(one, {"update": {"bias_correction": False, "factor": 2.0}}))
+    assert both == Update({"decoupled": True, "bias_correction": False}, offset=1, factor=2.0)
 
 
 @pytest.mark.parametrize("scope", ["global", "group", "tensor"])

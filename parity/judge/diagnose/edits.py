@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import RESULT, RETURNED, Edit, Trial, described, edits_of, fits_of, option_of
+from parity.cases.edits import (
+    READ,
+    RESULT,
+    RETURNED,
+    Edit,
+    Trial,
+    described,
+    edits_of,
+    fits_of,
+    option_of,
+    with_number,
+)
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
@@ -167,18 +178,18 @@ class Scan:
         for target in self.targets[:1]:
             for edit in fits_of(self._program, target):
                 value = self._fitted(edit, target)
-                if value is None or not self._fits(target, self._trial.output(replace(edit, value=value), target)):
+                if value is None or not self._fits(target, self._trial.output(with_number(edit, value), target)):
                     continue
-                forms = (replace(edit, value=short) for short in shortened(value))
+                forms = (with_number(edit, short) for short in shortened(value))
                 yield from next(filter(None, ([*self._matched(form, target)] for form in forms)), [])
 
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes nearest to the target (Gauss-Newton); None where it has no say."""
-        value = float(edit.value)
+        value = float(edit.value[-1] if edit.kind == READ else edit.value)
         for _ in range(FIT_STEPS):
-            here = self._trial.output(replace(edit, value=value), target)
+            here = self._trial.output(with_number(edit, value), target)
             other = value * (1 + FIT_STEP) if value else FIT_STEP
-            there = self._trial.output(replace(edit, value=other), target)
+            there = self._trial.output(with_number(edit, other), target)
             here = self._trial.base[target] if here is None else here
             if there is None or there.shape != here.shape:
                 return None

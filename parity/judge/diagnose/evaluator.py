@@ -18,7 +18,7 @@ from parity.cases import OPS
 from parity.cases.edits import Edit, described, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import differences
-from parity.cases.op import IncompatibleError
+from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
@@ -120,7 +120,12 @@ Observed = Mapping[str, Array | None]
 
 
 class Evaluator:
-    """Predicts what alterations give for one case in one dtype, and remembers the predictions."""
+    """Predicts what alterations give for one case in one dtype, and remembers the predictions.
+
+    `universal`: a cause means the same for all inputs, and has no numbers of these.
+    """
+
+    universal = False
 
     def __init__(
         self,
@@ -129,9 +134,10 @@ class Evaluator:
         inputs: Mapping[str, Array],
         oracle: Mapping[str, Array],
         envelopes: Mapping[str, Envelope],
+        op: Op | None = None,
     ) -> None:
         self.case, self.dtype, self.inputs = case, dtype, inputs
-        self.op = OPS[case.op]
+        self.op = op or OPS[case.op]
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self.envelopes = envelopes
         self._predictions: dict[str, Prediction | None] = {}

@@ -26,7 +26,7 @@ from parity.judge.diagnose.explanation import KernelExplanation, together, unalt
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.reduction import reduced
-from parity.judge.diagnose.search import SearchResult, search
+from parity.judge.diagnose.search import DEPTH, SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
 
 N_PROBES, N_DRAWN = 2, 6
@@ -80,25 +80,40 @@ class Inquiry:
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
         """One cause with a name, else one edit, else several together, else one fitted number."""
-        evaluator, observed = self._question.evaluator, self._question.observed
-        first = search(evaluator, observed, exact=exact, depth=1)
+        first = self._search(exact, 1)
         kept = self.confirmed(complete(first))
-        if kept and kept[0].plain:
+        if kept and self._settles(kept[0]):
             return self.concluded(first, kept)
-        single = extended(first.start, edit_causes(first.start))
+        single = extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
         kept = kept or self.confirmed_here([*complete(first), *single])
         if not kept:
-            first = search(evaluator, observed, exact=exact)
+            first = self._search(exact, DEPTH)
             origins = parts(first, single)
-            several = [e for origin in origins for e in extended(origin, edit_causes(origin))]
+            several = [e for origin in origins for e in extended(origin, self._edits(origin))]
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
                 origins = [first.start, *origins]
-                fits = [e for origin in origins for e in extended(origin, fitted_causes(origin))]
+                fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
         return self.concluded(first, kept) if kept else first
+
+    def _settles(self, explanation: KernelExplanation) -> bool:
+        """Whether nothing else can be easier to believe."""
+        return explanation.plain
+
+    def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
+        """The causes that are known beforehand, or that the tensors suggest."""
+        return search(self._question.evaluator, self._question.observed, exact=exact, depth=depth)
+
+    def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
+        """The edits that explain what an explanation leaves."""
+        return edit_causes(origin)
+
+    def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
+        """The same with a fitted number."""
+        return fitted_causes(origin)
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same tensors wrong; None where the user's is small, or nobody can be asked."""
@@ -317,7 +332,7 @@ def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | Non
 
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
     """The same cause for other inputs: edits and fitted numbers as they are, others with those inputs' numbers."""
-    if cause.alteration is not None and cause.alteration.edits:
+    if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
     alike = [c for c in pool(start, cause) if similar(c, cause)]

@@ -72,6 +72,7 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
     """The very values of an input."""
     evaluator = origin.evaluator
     edits: dict[str, Edit] = {}
+    copies: dict[str, Predicted] = {}
     for name in origin.wrong:
         values = origin.observed.get(name)
         if values is None or values.size < FEW - 1 or not values.any():
@@ -79,9 +80,13 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
         for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
                 edits[name] = Edit((), name, RETURNED, value=("instead", ("input", source)))
+                copies[name] = Predicted(values, EXACT)
     if edits:
         shown = {"equals": {name: edit.value[1][1] for name, edit in edits.items()}}
-        yield Cause("stale", shown, Alteration(edits=tuple(edits.values())))
+        if evaluator.universal:
+            yield Cause("stale", shown, change=replaced(copies))
+        else:
+            yield Cause("stale", shown, Alteration(edits=tuple(edits.values())))
 
 
 def coarse(origin: KernelExplanation) -> Iterator[Cause]:

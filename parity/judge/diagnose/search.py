@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from parity.judge.diagnose.evaluator import Evaluator, Observed, worst
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, unaltered
 from parity.judge.diagnose.fits import fitted
 from parity.judge.diagnose.locality import localized
-from parity.judge.diagnose.proposals import proposals, scaled
+from parity.judge.diagnose.proposals import Causes, proposals, scaled
 from parity.judge.diagnose.statistics import implies, statistics_causes
 
 DEPTH = 3
@@ -27,6 +27,17 @@ CLEARER = 3.0
 """A rival is out where it leaves twice the error bound or more, and three times what the best leaves."""
 HELPS = 1.5
 """A tensor needs a cause without which more than 1.5 times as much is left."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where causes come from: those that do not depend on what was observed, and those that it suggests."""
+
+    standing: Callable[[Evaluator], Sequence[Cause]] = standing_causes
+    propose: Callable[[KernelExplanation], Iterable[Causes]] = proposals
+
+
+OF_OPS = Sources()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,22 +80,27 @@ class SearchResult:
 
 
 def search(
-    evaluator: Evaluator, observed: Observed, *, exact: Collection[str] = (), depth: int = DEPTH
+    evaluator: Evaluator,
+    observed: Observed,
+    *,
+    exact: Collection[str] = (),
+    depth: int = DEPTH,
+    sources: Sources = OF_OPS,
 ) -> SearchResult:
     """The causes that explain `observed`, at most `depth` together; a tensor in `exact` has lost no digits."""
     start = unaltered(evaluator, observed, exact)
-    standing = standing_causes(evaluator)
+    standing = sources.standing(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
-    n_followed = max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * len(standing) * DEPTH))))
+    n_followed = max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * max(1, len(standing)) * DEPTH))))
     tried: list[KernelExplanation] = []
     level = [start]
     for number in range(depth):
-        wider = [step for origin in level for step in steps(origin, plain)]
+        wider = [step for origin in level for step in steps(origin, plain, sources.propose)]
         if not any(step.explains and step.plain for step in wider):
             for origin in level:
-                wider += steps(origin, believable(origin, weighty), propose=False)
+                wider += steps(origin, believable(origin, weighty))
             if number < DEPTH - 1:
-                wider += steps(level[0], fitted(level[0]), propose=False)
+                wider += steps(level[0], fitted(level[0]))
         tried += wider
         # No explanation by more causes can be easier to believe than one that costs less than they do.
         if any(step.explains and step.weight < COST * (number + 2) for step in tried):
@@ -119,7 +135,11 @@ def recalled(
     return None
 
 
-def steps(origin: KernelExplanation, causes: Iterable[Cause], *, propose: bool = True) -> Iterator[KernelExplanation]:
+def steps(
+    origin: KernelExplanation,
+    causes: Iterable[Cause],
+    propose: Callable[[KernelExplanation], Iterable[Causes]] | None = None,
+) -> Iterator[KernelExplanation]:
     """All explanations one step further that leave less; `propose` adds changes that the observed tensors suggest."""
     for cause in causes:
         step = origin.extended(cause)
@@ -131,7 +151,7 @@ def steps(origin: KernelExplanation, causes: Iterable[Cause], *, propose: bool =
             # A cause that helps nothing by itself, but whose prediction is wrong by factors only.
             scaled_steps = (step.extended(factor) for factor in scaled(step))
             yield from (s for s in scaled_steps if s is not None and s.explains)
-    for proposal in proposals(origin) if propose else ():
+    for proposal in propose(origin) if propose else ():
         step = origin.extended(*proposal)
         if step is not None and step.improves(origin):
             yield step

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.case import ORDER
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
-from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
+from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE, Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.training.judge.curves import RunCurves
-from parity.training.judge.hypotheses import Hypothesis
-from parity.training.judge.search import Explanation, StageFault
+from parity.training.judge.inquiry import StageFault
 from parity.training.judge.stages import StepJudge
 from parity.training.spec import STAGES
 
@@ -49,7 +48,7 @@ class FirstDivergence:
         }
 
     @property
-    def causes(self) -> tuple[Hypothesis, ...]:
+    def causes(self) -> tuple[Cause, ...]:
         """What explains it; nothing where there is no cause."""
         return () if self.fault is None else self.fault.causes
 
@@ -68,11 +67,16 @@ def first_divergence(faults: Sequence[StageFault], curve: RunCurves | None, *, o
     return None if outside is None else FirstDivergence(outside[0], None, *outside[1:])
 
 
+def worst_kind(causes: Sequence[Cause]) -> str:
+    """The kind of an error with these causes."""
+    return max((cause.kind for cause in causes), key=ORDER.index)
+
+
 def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstDivergence | None]) -> str:
     """`semantic`, `unstable` or `degraded`, by the cause, else by what the backend does in the `others`, the other
     dtypes in which the case was judged."""
     if divergence.causes:
-        return SEMANTIC if any(cause.kind == SEMANTIC for cause in divergence.causes) else DEGRADED
+        return worst_kind(divergence.causes)
     if not others:
         return SEMANTIC if divergence.ratio >= LARGE else UNSTABLE
     error = divergence.ratio * UNIT_ROUNDOFF[dtype]
@@ -88,7 +92,7 @@ def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstD
 def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[StageFault]) -> Iterator[Diagnosis]:
     """A diagnosis for every cause, the first to diverge first."""
     for fault in faults:
-        left = fault.ratio if fault.best is None else fault.best.left
+        left = fault.ratio if fault.left is None else fault.left
         for cause in fault.causes or (None,):
             name = UNEXPLAINED if cause is None else cause.id
             yield Diagnosis(
@@ -98,7 +102,7 @@ def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[Sta
                 name,
                 CATALOGUE[name].title,
                 fault.tensors[:TENSORS],
-                fault.best is not None and fault.best.explains,
+                cause is not None,
                 fault.ratio,
                 left,
                 evidence_of(backend, fault, cause),
@@ -138,19 +142,19 @@ def accounts(diagnosis: Diagnosis, tensor: str, own: Collection[tuple[str, str |
     return later and (diagnosis.backend, stage) not in own
 
 
-def evidence_of(backend: StepJudge, fault: StageFault, cause: Hypothesis | None) -> dict[str, Any]:
+def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> dict[str, Any]:
     """Where a stage is outside, by what it is explained, and what else was tried."""
     slow = "computed in float64: longdouble would take too long"
     evidence: dict[str, Any] = {
-        "parameters": None if cause is None else plain(cause.parameters),
+        "parameters": None if cause is None else cause.parameters,
+        "expression": fault.expressions[fault.causes.index(cause)]
+        if cause in fault.causes and fault.expressions
+        else "",
         "told_by": cause and cause.shown_by,
-        "not_at_work_in": fault.best and list(fault.best.missed),
-        "not_told_from": list(map(summary, fault.rivals)),
-        "second": fault.second and summary(fault.second),
+        **fault.evidence,
         "oracle": slow if backend.oracle.wide == backend.oracle.dtype else "",
-        "tried": fault.n_tried,
     }
-    known = {name: value for name, value in evidence.items() if value or (name == "parameters" and cause)}
+    known = {name: plain(value) for name, value in evidence.items() if value or (name == "parameters" and cause)}
     return {"step": fault.first, "stage": fault.stage, "where": where(backend, fault), **known}
 
 
@@ -170,15 +174,6 @@ def listed(steps: Sequence[int]) -> str:
     """`1, 2 and 3`."""
     *names, last = map(str, steps)
     return f"{', '.join(names)} and {last}" if names else last
-
-
-def summary(explanation: Explanation) -> dict[str, Any]:
-    """An explanation in short."""
-    return {
-        "id": explanation.hypothesis.id,
-        "parameters": plain(explanation.hypothesis.parameters),
-        "residual_after": explanation.left if math.isfinite(explanation.left) else None,
-    }
 
 
 def plain(value: Any) -> Any:

@@ -28,10 +28,11 @@ from parity.training.judge.findings import (
     fault_of,
     first_divergence,
     kind_of,
+    worst_kind,
 )
+from parity.training.judge.inquiry import StageFault
 from parity.training.judge.oracle import StepOracle
 from parity.training.judge.probes import around, planned_steps
-from parity.training.judge.search import StageFault
 from parity.training.judge.stages import StepJudge
 from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import CURVES, STAGES, Training
@@ -238,7 +239,7 @@ class TrainingJudge:
             outside = ratio >= OFF
             tolerated = outside and stage in self.backends[name].tolerated
             fault = fault_of(stage, wrong.faults)
-            kind = fault.best.hypothesis.kind if fault is not None and fault.best else wrong.kind
+            kind = worst_kind(fault.causes) if fault is not None and fault.causes else wrong.kind
             yield Comparison(
                 self.case.id,
                 self.dtype,

@@ -10,7 +10,8 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
-from parity.training.judge.oracle import NOTHING, Array, Arrays, Changes, StepOracle, UnknownError
+from parity.training.judge.oracle import NOTHING, Array, Arrays, StepOracle, UnknownError, merged
+from parity.training.model import Variants
 from parity.training.records import StepRecord
 from parity.training.spec import Training, walk
 from parity.training.steps import Update, params_of
@@ -91,7 +92,7 @@ class Measured:
         )
 
 
-def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes = NOTHING) -> Measured | None:
+def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants = NOTHING) -> Measured | None:
     """A stage under a hypothesis, by default none, with the envelope of careful implementations that do the same.
 
     None where the backend does not show the stage; inf where its tensors do not fit each other.
@@ -105,7 +106,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes 
     except UnknownError:
         return None
     except (ValueError, TypeError, IndexError):
-        if changes is not NOTHING:
+        if changes:
             raise
         return Measured(probe, ratios={stage: math.inf})
     observed = observed_of(probe, exact, oracle.dtype)
@@ -120,7 +121,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Changes 
     for run in range(FIRST_RUNS, RUNS):
         runs.add(oracle.answer(stage, probe, changes, run))
     for narrow in narrow_updates(oracle, probe) if stage == "update" and oracle.dtype != "float64" else ():
-        runs.add(oracle.answer(stage, probe, narrow.with_(changes), 0))
+        runs.add(oracle.answer(stage, probe, merged(narrow, changes), 0))
     envelopes = widened(oracle, stage, probe, exact, runs.envelopes)
     return Measured(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
 
@@ -151,11 +152,11 @@ def ratios(observed: Arrays, exact: Arrays, envelopes: Mapping[str, Envelope]) -
     return {name: ratio(observed[name], exact[name], envelopes[name]) for name in exact}
 
 
-def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Changes]:
+def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Variants]:
     """The updates whose attributes are kept in float32."""
     params = params_of(oracle.training, 0, probe.step, 1.0, Update())
     variants = OPS[oracle.training.optimizer].variants(params, {})
-    return [Changes(update=Update(variant.arguments)) for variant in variants if variant.id == "attribute-precision"]
+    return [{"update": variant.arguments} for variant in variants if variant.id == "attribute-precision"]
 
 
 def fits(training: Training, probe: StepRecord) -> bool:
@@ -225,7 +226,7 @@ def widened(
     sizes = {name: size(values) for name, values in exact.items()}
     floor = unit * POOLED * max(s.rms for s in sizes.values())
     zero = {name for name in exact if sizes[name].rms <= ZERO * envelopes[name].rms}
-    terms = oracle.answer(stage, probe, Changes(model=cancelling_terms(oracle.training))) if zero else {}
+    terms = oracle.answer(stage, probe, cancelling_terms(oracle.training)) if zero else {}
     classes = oracle.terms(probe)
     wide = {}
     for name, envelope in envelopes.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,35 +31,16 @@ class UnknownError(LookupError):
     """The records do not have what an answer starts from."""
 
 
-Rework = Callable[[dict[str, Array], StepRecord], dict[str, Array] | None]
-"""A change of the gradients of a step; None where they are not known."""
+NOTHING: Variants = {}
+"""The recipe. Beside the variants of `model`: `update` has the fields of `Update`, and arguments of the optimizer's
+reference; `clip` those of the op that clips, with `scope` (of `Clip`) and `ignored`; `loss` and `gradient` a `factor`;
+`gradient` also `earlier`, which gradients of the step before are there as well (`grad` or `clipped`), and `stale`: they
+are there alone."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a hypothesis changes of a step: arguments of the model's reference, the loss, the gradient, the clipping and
-    the update. Nothing of it: the recipe."""
-
-    model: Variants = field(default_factory=dict)
-    loss: Callable[[Array], Array] | None = None
-    rework: tuple[Rework, ...] = ()
-    clipping: Clipping | None = None
-    update: Update = field(default_factory=Update)
-
-    def with_(self, other: Changes) -> Changes:
-        """Both together."""
-        names = {*self.model, *other.model}
-        model = {name: {**self.model.get(name, {}), **other.model.get(name, {})} for name in names}
-        return Changes(
-            model,
-            other.loss or self.loss,
-            self.rework + other.rework,
-            other.clipping or self.clipping,
-            self.update.with_(other.update),
-        )
-
-
-NOTHING = Changes()
+def merged(one: Variants, other: Variants) -> Variants:
+    """Both together."""
+    return {name: {**one.get(name, {}), **other.get(name, {})} for name in {**one, **other}}
 
 
 class StepOracle:
@@ -72,7 +53,7 @@ class StepOracle:
         self._cached = 0
 
     def answer(
-        self, stage: str, probe: StepRecord, changes: Changes = NOTHING, run: int | None = None
+        self, stage: str, probe: StepRecord, changes: Variants = NOTHING, run: int | None = None
     ) -> dict[str, Array]:
         """What the tensors of a stage should be: in the wide dtype, or as `run` of the ensemble in the case's dtype.
 
@@ -94,42 +75,41 @@ class StepOracle:
         """Several of them."""
         return {name: self.cast(v, f"{kind}.{name}", run) for name, v in tensors.items()}
 
-    def forward(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+    def forward(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`output`, and the buffers after the step."""
-        step = self.passed(probe, changes, run, backward=changes is NOTHING)
+        step = self.passed(probe, changes, run, backward="program" in changes or not changes)
         return {"output": step.output, **{f"buffer.{n}": v for n, v in step.buffers.items()}}
 
-    def loss(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+    def loss(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`loss`, from the backend's own output."""
         output = probe.tensors.get("output")
         if output is None:
-            loss = self.passed(probe, changes, run, backward=changes is NOTHING).loss
+            loss = self.passed(probe, changes, run, backward=not changes).loss
         else:
             target = self.setting.target[probe.rows]
             output, functions = self.cast(output, "output", run), sums_of(run)
-            loss = loss_of_output(self.training, output, target, variants=changes.model, functions=functions)
-        return {"loss": changes.loss(loss) if changes.loss else loss}
+            loss = loss_of_output(self.training, output, target, variants=of_model(changes), functions=functions)
+        return {"loss": times(loss, changes.get("loss", {}))}
 
-    def gradient(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+    def gradient(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`grad.<parameter>`; raises UnknownError where a change of them cannot be computed."""
-        grads: dict[str, Array] | None = dict(self.passed(probe, changes, run).grads)
-        for rework in changes.rework:
-            grads = None if grads is None else rework(grads, probe)
-        if grads is None:
-            raise UnknownError("the gradient of the step before")
+        options = changes.get("gradient", {})
+        grads = {n: times(g, options) for n, g in self.passed(probe, changes, run).grads.items()}
+        if "earlier" in options:
+            grads = with_earlier(grads, probe, options["earlier"], stale=options.get("stale", False))
         return {f"grad.{n}": v for n, v in grads.items()}
 
-    def clip(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+    def clip(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
         own = unprefixed("grad", probe.tensors)
         grads = self.cast_all(own, "grad", run) if own else unprefixed("grad", self.gradient(probe, changes, run))
         if run is not None and run % 6 == 4:
             # What a sum in sequence loses depends on whether the large numbers come first.
             grads = dict(reversed(grads.items()))
-        after, norm = clipped(self.training, grads, changes.clipping, sums_of(run))
+        after, norm = clipped(self.training, grads, clipping_of(self.training, changes), sums_of(run))
         return {**{f"clipped.{n}": v for n, v in after.items()}, "norm": norm}
 
-    def update(self, probe: StepRecord, changes: Changes, run: int | None) -> dict[str, Array]:
+    def update(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's own clipped gradients."""
         own = unprefixed("clipped", probe.tensors) or (
             unprefixed("grad", probe.tensors) if self.training.clip is None else {}
@@ -140,7 +120,7 @@ class StepOracle:
         }
         lr = np.ravel(probe.tensors["lr"]).astype(np.float64)
         narrow = self.dtype if run is not None and run % 3 == 2 and self.dtype != "float64" else ""
-        change = replace(changes.update, narrow=changes.update.narrow or narrow)
+        change = update_of(changes, narrow)
         return updated(self.training, probe.step, before, grads, lr, change, sums_of(run))
 
     def terms(self, probe: StepRecord) -> dict[str, Array]:
@@ -152,15 +132,16 @@ class StepOracle:
         return {f"grad.{name}": other[name] - values for name, values in grads.items()}
 
     def passed(
-        self, probe: StepRecord, changes: Changes, run: int | None, *, backward: bool = True, next_class: bool = False
+        self, probe: StepRecord, changes: Variants, run: int | None, *, backward: bool = True, next_class: bool = False
     ) -> StepGradients:
         """A pass through the model from the backend's own parameters, buffers and rows, remembered by their bits."""
         own = {**unprefixed("param", probe.before), **unprefixed("buffer", probe.before)}
-        key = digest(own, probe.rows, repr((sorted(changes.model.items()), next_class)), run)
+        model = of_model(changes)
+        key = digest(own, probe.rows, repr((sorted(model.items()), next_class)), run)
         if key not in self._passes or (backward and not self._passes[key].grads):
             dtype = self.wide if run is None else self.dtype
             tensors, batches = self.cast_all(own, "", run), self._batches(probe, run, next_class)
-            how: dict[str, Any] = {"variants": changes.model, "backward": backward, "functions": sums_of(run)}
+            how: dict[str, Any] = {"variants": model, "backward": backward, "functions": sums_of(run)}
             step = gradients(self.training, tensors, batches, dtype=dtype, **how)
             self._cached += step.output.size + sum(v.size for v in step.grads.values())
             if self._cached > MAX_CACHED_ELEMENTS:
@@ -179,7 +160,7 @@ class StepOracle:
         return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
 
 
-STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Changes, int | None], dict[str, Array]]] = {
+STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Variants, int | None], dict[str, Array]]] = {
     "forward": StepOracle.forward,
     "loss": StepOracle.loss,
     "gradient": StepOracle.gradient,
@@ -187,6 +168,56 @@ STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Changes, int | None], dic
     "update": StepOracle.update,
 }
 """The stages that the oracle computes; data and schedule are known for every step without it."""
+
+
+OF_STEPS = frozenset(("update", "clip", "gradient"))
+"""What variants change beside the model."""
+
+
+def of_model(changes: Variants) -> Variants:
+    """The variants of the model and its loss."""
+    model = {name: dict(options) for name, options in changes.items() if name not in OF_STEPS}
+    if "loss" in model:
+        model["loss"].pop("factor", None)
+    return {name: options for name, options in model.items() if options}
+
+
+def times(values: Array, options: Mapping[str, Any]) -> Array:
+    """The multiple of a tensor, where options have a factor."""
+    return values * values.dtype.type(options["factor"]) if "factor" in options else values
+
+
+def with_earlier(grads: Arrays, probe: StepRecord, kind: str, *, stale: bool) -> dict[str, Array]:
+    """The gradients of the step before, `grad` or `clipped`, on top of these, or (`stale`) in place of them.
+
+    Nothing is left in step 1; UnknownError where they are not known.
+    """
+    if not stale and probe.step == 1:
+        return dict(grads)
+    before = {} if probe.previous is None else probe.previous.tensors
+    earlier = unprefixed(kind, before) or unprefixed("grad", before)
+    if not earlier:
+        raise UnknownError("the gradient of the step before")
+    return {n: earlier[n].astype(g.dtype) + (0 if stale else g) if n in earlier else g for n, g in grads.items()}
+
+
+def clipping_of(training: Training, changes: Variants) -> Clipping | None:
+    """How gradients are clipped instead; None: as the recipe says."""
+    options = dict(changes.get("clip", {}))
+    recipe = training.clip
+    if not options or recipe is None:
+        return None
+    if options.pop("ignored", False):
+        return Clipping(None)
+    recipe = replace(recipe, scope=options.pop("scope", recipe.scope))
+    return Clipping(recipe, options, options.pop("edits", None))
+
+
+def update_of(changes: Variants, narrow: str = "") -> Update:
+    """What is changed of the update; all options are rounded to `narrow`, where no others are rounded."""
+    options = {"narrow": narrow, **changes.get("update", {})}
+    known = {name: options.pop(name) for name in vars(Update()).keys() & options.keys()}
+    return Update(options, **known)
 
 
 def sums_of(run: int | None) -> Functions:

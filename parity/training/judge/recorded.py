@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -12,15 +12,22 @@ import numpy as np
 
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.compare.metrics import Metrics, compare
-from parity.training.judge.hypotheses import Hypothesis
+from parity.judge.diagnose.causes import Cause
+from parity.training.judge.inquiry import StageFault
 from parity.training.judge.oracle import Array
-from parity.training.judge.search import Explanation, StageFault
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
 from parity.training.steps import rates
 
-OF_NO_STEP = Hypothesis("unexplained", {"rows": "of no step"})
+OF_NO_STEP = Cause("unexplained", {"rows": "of no step"})
+SHUFFLED = Cause("batch-order", {"rows": "another shuffle: no row comes twice in an epoch"})
 SHARE = 0.5
+
+
+def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
+    """Causes with another name that are as easy to believe, one of each."""
+    others = {c.id: dict(c.parameters) for c in causes if c.id != best.id and c.weight <= best.weight}
+    return [{"id": name, "parameters": parameters} for name, parameters in others.items()]
 
 
 @dataclass
@@ -30,32 +37,39 @@ class Rows:
     order: Array
     accumulation: int = 1
     ranks: int = 1
-    off: dict[int, Hypothesis] = field(default_factory=dict)
+    off: dict[int, Cause] = field(default_factory=dict)
     metrics: Metrics | None = None
-    _last: Array | None = None
+    used: list[Array] = field(default_factory=list)
 
     def take(self, first: int, rows: Array) -> None:
         """The rows [n, batch] of the steps from `first` on."""
         wanted = self.order[first - 1 : first - 1 + len(rows)]
         for step, (used, right) in enumerate(zip(rows, wanted, strict=False), first):
-            if not np.array_equal(used, right):
+            if not self._is_right(used, right):
                 self.off[step] = self._cause(step, used, right)
             if self.metrics is None or len(self.off) == 1:
                 self.metrics = compare(used.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
-            self._last = used
+            self.used.append(used)
 
-    def _cause(self, step: int, used: Array, right: Array) -> Hypothesis:
+    def _is_right(self, used: Array, right: Array) -> bool:
+        """Whether these are the rows of a step; ranks may share those of a micro-batch as they like."""
+        if self.ranks == 1 or used.shape != right.shape:
+            return np.array_equal(used, right)
+        parts = (np.split(rows, self.accumulation) for rows in (used, right))
+        return all(np.array_equal(np.sort(one), np.sort(other)) for one, other in zip(*parts, strict=True))
+
+    def _cause(self, step: int, used: Array, right: Array) -> Cause:
         """Why a step has other rows."""
         if len(np.unique(used)) < min(len(used), len(np.unique(right))):
-            return Hypothesis("repeated-data", {"rows": self._repeated(used)})
+            return Cause("repeated-data", {"rows": self._repeated(used)})
         if np.array_equal(np.sort(used), np.sort(right)):
-            return Hypothesis("batch-order", {"rows": "those of the step in another order"})
-        if self._last is not None and np.array_equal(np.sort(used), np.sort(self._last)):
-            return Hypothesis("repeated-data", {"rows": "those of the step before"})
+            return Cause("batch-order", {"rows": "those of the step in another order"})
+        if self.used and np.array_equal(np.sort(used), np.sort(self.used[-1])):
+            return Cause("repeated-data", {"rows": "those of the step before"})
         others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(used)).all(axis=1)) + 1
         if others.size:
             nearest = int(others[np.argmin(np.abs(others - step))])
-            return Hypothesis("batch-order", {"rows": f"those of another step, {nearest - step:+d}"})
+            return Cause("batch-order", {"rows": f"those of another step, {nearest - step:+d}"})
         return OF_NO_STEP
 
     def _repeated(self, used: Array) -> str:
@@ -65,19 +79,25 @@ class Rows:
         same = all(np.array_equal(np.sort(part), np.sort(parts[0])) for parts in shards for part in parts)
         return "every rank has the same rows" if same and self.ranks > 1 else "rows come more than once in a step"
 
+    def _is_shuffled(self) -> bool:
+        """Whether no row comes twice in an epoch, as a shuffle of another seed would have it."""
+        n_rows = [len(np.unique(self.order[:n])) for n in range(1, len(self.order) + 1)]
+        epoch = sum(n == (i + 1) * self.order.shape[1] for i, n in enumerate(n_rows))
+        epochs = [np.concatenate(self.used[i : i + epoch]) for i in range(0, len(self.used), epoch)]
+        return epoch > 1 and all(len(np.unique(rows)) == len(rows) for rows in epochs)
+
     @property
     def fault(self) -> StageFault | None:
         """The cause of most of the steps with other rows; None where there are none."""
         if not self.off:
             return None
-        causes = {repr(h): h for h in self.off.values()}
+        causes = {repr(cause): cause for cause in self.off.values()}
         [(usual, count)] = Counter(map(repr, self.off.values())).most_common(1)
-        cause = causes[usual]
-        known = cause is not OF_NO_STEP
-        left = 0.0 if known and count > SHARE * len(self.off) else inf
-        rivals = tuple(Explanation(h, left) for h in causes.values() if h.id != cause.id)
-        best = Explanation(cause, left) if known else None
-        return StageFault("data", tuple(self.off), ("data",), inf, best, rivals)
+        cause = SHUFFLED if causes[usual] is OF_NO_STEP and self._is_shuffled() else causes[usual]
+        fault = StageFault("data", tuple(self.off), ("data",), inf)
+        if cause is OF_NO_STEP or count <= SHARE * len(self.off):
+            return fault
+        return replace(fault, causes=(cause,), left=0.0, evidence={"not_told_from": rivals(cause, causes.values())})
 
 
 @dataclass
@@ -111,26 +131,32 @@ class Rates:
         steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
         if not steps:
             return None
-        tried = [Explanation(h, float(self._ratios(expected).max())) for h, expected in self._hypotheses()]
-        return StageFault("schedule", steps, ("schedule",), float(ratios.max())).explained(tried)
+        tried = [(float(self._ratios(expected).max()), cause) for cause, expected in self._causes()]
+        fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()))
+        good = sorted(((left, c) for left, c in tried if left < OFF), key=lambda one: (one[1].weight, one[0]))
+        if not good:
+            return replace(fault, evidence={"tried": len(tried)})
+        left, best = good[0]
+        evidence = {"not_told_from": rivals(best, (c for _, c in good)), "tried": len(tried)}
+        return replace(fault, causes=(best,), left=left, evidence=evidence)
 
-    def _hypotheses(self) -> Iterator[tuple[Hypothesis, Array]]:
+    def _causes(self) -> Iterator[tuple[Cause, Array]]:
         """What the rates may be instead, and what they would then be, [steps, groups]."""
         expected = self._expected()
         kind = SCHEDULES[self.training.schedule.name]
         for variant in kind.variants(kind.options(**self.training.schedule.options)):
             shown = {"arguments": dict(variant.arguments)}
-            yield Hypothesis(variant.id, shown, shown_by=variant.shown_by), self._expected(**variant.arguments)
-        ignored = Hypothesis(
+            yield Cause(variant.id, shown, shown_by=variant.shown_by), self._expected(**variant.arguments)
+        ignored = Cause(
             "schedule-ignored", {"constant": expected[0].tolist()}, shown_by="steps in which the rate changes"
         )
         yield ignored, np.broadcast_to(expected[0], expected.shape)
-        narrow = Hypothesis("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot hold")
+        narrow = Cause("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot hold")
         yield narrow, expected.astype(np.float32).astype(np.float64)
         factors = np.unique(np.round(np.stack(self.seen)[expected != 0] / expected[expected != 0], 6))
         if len(factors) == 1 and factors[0]:
             factor = float(factors[0])
-            yield Hypothesis("scaled", {"factor": factor}, weight=1.0), expected * factor
+            yield Cause("scaled", {"factor": factor}, weight=1.0), expected * factor
 
     def _expected(self, **arguments: Any) -> Array:
         """The schedule's rates [steps, groups], with its arguments changed."""

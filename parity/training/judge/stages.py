@@ -9,16 +9,19 @@ from functools import reduce
 
 from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics, compare
-from parity.training.judge.hypotheses import Hypothesis
+from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.explanation import unaltered
+from parity.training.judge.evaluator import StageEvaluator, variants_of
+from parity.training.judge.inquiry import StageFault, StageInquiry
 from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure
-from parity.training.judge.oracle import NOTHING, Changes, StepOracle
+from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError, merged
 from parity.training.judge.recorded import Rates, Rows
-from parity.training.judge.search import StageFault, StageSearch
+from parity.training.model import Variants
 from parity.training.records import Curves, StepRecord
 from parity.training.spec import STAGES
 
 KEPT = 3
-"""So many probes outside, and so many inside, are kept of every stage for the search."""
+"""So many probes outside, and so many inside, are kept of every stage for the search: the first ones and the last."""
 
 
 @dataclass
@@ -40,8 +43,7 @@ class StageProbes:
             self.steps.append(measured.probe.step)
             self.small = self.small and measured.small(dtype)
         kept = self.outside if measured.outside else self.inside
-        if len(kept) < KEPT:
-            kept.append(measured)
+        kept[KEPT - 1 :] = [measured]
         if measured.worst > self.worst or not self.probed:
             self.worst = measured.worst
             observed, exact = measured.observed.get(measured.tensor), measured.exact.get(measured.tensor)
@@ -122,41 +124,64 @@ class StepJudge:
         """
         self.tolerated = set()
         faults = [fault for fault in (self.rows.fault, self.rates.fault) if fault is not None]
-        causes: list[Hypothesis] = []
+        causes: list[Cause] = []
         for stage, probes in ((stage, self.stages[stage]) for stage in KINDS if stage in self.stages):
             fault = self._fault(stage, probes, causes, diagnose)
-            if fault is not None and fault.best is None and stage in APPROXIMATED and probes.small:
+            if fault is not None and not fault.causes and stage in APPROXIMATED and probes.small:
                 self.tolerated.add(stage)
             elif fault is not None:
                 faults.append(fault)
-                causes += [] if fault.best is None else [fault.best.hypothesis]
+                causes += [cause for cause in fault.causes if cause.alteration is not None]
         return sorted(faults, key=lambda fault: (fault.first, STAGES.index(fault.stage)))
 
-    def _fault(
-        self, stage: str, probes: StageProbes, causes: Sequence[Hypothesis], diagnose: bool
-    ) -> StageFault | None:
+    def _fault(self, stage: str, probes: StageProbes, causes: Sequence[Cause], diagnose: bool) -> StageFault | None:
         """Why a stage is outside; None where it is not, or only as a consequence of the `causes` of stages before."""
         outside, known = self._not_explained(stage, probes.outside, causes)
         if not outside:
             return None
-        alone = known is NOTHING
-        steps = probes.steps if alone else [measured.probe.step for measured in outside]
+        steps = [measured.probe.step for measured in outside] if known else probes.steps
         fault = StageFault(stage, tuple(steps), tuple(outside[0].tensors_outside), outside[0].worst)
-        search = StageSearch(self.oracle, stage, outside, probes.inside if alone else [], known, self.ranks)
-        return search.explain(fault) if diagnose else fault
+        comparable = [measured for measured in outside if measured.exact]
+        if not comparable or not diagnose:
+            return fault
+        inside = [] if known else probes.inside
+        forward = stage == "gradient" and "forward" in self.stages and not self.stages["forward"].outside
+        inquiry = StageInquiry(self.oracle, stage, comparable, inside, known, self.ranks, forward=forward)
+        return inquiry.explained(fault)
 
     def _not_explained(
-        self, stage: str, outside: Sequence[Measured], causes: Sequence[Hypothesis]
-    ) -> tuple[Sequence[Measured], Changes]:
+        self, stage: str, outside: Sequence[Measured], causes: Sequence[Cause]
+    ) -> tuple[Sequence[Measured], Variants]:
         """The probes that stay outside where all `causes` are at work, and these, if they come nearer to the
         backend."""
         if not outside or not causes:
             return outside, NOTHING
-        search = StageSearch(self.oracle, stage, outside)
-        if any(search.explanation(cause).explains for cause in causes):
+        sets = [[cause] for cause in causes] + [list(causes)]
+        sets += [[with_gradients(cause) for cause in some] for some in sets]
+        if any(all(self._explains(stage, measured, some) for measured in outside) for some in sets):
             return [], NOTHING
-        known = reduce(Changes.with_, (cause.changes for cause in causes), NOTHING)
+        known = reduce(merged, (variants_of(cause.alteration) for cause in causes if cause.alteration), NOTHING)
         again = [measure(self.oracle, stage, measured.probe, known) or measured for measured in outside]
         left = [measured for measured in again if measured.outside]
         nearer = max((m.worst for m in left), default=0.0) < max(m.worst for m in outside)
         return (left, known) if nearer else (outside, NOTHING)
+
+    def _explains(self, stage: str, measured: Measured, causes: Sequence[Cause]) -> bool:
+        """Whether causes of stages before leave rounding in this one."""
+        if not measured.exact:
+            return False
+        evaluator = StageEvaluator(self.oracle, stage, measured, NOTHING)
+        try:
+            explanation = unaltered(evaluator, evaluator.observed).extended(*causes)
+        except UnknownError:
+            return False
+        return explanation is not None and not explanation.refined().wrong
+
+
+def with_gradients(cause: Cause) -> Cause:
+    """A cause whose edits are followed by the gradients."""
+    alteration = cause.alteration
+    if alteration is None or not alteration.edits:
+        return cause
+    edits = tuple(replace(edit, again=True) for edit in alteration.edits)
+    return replace(cause, alteration=replace(alteration, edits=edits))

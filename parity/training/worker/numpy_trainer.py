@@ -76,7 +76,8 @@ class NumpyTrainer(Trainer):
     def clip_by(self, clip: Clip, names: Sequence[str]) -> None:
         """Clip these gradients together."""
         grads = [self.gradients[name] for name in names]
-        self.gradients.update(zip(names, steps.clip_unit(clip, grads, {})))
+        after = steps.clip_unit(steps.Clipping(clip), grads)
+        self.gradients.update({name: after[f"grads.{i}"] for i, name in enumerate(names)})
 
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:  # noqa: ARG002 - that of `training`
         self.lr = [group.lr for group in groups]

@@ -1,0 +1,74 @@
+"""Edits of the op that a stage of a training is: an optimizer, a clip, a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from autograd.tracer import getval
+from numpy.typing import NDArray
+
+from parity.cases.edits import Edit, edited, moved, replayed
+from parity.cases.op import CaseError, IncompatibleError, Op
+from parity.cases.oracle import IN_PAIRS, Functions, program_of
+from parity.cases.program import Program
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class ProgramEdits:
+    """Edits of an op's `program`, for this op with any numbers, in which they change what computes the same."""
+
+    program: Program = field(repr=False)
+    edits: tuple[Edit, ...]
+
+    def run(
+        self, op: Op, params: Any, tensors: Arrays, functions: Functions = IN_PAIRS, **arguments: Any
+    ) -> dict[str, Array]:
+        """The outputs of the edited op in the tensors' dtype; IncompatibleError where no edited program can be run."""
+        program = whole_program(op, params, tensors, **arguments)
+        try:
+            for edit in self.edits:
+                program = edited(program, self._placed(edit, program), tensors, params, op.differentiable)
+            dtype = next(values.dtype for values in tensors.values() if values.dtype.kind == "f")
+            return program.run({n: tensors[n] for n in program.inputs}, dtype, functions=functions)
+        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+            raise IncompatibleError(f"the edited program cannot be run: {error}") from error
+
+    def replayed(self, op: Op, tensors: Mapping[str, Any], params: Any, **arguments: Any) -> dict[str, Any]:
+        """The outputs of the edited op as a part of a larger program that is being traced."""
+        values = {name: getval(item) for name, item in tensors.items()}
+        shaped = {name: np.zeros(item.shape, item.dtype) for name, item in values.items()}
+        program = whole_program(op, params, shaped, **arguments)
+        for edit in self.edits:
+            program = edited(program, self._placed(edit, program), shaped, params, op.differentiable)
+        return replayed(program, tensors, params)
+
+    def _placed(self, edit: Edit, program: Program) -> tuple[Edit, ...]:
+        """The edit in its place; none where the program has no such step, as that of a first step may not."""
+        try:
+            return (moved(edit, self.program, program),)
+        except IncompatibleError:
+            return ()
+
+
+def whole_program(op: Op, params: Any, tensors: Arrays, **arguments: Any) -> Program:
+    """The program of an op in which options that are 0 have their steps too, so that edits can give them a value."""
+    shapes = {name: values.shape for name, values in tensors.items() if op.input(name) is not None}
+    whole = params
+    for name, value in vars(params).items():
+        if isinstance(value, float) and not value:
+            with suppress(CaseError):
+                changed = replace(whole, **{name: NOT_ZERO})
+                whole = changed if op.infer_shapes(changed, shapes) == op.infer_shapes(params, shapes) else whole
+    program = program_of(op, whole, tensors, **arguments)
+    numbers = program_of(op, params, tensors, **arguments).options
+    return replace(program, options={n: (index, numbers[n][1]) for n, (index, _) in program.options.items()})
+
+
+NOT_ZERO = 0.5

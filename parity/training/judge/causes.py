@@ -1,0 +1,293 @@
+"""What may be wrong with a step, as causes that can be computed: a table of sources for each stage.
+
+The variants are those of the ops. An alteration's arguments say of what they are options: `update.decoupled`,
+`layer_norm@encoder.norm.ddof` (`oracle.NOTHING`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.cases.op import Variant
+from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.evaluator import Alteration
+from parity.judge.diagnose.proposals import UNNAMED, UNNAMED_WEIGHT
+from parity.training.judge.measured import Measured, owner, shown
+from parity.training.schedules import SCHEDULES
+from parity.training.spec import Training, walk
+from parity.training.steps import clip_params, rates
+from parity.training.variants import model_variants, narrow_options, on
+
+WEIGHT_DECAY, LOSS = "weight_decay", "loss"
+ALONE, NAMED, LOSSY = 0.125, 0.25, 1.5
+"""What it costs to believe that one layer of a kind does what the others do not, a number that means something, and a
+band of sizes."""
+IN_BACKWARD: Mapping[str, Any] = {"backward.only": True}
+CLIPS = "steps in which the norm is above the limit"
+FLOAT64 = "float64, in which it shows what float32 has lost"
+HIDING = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}
+"""The stages before, the last first, whose causes appear in a stage where the mode does not show theirs."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that is outside, in the probe by which it is searched; `forward`: its forward pass is right."""
+
+    training: Training
+    ranks: int
+    dtype: str
+    measured: Measured
+    forward: bool = False
+
+
+Causes = Iterator[Cause]
+
+
+def cause(name: str, parameters: Mapping[str, Any], weight: float = 0.0, shown_by: str = "", **options: Any) -> Cause:
+    """A cause whose alteration has options, `<of>__<option>`."""
+    arguments = {option.replace("__", ".", 1): value for option, value in options.items()}
+    return Cause(name, parameters, Alteration(arguments), weight=weight, shown_by=shown_by)
+
+
+def varied(of: str, variant: Variant, weight: float = 0.0, **parameters: Any) -> Cause:
+    """A variant of an op or a schedule."""
+    options = {f"{of}__{name}": value for name, value in variant.arguments.items()}
+    return cause(variant.id, {**variant.arguments, **parameters}, weight, variant.shown_by, **options)
+
+
+def in_model(key: str, variant: Variant, *, backward: bool) -> Cause:
+    """A variant of the model; of its gradients alone (`backward`)."""
+    options = {**variant.arguments, **variant.params, **({"absent": variant.absent} if variant.absent else {})}
+    lossy = variant.id == "reduced-precision"
+    arguments = {f"{key}.{name}": value for name, value in options.items()}
+    arguments |= IN_BACKWARD if backward and not lossy else {}
+    alteration = Alteration(unstable=arguments) if lossy else Alteration(arguments)
+    parameters = {"in": key, **{name: v for name, v in options.items() if v != ()}}
+    weight = LOSSY if lossy else ALONE if "@" in key else 0.0
+    return Cause(variant.id, parameters, alteration, weight=weight, shown_by=variant.shown_by, lossy=lossy)
+
+
+def layer_variants(stage: Stage) -> Causes:
+    """The variants of all layers of a kind, and of each by itself."""
+    layers = list(walk(stage.training.layers))
+    for key, variant in model_variants(stage.training):
+        if key != LOSS:
+            yield in_model(key, variant, backward=stage.forward)
+            alike = [layer for layer in layers if layer.op == key]
+            every = [on(key, layer) for layer in alike if len(alike) > 1]
+            yield from (in_model(one, variant, backward=stage.forward) for one in every)
+
+
+def loss_variants(stage: Stage) -> Causes:
+    """The variants of the loss: sums for means."""
+    variants = (variant for key, variant in model_variants(stage.training) if key == LOSS)
+    yield from (in_model(LOSS, variant, backward=stage.forward) for variant in variants)
+
+
+def rank_statistics(stage: Stage) -> Causes:
+    """Statistics over the batch that each rank takes of its own rows."""
+    if stage.ranks > 1:
+        shown_by = "layers that take statistics over the batch"
+        parameters = {"over": "the rows of each rank"}
+        yield cause("batch-norm-statistics", parameters, shown_by=shown_by, ranks__count=stage.ranks)
+
+
+def first_rank(stage: Stage) -> Causes:
+    """The gradient of one rank alone."""
+    if stage.ranks > 1:
+        parameters = {"rows": "of the first rank alone"}
+        yield cause("rank-reduction", parameters, ranks__count=stage.ranks, ranks__reduction="first")
+
+
+def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
+    """The factors that mean something for a loss and its gradient: id, meaning, factor."""
+    training, ranks = stage.training, stage.ranks
+    if ranks > 1:
+        yield "rank-reduction", "summed over the ranks", float(ranks)
+        yield "rank-reduction", "divided by the number of ranks twice", 1.0 / ranks
+    if training.accumulation > 1:
+        yield "accumulation-sum", "summed over the micro-batches", float(training.accumulation)
+        yield "accumulation-sum", "divided by their number twice", 1.0 / training.accumulation
+    if training.batch_size > 1:
+        yield "mean-vs-sum", "summed over the rows", float(training.batch_size)
+    yield "scaled", "doubled", 2.0
+
+
+def loss_factors(stage: Stage) -> Causes:
+    """A loss, and its gradient, that are a multiple."""
+    for name, meaning, factor in factors(stage):
+        parameters = {"factor": factor, "meaning": meaning}
+        yield cause(name, parameters, NAMED, loss__factor=factor, gradient__factor=factor)
+    exact, observed = (float(some.get("loss", 0.0)) for some in (stage.measured.exact, stage.measured.observed))
+    if exact and observed and np.isfinite(observed):
+        factor, parameters = observed / exact, {"factor": observed / exact, "meaning": UNNAMED}
+        yield cause("scaled", parameters, UNNAMED_WEIGHT, loss__factor=factor, gradient__factor=factor)
+
+
+def gradient_factors(stage: Stage) -> Causes:
+    """Gradients that are a multiple."""
+    for name, meaning, factor in factors(stage):
+        weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
+        yield cause(name, {"factor": factor, "meaning": meaning}, weight, gradient__factor=factor)
+    yield cause("sign-flipped", {"of": "all gradients"}, NAMED, gradient__factor=-1.0)
+
+
+def earlier_gradients(stage: Stage) -> Causes:
+    """Gradients on top of those of the step before, or in their place; nothing where these are not known."""
+    previous = stage.measured.probe.previous
+    if previous is not None and any(name.startswith(("grad.", "clipped.")) for name in previous.tensors):
+        for kind, left in (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping")):
+            yield cause("gradient-not-zeroed", {"left": left}, shown_by="step 2", gradient__earlier=kind)
+            parameters = {"of": "the step before"}
+            yield cause("stale", parameters, 1.0, gradient__earlier=kind, gradient__stale=True)
+
+
+def clip_variants(stage: Stage) -> Causes:
+    """Clipping over other tensors, or none at all, and the variants of the op that clips."""
+    recipe = stage.training.clip
+    if recipe is None:
+        return
+    yield cause("clip-ignored", {}, shown_by=CLIPS, clip__ignored=True)
+    if recipe.name == "norm":
+        # The only group is all parameters.
+        for scope in ("tensor", "group", "global") if len(stage.training.groups) > 1 else ("tensor", "global"):
+            if scope != recipe.scope:
+                yield cause("clip-per-tensor", {"scope": scope}, shown_by=CLIPS, clip__scope=scope)
+    shapes = {p.name: p.shape for p in stage.training.parameters}
+    for variant in OPS[f"clip_grad_{recipe.name}"].variants(clip_params(recipe), shapes):
+        if "scope" not in variant.arguments:
+            yield varied("clip", variant)
+
+
+def optimizer_variants(training: Training) -> list[Variant]:
+    """The variants of the optimizer for all groups, at the first step and at later ones."""
+    op = OPS[training.optimizer]
+    variants: dict[str, Variant] = {}
+    for own in training.groups:
+        for step in (1, 2):
+            params = op.params(**own.options)
+            params = replace(params, step=step) if hasattr(params, "step") else params
+            for variant in op.variants(params, {}):
+                variants.setdefault(
+                    repr((variant.id, sorted(variant.arguments.items()), "step" in variant.params)), variant
+                )
+    return list(variants.values())
+
+
+def update_variants(stage: Stage) -> Causes:
+    """The variants of the optimizer; where they have the step's number, one before and one behind it."""
+    variants = optimizer_variants(stage.training)
+    yield from (varied("update", variant) for variant in variants if "step" not in variant.params)
+    for offset in (-1, 1) if any("step" in variant.params for variant in variants) else ():
+        yield cause("step-offset", {"offset": offset}, shown_by="an early step", update__offset=offset)
+
+
+def precisions(stage: Stage) -> Causes:
+    """Options of the optimizer that are kept in float32, and what is computed from them; only float64 shows them."""
+    if stage.dtype != "float64":
+        return
+    variants = optimizer_variants(stage.training)
+    computed = [variant.arguments for variant in variants if variant.id == "attribute-precision"]
+    for names in narrow_options(stage.training):
+        for arguments in ({}, *computed):
+            options = {f"update__{name}": value for name, value in arguments.items()}
+            options |= {"update__narrow": "float32", "update__narrowed": names}
+            weight = 0.01 * (len(names) + len(arguments))
+            yield cause("attribute-precision", {"float32": sorted(names), **arguments}, weight, FLOAT64, **options)
+
+
+def group_options(stage: Stage) -> Causes:
+    """Groups that have another one's options: its weight decay, or all of them; and betas that are exchanged."""
+    groups = stage.training.groups
+    tuples = {name: tuple(reversed(value)) for name, value in groups[0].options.items() if isinstance(value, tuple)}
+    for name, value in tuples.items():
+        changed = {i: {name: value} for i in range(len(groups))}
+        yield cause("option-value", {name: list(value), "of": "another place"}, update__options=changed)
+    decays = dict.fromkeys(group.options.get(WEIGHT_DECAY, 0.0) for group in groups)
+    for value in decays if len(decays) > 1 else ():
+        changed = {i: {WEIGHT_DECAY: value} for i, g in enumerate(groups) if g.options.get(WEIGHT_DECAY) != value}
+        shown_by = "parameters that are excluded and not 0"
+        parameters = {WEIGHT_DECAY: value, "of": "every parameter"}
+        yield cause("weight-decay-excludes", parameters, shown_by=shown_by, update__options=changed)
+    for i, own in enumerate(groups):
+        for j, other in enumerate(groups):
+            if i != j and dict(own.options) != dict(other.options):
+                parameters = {"group": list(own.parameters[:3]), "has those of": list(other.parameters[:3])}
+                yield other_group(stage.training, parameters, (i,), j)
+    if len(groups) > 1:
+        yield other_group(stage.training, {"every group": "has those of the first"}, range(1, len(groups)), 0)
+
+
+def other_group(training: Training, parameters: Mapping[str, Any], groups: Sequence[int], other: int) -> Cause:
+    """That groups have the options of another one, and its rate."""
+    options = {i: dict(training.groups[other].options) for i in groups}
+    rate = partial(rate_of_group, training, tuple(groups), other)
+    return cause("group-options", parameters, NAMED, update__options=options, update__rate=rate)
+
+
+def rate_of_group(training: Training, groups: Sequence[int], other: int, _step: int, group: int, lr: float) -> float:
+    """The rate of `groups` in the proportion in which `other` has it."""
+    own = [float(g.options["lr"]) for g in training.groups]
+    return lr * own[other] / own[group] if group in groups and own[group] else lr
+
+
+def other_rates(stage: Stage) -> Causes:
+    """An update that takes another rate than the one that is reported: the schedule's variants."""
+    schedule = SCHEDULES[stage.training.schedule.name]
+    for variant in schedule.variants(schedule.options(**stage.training.schedule.options)):
+        rate, where = partial(scheduled_rate, stage.training, variant.arguments), "the update, not in the reported rate"
+        parameters = {**variant.arguments, "in": where}
+        yield cause(variant.id, parameters, NAMED, variant.shown_by, update__rate=rate)
+
+
+def scheduled_rate(training: Training, arguments: Mapping[str, Any], step: int, group: int, _lr: float) -> float:
+    """The rate of a group with the schedule's arguments changed."""
+    return rates(training, step, **arguments)[group]
+
+
+def update_factors(stage: Stage) -> Causes:
+    """Updates that are left out, go the other way, or are longer by one factor; parameters that stayed as they were."""
+    for name, factor, meaning in (("stale", 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
+        yield cause(name, {"update": meaning}, NAMED, update__factor=factor)
+    measured = stage.measured
+    still = frozenset(own for own in map(owner, measured.tensors_outside) if left_alone(own, measured))
+    if still:
+        yield cause("stale", {"parameters": sorted(still), "update": "not applied"}, NAMED, update__skipped=still)
+    starts = {n: v.astype(measured.exact[n].dtype) for n, v in measured.probe.before.items() if n in measured.exact}
+    steps = [(measured.observed[n] - v, measured.exact[n] - v) for n, v in starts.items() if n.startswith("param.")]
+    power = sum(float(np.vdot(exact, exact)) for _, exact in steps)
+    factor = sum(float(np.vdot(exact, observed)) for observed, exact in steps) / power if power else 0.0
+    if factor and np.isfinite(factor):
+        parameters = {"factor": factor, "of": "the step of every parameter"}
+        yield cause("scaled", parameters, UNNAMED_WEIGHT, update__factor=factor)
+
+
+def left_alone(own: str, measured: Measured) -> bool:
+    """Whether a parameter and its states are what they were before, bit for bit."""
+    before = measured.probe.before
+    mine = [name for name in measured.observed if owner(name) == own]
+    return all(bool(np.all(measured.observed[name] == before.get(name, 0.0))) for name in mine)
+
+
+SOURCES: Mapping[str, Sequence[Callable[[Stage], Causes]]] = {
+    "forward": (layer_variants, rank_statistics),
+    "loss": (loss_variants, loss_factors),
+    "gradient": (first_rank, gradient_factors, earlier_gradients, loss_variants, layer_variants),
+    "clip": (clip_variants,),
+    "update": (update_variants, precisions, group_options, other_rates, update_factors),
+}
+"""Where the causes of every stage that the oracle computes come from."""
+
+
+def standing(name: str, stage: Stage) -> list[Cause]:
+    """Those of a stage and of those before it that the mode does not show; one of each diagnosis and parameters."""
+    hidden = HIDING.get(name, ())
+    n_hidden = next((i for i, other in enumerate(hidden) if shown(other, stage.measured.probe)), len(hidden))
+    stated = [one for each in (name, *hidden[:n_hidden]) for source in SOURCES[each] for one in source(stage)]
+    return list({repr((c.id, sorted(c.parameters.items()))): c for c in stated}.values())
