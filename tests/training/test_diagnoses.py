@@ -211,6 +211,14 @@ def edited(case: CasePlan, text: str) -> Lie:
     return lies(StepChanges(update=Update(edits=ProgramEdits(program, (edit,)))))
 
 
+SHORTER = {
+    "sqrt(new exp_avg_sq), where the reference has sqrt(new exp_avg_sq) / spread": (
+        "v_hat = new exp_avg_sq, where the reference has new exp_avg_sq / bc2"
+    )
+}
+"""The same mistake in another form of the optimizer, which says it in fewer words."""
+
+
 @pytest.mark.parametrize(
     ("case", "text"),
     [
@@ -226,7 +234,7 @@ def test_a_mistake_that_nobody_listed_has_an_expression(case: str, text: str, ca
     found = judged(cases[case], {"honest": SILENT, "liar": edited(cases[case], text)})
     [diagnosis] = found.diagnoses
     assert (diagnosis.id, diagnosis.explained, diagnosis.evidence["stage"]) == ("reference-edit", True, "update")
-    assert diagnosis.evidence["expression"].startswith(text)
+    assert diagnosis.evidence["expression"].startswith(SHORTER.get(text, text))
 
 
 def test_an_edit_of_the_loss_explains_the_gradient(cases: dict[str, CasePlan]) -> None:

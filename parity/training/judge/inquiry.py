@@ -169,7 +169,7 @@ class StageInquiry(Inquiry):
         kept = [e for e in explanations if e.explains and e.causes and not e.exceptions and self._everywhere(e)]
         return sorted(kept, key=self._order)
 
-    def confirmed_here(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+    def confirmed_here(self, _explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """None: a training's other steps have the same options."""
         return []
 
