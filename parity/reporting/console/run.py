@@ -19,6 +19,7 @@ from parity.reporting.kinds import CaseReport, report_of, reports_of
 from parity.reporting.results.cells import cells, counts, counts_text
 from parity.reporting.results.rows import FAILING, NOT_COMPARED, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import answer, causes, known_lines, suspects
+from parity.reporting.text.evidence import called
 from parity.reporting.text.values import values_text
 from parity.reporting.text.words import factor, grouped, plural
 
@@ -221,7 +222,7 @@ def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
     found: dict[tuple[str, str, str, str], str] = {}
     for row in results.diagnoses:
         for tensor in row.tensors:
-            found.setdefault((row.case, row.dtype, tensor, row.backend), row.id)
+            found.setdefault((row.case, row.dtype, tensor, row.backend), called(row))
     return found
 
 

@@ -15,7 +15,7 @@ from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import failing_level
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
-from parity.reporting.text.evidence import HARMLESS
+from parity.reporting.text.evidence import HARMLESS, called
 from parity.reporting.text.words import plural
 
 MAX_CAUSES = 12
@@ -130,7 +130,7 @@ def causes_found(results: Results) -> list[CauseFound]:
     titles: dict[tuple[str, str, str], str] = {}
     for row in results.diagnoses:
         if row.id not in HARMLESS:
-            key = (row.backend, row.id, ops.get(row.case, ""))
+            key = (row.backend, called(row), ops.get(row.case, ""))
             found.setdefault(key, set()).add((row.case, row.dtype))
             titles.setdefault(
                 key, short(str(row.evidence.get("expression") or row.title) if row.id == EDIT else row.title)

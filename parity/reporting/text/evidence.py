@@ -16,6 +16,10 @@ from parity.reporting.text.words import listed, number
 MAX_ITEMS = 8
 HARMLESS = frozenset(("rounding", "degenerate-gradient"))
 """Diagnoses that say that nobody is off."""
+NO_FORMULA = frozenset(
+    ("unexplained", "not-identifiable", "nondeterministic", "stateful", "input-mutated", "batch-variant")
+)
+"""Diagnoses that explain no tensor as a formula would."""
 
 
 def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
@@ -33,6 +37,12 @@ def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
     entry = CATALOGUE.get(row.id)
     if entry is not None and entry.what and not brief:
         yield Text(f"{entry.what} (parity explain {entry.id})", style="dim")
+
+
+def called(row: Diagnosis) -> str:
+    """The id of a diagnosis; `norm-type in part` where it leaves more than rounding."""
+    whole = row.explained or row.id in NO_FORMULA or row.residual_after is None
+    return row.id if whole else f"{row.id} in part"
 
 
 def residual_text(row: Diagnosis) -> str:
