@@ -131,7 +131,7 @@ OTHERS: Mapping[Callable[[Any], Any], Mapping[str, Callable[[Any], Any]]] = {
     anp.tanh: {
         "hardtanh": lambda x: clipped(x, -1.0, 1.0),
         "softsign": lambda x: x / (1 + anp.abs(x)),
-        "pade": lambda x: x * (27 + x * x) / (27 + 9 * x * x),
+        "pade": lambda x: clipped(x * (27 + x * x) / (27 + 9 * x * x), -1.0, 1.0),
     },
     sigmoid: {
         "hardsigmoid": lambda x: clipped(x / 6 + 0.5, 0.0, 1.0),
@@ -141,6 +141,14 @@ OTHERS: Mapping[Callable[[Any], Any], Mapping[str, Callable[[Any], Any]]] = {
     silu: {"hardswish": lambda x: x * clipped(x / 6 + 0.5, 0.0, 1.0), "sigmoid-1.702": gelu_sigmoid},
 }
 """What stands in for a function because it is cheaper, or by mistake: PyTorch's names, Keras's `hard_sigmoid`."""
+
+
+OTHERS_BY_HAND = {
+    (f, name): by_hand(other, lambda g, y, x, slope=SLOPES[f]: g * slope(x, y))
+    for f, others in OTHERS.items()
+    for name, other in others.items()
+}
+"""The same with the derivative of the function that they stand in for."""
 
 
 def gelu_reference(
@@ -161,12 +169,16 @@ def elementwise(name: str, function: Callable[[Any], Any], summary: str) -> Op:
     """The op y = function(x)."""
 
     def reference(tensors: Mapping[str, Any], _params: Any, *, fused: bool = False, form: str = "") -> dict[str, Any]:
-        used = OTHERS[function][form] if form else BY_HAND[function] if fused else function
+        if form:
+            used = OTHERS_BY_HAND[function, form] if fused else OTHERS[function][form]
+        else:
+            used = BY_HAND[function] if fused else function
         return {"y": used(tensors["x"])}
 
     def variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
         others = OTHERS.get(function, {})
-        return [Variant("activation-form", {"form": form}, shown_by="inputs that are not near 0") for form in others]
+        forms = [{"form": form} for form in others] + [{"form": form, "fused": True} for form in others]
+        return [Variant("activation-form", form, shown_by="inputs that are not near 0") for form in forms]
 
     return Op(
         name=name,
