@@ -69,7 +69,7 @@ FORMS: Mapping[str, Callable[[Any], Any]] = {"none": gelu, "tanh": gelu_tanh, "s
 
 def relu_slope(x: Any, _y: Any) -> Any:
     """The derivative of `relu`."""
-    return anp.where(x <= 0, 0.0, 1.0)
+    return anp.where(x <= 0, scalar(0, x), scalar(1, x))
 
 
 def tanh_slope(_x: Any, y: Any) -> Any:

@@ -42,7 +42,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         op=Code(recipe.op.name),
         backend=Code(recipe.label),
         leaves=list(leaves(recipe)),
-        differentiable=Code(", ".join(recipe.differentiable)),
+        differentiable=Code(", ".join(map(variable, recipe.differentiable))),
         gradient_names=[f"grad.{name}" for name in recipe.differentiable],
         upstream_keys=[f"inputs/grad.{name}" for name in recipe.upstream],
         call=functools.partial(call, recipe),
@@ -111,18 +111,27 @@ def is_general(recipe: ScriptRecipe) -> bool:
     )
 
 
-def leaves(recipe: ScriptRecipe) -> Iterator[tuple[Code, int, bool]]:
-    """Each input by name, with the length of its list (0: none) and whether it has a gradient."""
+def variable(name: str) -> str:
+    """The name of an input in the script: `q_proj.weight` is no name in Python."""
+    return name.replace(".", "_")
+
+
+def leaves(recipe: ScriptRecipe) -> Iterator[tuple[Code, Code, int, bool]]:
+    """Each input by its name in the script and its own, with the length of its list (0: none) and whether it has a
+    gradient."""
     for item in recipe.op.inputs:
         n = sum(name.startswith(f"{item.name}.") for name in recipe.inputs) if item.listed else 0
         if n or item.name in recipe.inputs:
-            yield Code(item.name), n, item.name in recipe.differentiable
+            yield Code(variable(item.name)), Code(item.name), n, item.name in recipe.differentiable
 
 
 def call(recipe: ScriptRecipe, function: str, *, absent: bool = False) -> Code:
     """A call with the op's tensors and params by keyword, in one line or in four, inside of a function."""
-    tensors = [f"{name}={name}" for name in recipe.passed]
-    tensors += [f"{name}=None" for name in recipe.absent] if absent else []
+    given = {name: variable(name) for name in recipe.passed}
+    given |= dict.fromkeys(recipe.absent, "None") if absent else {}
+    tensors = [f"{name}={value}" for name, value in given.items() if "." not in name]
+    dotted = ", ".join(f"{literal(name)}: {value}" for name, value in given.items() if "." in name)
+    tensors += [f"**{{{dotted}}}"] if dotted else []
     params = [f"{name}={literal(value)}" for name, value in recipe.params.items()]
     line = f"{function}({', '.join([*tensors, *params])})"
     if len(line) <= WIDTH:

@@ -158,8 +158,9 @@ OTHER_QUESTIONS = {"modes", "training"}
 BLIND = {
     # Folding loses more than the reference where one element is a whole mean, which no instance_norm allows.
     "instance_norm": {"affine-folding"},
-    # The gradient of a key's bias is zero: a softmax does not see what is added to all scores of a row.
-    "multi_head_attention": {"missing-gradient", "sign-flipped", "mean-vs-sum"},
+    # The gradient of a key's bias is zero: a softmax does not see what is added to all scores of a row. Its scores are
+    # small; those of scaled_dot_product_attention-large are not.
+    "multi_head_attention": {"missing-gradient", "sign-flipped", "mean-vs-sum", "softmax-unshifted"},
 }
 
 
@@ -172,7 +173,7 @@ def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name
         mine = [audit for audit in found if audit.op == op and not audit.problem]
         rows = cause_rows(mine, ())
         assert {row.id for row in rows if row.unseen} == BLIND.get(op, set())
-        assert {row.id for row in rows if not row.n_failing} <= {"affine-folding"}
+        assert {row.id for row in rows if not row.n_failing} <= {"affine-folding"} | BLIND.get(op, set())
         for ids in {pair for audit in mine for pair in pairs(audit)}:
             both = [a for a in mine if ids <= {m.id for m in a.mistakes if m.seen_in}]
             assert any(ids not in pairs(a) for a in both), ids

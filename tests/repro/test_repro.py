@@ -47,6 +47,22 @@ def test_a_wrong_op_is_shown_and_a_mended_one_is_not(finding):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no difference any more"), done.stderr
 
 
+HEADS = """
+def multi_head_attention(x, num_heads, **tensors):
+    return x + tensors["q_proj.bias"]
+"""
+TWO_HEADS = (
+    "{id: one, op: multi_head_attention, params: {num_heads: 2}, gradients: false, inputs: {x: {shape: [1, 2, 4]}}}"
+)
+
+
+def test_names_with_a_dot_are_names_in_a_script_too(finding):
+    for script in scripts(finding(HEADS, TWO_HEADS)):
+        done = run_alone(sys.executable, script)
+        assert done.returncode == 1, done.stderr
+        assert {item.tensor for item in comparisons(done.stdout)} == {"y"}
+
+
 NAIVE = """
 import numpy as np
 
