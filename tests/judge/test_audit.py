@@ -158,9 +158,10 @@ OTHER_QUESTIONS = {"modes", "training"}
 BLIND = {
     # Folding loses more than the reference where one element is a whole mean, which no instance_norm allows.
     "instance_norm": {"affine-folding"},
-    # The gradient of a key's bias is zero: a softmax does not see what is added to all scores of a row. Its scores are
-    # small; those of scaled_dot_product_attention-large are not.
+    # The gradient of a key's bias is zero: a softmax does not see what is added to all scores of a row.
     "multi_head_attention": {"missing-gradient", "sign-flipped", "mean-vs-sum", "softmax-unshifted"},
+    # Scores are small: of large ones, frameworks lose more than their own scripts repeat bit for bit.
+    "scaled_dot_product_attention": {"softmax-unshifted"},
 }
 
 
