@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
+from numpy.typing import NDArray
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
@@ -97,9 +98,13 @@ PADDINGS: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
 def around_by(x: Any, padding: int, mode: Literal["edge", "reflect", "wrap"]) -> Any:
     """Images with `padding` pixels of their own around them."""
     for axis in (2, 3):
-        index = np.pad(np.arange(x.shape[axis]), padding, mode=mode)
-        x = anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
+        x = taken(x, np.pad(np.arange(x.shape[axis]), padding, mode=mode), axis)
     return x
+
+
+def taken(x: Any, index: NDArray[np.intp], axis: int) -> Any:
+    """np.take along an axis."""
+    return anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
 
 
 def with_zeros_behind(x: Any, padding: int) -> Any:
@@ -107,9 +112,8 @@ def with_zeros_behind(x: Any, padding: int) -> Any:
     for axis in (2, 3):
         n = x.shape[axis]
         places = np.arange(n + padding)
-        repeated = rows_of(anp.swapaxes(x, 0, axis), np.minimum(places, n - 1))
-        inside = (places < n).astype(np.int8).reshape(-1, 1, 1, 1)
-        x = anp.swapaxes(repeated * inside, 0, axis)
+        inside = (places < n).astype(np.int8).reshape([-1 if a == axis else 1 for a in range(4)])
+        x = taken(x, np.minimum(places, n - 1), axis) * inside
     return x
 
 

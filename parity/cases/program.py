@@ -12,7 +12,7 @@ import math
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, wraps
@@ -139,14 +139,22 @@ class Program:
             raise KeyError(f"there is no step {changed.index}")
         return replace(self, steps=tuple(changed if s.index == changed.index else s for s in self.steps))
 
-    def needed(self, outputs: Sequence[str] | None = None) -> Program:
+    def reach(self, outputs: Collection[str]) -> set[int]:
+        """The positions of the steps that these outputs follow from."""
+        wanted = {self.outputs[name] for name in outputs}
+        reached = set()
+        for position in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[position]
+            if step.index in wanted:
+                reached.add(position)
+                wanted.update(step.refs)
+        return reached
+
+    def needed(self, outputs: Collection[str] | None = None) -> Program:
         """The program with nothing but what these outputs (by default all) follow from."""
         kept = {n: i for n, i in self.outputs.items() if outputs is None or n in outputs}
-        wanted = set(kept.values())
-        for step in reversed(self.steps):
-            if step.index in wanted:
-                wanted.update(step.refs)
-        return replace(self, steps=tuple(s for s in self.steps if s.index in wanted), outputs=kept)
+        reached = self.reach(kept)
+        return replace(self, steps=tuple(s for p, s in enumerate(self.steps) if p in reached), outputs=kept)
 
 
 PYTHON: Mapping[Callable[..., Any], Callable[..., Any]] = {

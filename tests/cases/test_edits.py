@@ -9,26 +9,24 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
+from parity.cases.candidates import edits_of, fits_of
 from parity.cases.edits import (
     COSTS,
     FITTED,
     READ,
     RETURNED,
     Edit,
-    Trial,
     described,
     edited,
-    edits_of,
-    fits_of,
     moved,
     running_matmul,
-    running_mean,
     running_sum,
     with_number,
 )
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
+from parity.cases.trial import Trial
 from tests.judge.judging import drawn, planned
 
 NORM = planned("layer_norm", x=(6, 8), normalized_shape=(8,))
@@ -180,7 +178,7 @@ def test_a_running_total_loses_digits():
     total = running_sum(values, 0, format="bfloat16")
     assert total[0] == 256, "bfloat16 has 8 digits: 256 + 1 is 256"
     assert total[1] < 0.55, "600 times 0.001 is 0.6"
-    assert running_mean(values, (0, 1), keepdims=True, format="float32").shape == (1, 1)
+    assert running_sum(values, (0, 1), keepdims=True, format="float32").shape == (1, 1)
     product = running_matmul(np.ones((2, 3)), np.ones((3, 4)), format="float16")
     assert np.array_equal(product, np.full((2, 4), 3.0))
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.edits import Trial, described, edits_of
+from parity.cases.candidates import edits_of
+from parity.cases.edits import described
+from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.diagnoses import DIAGNOSES
 from parity.training.edits import ProgramEdits, whole_program

@@ -9,19 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.edits import (
-    READ,
-    RESULT,
-    RETURNED,
-    Edit,
-    Trial,
-    described,
-    edits_of,
-    fits_of,
-    option_of,
-    with_number,
-)
+from parity.cases.candidates import edits_of, fits_of
+from parity.cases.edits import READ, RESULT, RETURNED, Edit, described, option_of, with_number
 from parity.cases.op import IncompatibleError
+from parity.cases.trial import Trial
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, ratio

@@ -71,7 +71,7 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
 def stale(origin: KernelExplanation) -> Iterator[Cause]:
     """The very values of an input."""
     evaluator = origin.evaluator
-    edits: dict[str, Edit] = {}
+    sources: dict[str, str] = {}
     copies: dict[str, Predicted] = {}
     for name in origin.wrong:
         values = origin.observed.get(name)
@@ -79,14 +79,12 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
             continue
         for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
-                edits[name] = Edit((), name, RETURNED, value=("instead", ("input", source)))
-                copies[name] = Predicted(values, EXACT)
-    if edits:
-        shown = {"equals": {name: edit.value[1][1] for name, edit in edits.items()}}
-        if evaluator.universal:
-            yield Cause("stale", shown, change=replaced(copies))
-        else:
-            yield Cause("stale", shown, Alteration(edits=tuple(edits.values())))
+                sources[name], copies[name] = source, Predicted(values, EXACT)
+    if sources and evaluator.universal:
+        yield Cause("stale", {"equals": sources}, change=replaced(copies))
+    elif sources:
+        edits = (Edit((), name, RETURNED, value=("instead", ("input", source))) for name, source in sources.items())
+        yield Cause("stale", {"equals": sources}, Alteration(edits=tuple(edits)))
 
 
 def coarse(origin: KernelExplanation) -> Iterator[Cause]:

@@ -1,0 +1,296 @@
+"""All edits of a program that are tried: of each step, of what is read and returned, and of like steps together."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, permutations
+from typing import Any
+
+import numpy as np
+
+from parity.cases.draw import Shape
+from parity.cases.edits import EVERY, NUMBERS, PARTS, READ, RESULT, RETURNED, RUNNING, SAVED, THROUGH, Edit, Key
+from parity.cases.exact.formats import FORMATS
+from parity.cases.program import Program, Ref, Step
+
+DEPTH = 3
+MAX_STEPS = 400
+"""A longer program has too many edits to try them all."""
+BLOCKS = (128, 64, 32, 16, 8, 4)
+"""Elements that a kernel handles together; what is left of a sum is its tail."""
+MOST_AXES = 4
+"""Of a value whose axes are brought into every other order."""
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "add": ("subtract", "multiply"),
+    "subtract": ("add", "multiply"),
+    "multiply": ("add", "divide"),
+    "divide": ("multiply",),
+    "true_divide": ("multiply",),
+    "sum": ("max", "mean"),
+    "mean": ("sum", "max"),
+    "max": ("min", "mean"),
+    "maximum": ("minimum", "add"),
+    "minimum": ("maximum",),
+    "exp": ("expm1",),
+    "log": ("log1p",),
+    "log1p": ("log",),
+    "expm1": ("exp",),
+    "sqrt": ("square", "cbrt"),
+    "square": ("absolute",),
+    "tanh": ("sin", "arctan"),
+    "greater": ("greater_equal", "less"),
+    "greater_equal": ("greater", "less"),
+    "less": ("less_equal", "greater"),
+    "less_equal": ("less", "greater"),
+}
+ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
+COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
+PRODUCTS = frozenset(("matmul", "dot", "einsum"))
+"""What kernels compute in a format of fewer digits, operands and result."""
+REDUCING = PRODUCTS | {"sum", "mean", "max", "min"}
+
+
+def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
+    """The edits of the steps that an output follows from, and of all steps of a kind together.
+
+    `shapes` are those of the program's values by number (`Trial.shapes`).
+    """
+    reach = program.reach([output])
+    if len(reach) > MAX_STEPS:
+        return
+    scope = Scope(program, shapes)
+    groups: dict[Any, list[int]] = {}
+    for position, step in enumerate(program.steps):
+        groups.setdefault(pattern(program, step), []).append(position)
+    for position in sorted(reach):
+        yield from step_edits(program, position, scope)
+    yield from output_edits(program, output, scope)
+    yield from read_edits(program, scope)
+    yield from partly_read_edits(program, scope, reach)
+    if any(program.steps[p].backward for p in reach):
+        yield from saved_edits(program, scope)
+    for positions in groups.values():
+        if len(positions) > 1 and not reach.isdisjoint(positions):
+            for edit in step_edits(program, positions[0], scope):
+                yield replace(edit, positions=tuple(positions))
+
+
+def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
+    """The edits of an output itself: an input or another output in its place or added to it, a part not written."""
+    index = program.outputs[output]
+    shape = scope.of[index]
+    for other in dict.fromkeys((*program.inputs.values(), *program.outputs.values())):
+        if other != index and scope.of[other] == shape and other in scope.keys:
+            yield from (Edit((), output, RETURNED, value=(how, scope.keys[other])) for how in ("instead", "added"))
+    position = next((p for p, step in enumerate(program.steps) if step.index == index), None)
+    if position is None:
+        return
+    for kind, operand, value in along_axes(RESULT, shape, reduced=True):
+        if value[0] in ("without one", "without tail"):
+            yield Edit((position,), program.steps[position].name, kind, operand, value)
+
+
+def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+    """The edits of the inputs and options that are read more than once."""
+    keys: dict[Key, int] = {("input", name): index for name, index in program.inputs.items()}
+    keys |= {("option", name): index for name, (index, _) in program.options.items()}
+    for key, index in keys.items():
+        if scope.reads[index] < 2:
+            continue
+        changes = [("number", name) for name in NUMBERS] if key[0] == "option" else [("through", n) for n in THROUGH]
+        changes += [("rounded", name) for name in FORMATS] if key[0] == "input" else []
+        yield from (Edit((), "", READ, value=(key, *change)) for change in changes)
+        others = [k for k, other in keys.items() if k != key and k[0] == key[0] and scope.of[other] == scope.of[index]]
+        yield from (Edit((), "", READ, value=(key, "replaced", other)) for other in others)
+
+
+MOST_READERS = 5
+
+
+def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
+    """Another value of the same shape read in all places but one, where there are three or more."""
+    readers: dict[int, list[int]] = {}
+    for position in sorted(reach):
+        for index in set(program.steps[position].refs):
+            readers.setdefault(index, []).append(position)
+    for index, places in readers.items():
+        if 2 < len(places) <= MOST_READERS and index in scope.keys and scope.of[index]:
+            for left_out in places:
+                changed = tuple(p for p in places if p != left_out)
+                for other in scope.alike(index, changed[0]):
+                    yield Edit(changed, "", READ, value=(scope.keys[index], "replaced", other))
+
+
+def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+    """Another tensor or number that the backward pass takes: an output for an input, another value of an option."""
+    outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
+    for name, index in program.inputs.items():
+        peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
+        yield from (Edit((), "", SAVED, value=(("input", name), "replaced", scope.keys[i])) for i in peers)
+    for name in program.options:
+        yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
+
+
+def pattern(program: Program, step: Step) -> Any:
+    """Equal for steps that do the same to different values."""
+    options = {index: name for name, (index, _) in program.options.items()}
+    operands = [options.get(o.index, "value") if isinstance(o, Ref) else repr(o)[:80] for o in step.operands]
+    return step.name, tuple(operands), repr(sorted(step.keywords.items())), step.backward
+
+
+class Scope:
+    """The shape of every value of a program, and what else has it."""
+
+    def __init__(self, program: Program, shapes: Mapping[int, Shape]) -> None:
+        self.program, self.of = program, shapes
+        self.steps = {step.index: step for step in program.steps}
+        self.reads = Counter(ref for step in program.steps for ref in step.refs)
+        self.reads.update(program.outputs.values())
+        self.keys: dict[int, Key] = {index: ("input", name) for name, index in program.inputs.items()}
+        self.keys |= {index: ("option", name) for name, (index, _) in program.options.items()}
+        self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
+
+    def is_shared(self, index: int) -> bool:
+        """Whether a value is read more than once; what is read once is changed where it is read."""
+        return self.reads[index] > 1 or index in self.program.outputs.values()
+
+    def alike(self, index: int, before: int) -> Iterator[Key]:
+        """The other values of the same shape that are there before the step at `before`: the named ones, and what
+        `index` follows from in a few steps."""
+        shape, near = self.of.get(index), self.near(index, DEPTH)
+        for other, key in self.keys.items():
+            step = self.steps.get(other)
+            usable = step is None or (int(key[1]) < before and (step.label or other in near))
+            if other != index and self.of.get(other) == shape and usable:
+                yield key
+
+    def near(self, index: int, depth: int) -> set[int]:
+        """The values that one follows from in at most `depth` steps."""
+        step = self.steps.get(index)
+        if step is None or not depth:
+            return set()
+        return set(step.refs).union(*(self.near(ref, depth - 1) for ref in step.refs))
+
+
+def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
+    """All edits of one step."""
+    step = program.steps[position]
+    for kind, operand, value in changes(program, step, position, scope):
+        yield Edit((position,), step.name, kind, operand, value)
+
+
+def fits_of(program: Program, output: str) -> Iterator[Edit]:
+    """The edits that give a number of the reference another value, or multiply a value, each with the value of now."""
+    reach = sorted(program.reach([output]))
+    for position in reach[-MAX_STEPS:]:
+        step = program.steps[position]
+        for i, operand in enumerate(step.operands):
+            if is_number(program, operand):
+                value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
+                yield Edit((position,), step.name, "fitted", i, float(value))
+            elif isinstance(operand, Ref):
+                yield Edit((position,), step.name, "times", i, 1.0)
+    reads = Counter(ref for step in program.steps for ref in step.refs)
+    for name, (index, number) in program.options.items():
+        if reads[index] > 1:
+            yield Edit((), "", READ, value=(("option", name), "fitted", float(number)))
+
+
+ChangeOf = tuple[str, int, Any]
+
+
+def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterator[ChangeOf]:
+    """The kind, operand and value of each edit of a step."""
+    values = [i for i, operand in enumerate(step.operands) if isinstance(operand, Ref)]
+    options = {index for index, _ in program.options.values()}
+    tensors = [i for i in values if step.operands[i].index not in options]
+    if len(step.operands) > 1 or step.keywords or step.name not in ("reshape", "broadcast_to"):
+        yield from (("kept", i, None) for i in values)
+    if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
+        yield "exchanged", 0, None
+    yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
+    for i in values:
+        yield from (("replaced", i, key) for key in scope.alike(step.operands[i].index, position))
+    for i in range(len(step.operands)):
+        if i not in tensors and is_number(program, step.operands[i]):
+            yield from numbers(program, step, i, scope)
+    for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
+        yield from (("through", i, name) for name in THROUGH)
+        yield from (("rounded", i, name) for name in FORMATS)
+    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
+    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
+    yield from (("rounded", PARTS, name) for name in FORMATS if step.name == "matmul")
+    for i in tensors:
+        shape = scope.of.get(step.operands[i].index, ())
+        yield from orders(step, i, scope)
+        yield from along_axes(i, shape, reduced=step.name in REDUCING)
+        if i == tensors[0] and "axis" in step.keywords:
+            yield from other_axes(step, shape)
+        if step.name == "reshape" and len(shape) <= MOST_AXES:
+            yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+
+
+def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """The other values of a number."""
+    yield from (("number", operand, name) for name in NUMBERS)
+    value = step.operands[operand]
+    if not isinstance(value, Ref):
+        yield from (("replaced", operand, ("option", name)) for name in program.options)
+        yield from (("constant", operand, float(n)) for n in sizes(scope, step) if n != value)
+
+
+def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """A step and the one before it in the other order."""
+    child = scope.steps.get(step.operands[operand].index)
+    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+        yield from (("reordered", operand, k) for k in range(len(child.operands)))
+
+
+def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator[ChangeOf]:
+    """The edits of an operand along its axes, over which a step may sum (`reduced`)."""
+    if len(shape) > 1 and shape[-1] == shape[-2] > 1:
+        yield "along", operand, ("transposed", -1, -2)
+    for axis, length in enumerate(shape):
+        if length > 1:
+            yield "along", operand, ("first for all", axis)
+        if reduced and length > 1:
+            yield "along", operand, ("flipped", axis)
+            yield "along", operand, ("first twice", axis)
+            kinds = ("without one", "only one") if length > 2 else ("without one",)
+            yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
+            tails = [block for block in BLOCKS if length > block and length % block]
+            yield from (("along", operand, ("without tail", axis, block)) for block in tails)
+
+
+def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
+    """The sums over as many other axes, and over one axis less or more; such means too, where the count comes later."""
+    axis, n_axes = step.keywords.get("axis"), len(shape)
+    many = isinstance(axis, tuple)
+    axes = tuple(range(n_axes)) if axis is None else tuple(a % n_axes for a in np.atleast_1d(axis).tolist())
+    sets = [(a,) for a in range(n_axes)] + [tuple(b for b in axes if b != a) for a in axes if len(axes) > 1]
+    sets += [tuple(sorted((*axes, a))) for a in range(n_axes) if a not in axes]
+    count = math.prod(shape[a] for a in axes)
+    for other in dict.fromkeys(s for s in sets if s != axes):
+        value = other if many or len(other) != 1 else other[0]
+        yield "summed", RESULT, value
+        factor = count / max(1, math.prod(shape[a] for a in other))
+        if step.name == "sum" and factor != 1:
+            yield "averaged", RESULT, (value, factor)
+
+
+def is_number(program: Program, operand: Any) -> bool:
+    """Whether an operand is a number of the reference, or of the op."""
+    if isinstance(operand, Ref):
+        return any(index == operand.index for index, _ in program.options.values())
+    return isinstance(operand, (int, float)) and not isinstance(operand, bool)
+
+
+def sizes(scope: Scope, step: Step) -> list[int]:
+    """The numbers of elements along neighbouring axes of the values that a step reads, and less one."""
+    inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
+    parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+    lengths = {1, *map(math.prod, parts)}
+    return sorted({m for n in lengths for m in (n, n - 1) if m > 0})

@@ -1,0 +1,108 @@
+"""Trying many edits of one program on one set of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parity.cases.draw import Shape
+from parity.cases.edits import RETURNED, Edit, delta, value_of
+from parity.cases.op import IncompatibleError
+from parity.cases.program import Array, Program, Step, Tensors, call, filled, in_dtype
+
+
+class Trial:
+    """The values of every step for one set of tensors, from which those of edited programs follow quickly."""
+
+    def __init__(self, program: Program, tensors: Tensors) -> None:
+        self.program = program
+        self.kind = np.dtype(np.float64)
+        self._values: dict[int, Any] = {}
+        for name, index in program.inputs.items():
+            self._values[index] = in_dtype(np.asarray(tensors[name]), self.kind)
+        for index, number in program.options.values():
+            self._values[index] = number
+        with np.errstate(all="ignore"):
+            for step in program.steps:
+                self._values[step.index] = self._called(step, self._values)
+        self._refs = [step.refs for step in program.steps]
+        self._needed = {name: program.reach([name]) for name in program.outputs}
+        self._shapes = {index: np.shape(value) for index, value in self._values.items()}
+        self.base = {name: np.asarray(self._values[index]) for name, index in program.outputs.items()}
+
+    @property
+    def shapes(self) -> dict[int, tuple[int, ...]]:
+        """The shape of every value."""
+        return self._shapes
+
+    def _called(self, step: Step, values: Any) -> Any:
+        return call(step.function, filled(step.operands, values, self.kind), step.keywords)
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """How many steps every output follows from."""
+        return {name: len(needed) for name, needed in self._needed.items()}
+
+    def output(self, edit: Edit, name: str) -> Array | None:
+        """An output of the edited program; None where the edit does not fit, or changes no number of it."""
+        try:
+            if edit.kind == RETURNED:
+                return self._returned(edit) if edit.function == name else None
+            changed = delta(self.program, edit)
+            with np.errstate(all="ignore"):
+                return self._output(changed, name)
+        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
+            return None
+
+    def _returned(self, edit: Edit) -> Array | None:
+        how, key = edit.value
+        value = np.asarray(self._values[value_of(self.program, key)])
+        return self.base[edit.function] + value if how == "added" else value
+
+    def _output(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
+        values, needed = Overlay(self._values), self._needed[name]
+        for position in range(min(changed), len(self.program.steps)):
+            if position not in needed and position not in changed:
+                continue
+            step = self.program.steps[position]
+            if position in changed:
+                for new in changed[position]:
+                    values.over[new.index] = self._called(new, values)
+                if same(values.over[step.index], self._values[step.index]):
+                    del values.over[step.index]
+                    continue
+            elif any(ref in values.over for ref in self._refs[position]):
+                values.over[step.index] = self._called(step, values)
+            else:
+                continue
+            if not takes_the_place(np.shape(values.over[step.index]), self._shapes[step.index]):
+                return None
+        index = self.program.outputs[name]
+        if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
+            return None
+        return np.asarray(values.over[index])
+
+
+def takes_the_place(shape: Shape, of: Shape) -> bool:
+    """Whether a value of a shape can stand where one of another was: as large, or to be repeated."""
+    if math.prod(shape) == math.prod(of):
+        return True
+    return len(shape) == len(of) and all(n in (1, m) for n, m in zip(shape, of, strict=True))
+
+
+def same(values: Any, others: Any) -> bool:
+    """Whether two values have the same numbers."""
+    return bool(np.array_equal(values, others, equal_nan=True))
+
+
+class Overlay:
+    """Values by number: the changed ones over the others."""
+
+    def __init__(self, base: Mapping[int, Any]) -> None:
+        self.base, self.over = base, dict[int, Any]()
+
+    def __getitem__(self, index: int) -> Any:
+        return self.over[index] if index in self.over else self.base[index]
