@@ -73,7 +73,7 @@ class RunState:
     run_dir: Path
     command: Sequence[str]
     options: EngineOptions
-    fail_on: str = exit_codes.FAIL_ON[0]
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def run_and_show(
     command: Sequence[str],
     outputs: Outputs,
     verbosity: int = 0,
-    fail_on: str = exit_codes.FAIL_ON[0],
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON,
     resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
@@ -216,7 +216,7 @@ def run(
     observer: Observer,
     command: Sequence[str] = (),
     *,
-    fail_on: str = exit_codes.FAIL_ON[0],
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON,
     resume: bool = False,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.

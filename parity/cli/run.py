@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.exit_codes import FAIL_ON, INCOMPLETE
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -40,7 +40,7 @@ plan_options = options(
     epilog=example(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
-        "parity run configs/*.yaml --fail-on degraded --out parity-run --junit-xml parity.xml --github",
+        "parity run configs/*.yaml --fail-on mismatch --out parity-run --junit-xml parity.xml --github",
     )
 )
 @plan_options
@@ -73,9 +73,9 @@ plan_options = options(
 @click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
-    default=FAIL_ON[0],
+    default=DEFAULT_FAIL_ON,
     show_default=True,
-    help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
+    help="Exit with 1 from this verdict on. `mismatch` is strict: rounding fails too. NaN in one backend always fails.",
 )
 @output_options
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")

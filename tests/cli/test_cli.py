@@ -301,7 +301,9 @@ def test_a_selection_changes_no_number(parity_run, passing):
 
 
 def test_a_tolerance_from_the_command_line(parity_run):
-    finished = parity_run(NUMPY, "--rtol", "grad.x:0", "--atol", "grad.x:0", "--dtype", "float32")
+    finished = parity_run(
+        NUMPY, "--rtol", "grad.x:0", "--atol", "grad.x:0", "--dtype", "float32", "--fail-on", "mismatch"
+    )
     assert finished.code == 1
     assert {row["tensor"] for row in finished.failing()} == {"grad.x"}
     assert all(row["expected"] == "oracle" for row in finished.failing())

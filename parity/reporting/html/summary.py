@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.exit_codes import FAIL_ON
+from parity.exit_codes import DEFAULT_FAIL_ON
 from parity.reporting.results.cells import LABELS, CellResult, Status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
 from parity.reporting.text.answer import answer, causes_found
@@ -101,7 +101,7 @@ def entry(group: Sequence[CellResult]) -> dict[str, Any]:
 
 def gate_facts(results: Results) -> list[tuple[str, str, str]]:
     """The level that fails the run and the exit code, each with what it means."""
-    level, code = results.run.fail_on or FAIL_ON[0], results.summary.exit_code
+    level, code = results.run.fail_on or DEFAULT_FAIL_ON, results.summary.exit_code
     return [
         ("Fails on", level, GATES.get(level, "")),
         ("Exit code", str(code), EXIT_CODES.get(code, "")),

@@ -193,9 +193,9 @@ def cells(results: Results) -> list[CellResult]:
 
 
 def failing_level(results: Results) -> frozenset[str]:
-    """The verdicts that fail the run; those of the strictest level where it does not say."""
+    """The verdicts that fail the run; those of the default level where it does not say."""
     level = results.run.fail_on
-    return exit_codes.FAILING[level if level in exit_codes.FAIL_ON else exit_codes.FAIL_ON[0]]
+    return exit_codes.FAILING[level if level in exit_codes.FAIL_ON else exit_codes.DEFAULT_FAIL_ON]
 
 
 def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str]) -> Status:
