@@ -18,7 +18,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import Formulas
+from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
 from parity.cases.op import IncompatibleError
 from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
@@ -575,9 +575,11 @@ def described(program: Program, edit: Edit) -> str:
     ours, theirs = before.expression(step), after.expression(new)
     also = elsewhere(program, before, edit)
     name = before.name_of(step)
-    if name:
-        return f"{name} = {theirs}, where the reference has {ours}{also}"
-    return f"{theirs}, where the reference has {ours}{within(program, before, step)}{also}"
+    inside = "" if name else within(program, before, step)
+    told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
+    if not INVENTED.search(told):
+        return told
+    return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,8 @@ INFIX: Mapping[str, tuple[str, int]] = {
 SIGN, ATOM = 3, 9
 UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
 """Steps that change neither numbers nor their order: their operand is shown."""
+INVENTED = re.compile(r"\bt\d+\b")
+"""The name of a value that has none in the source."""
 LONG = 60
 """What is read more than once and longer than this is a line of its own."""
 
@@ -123,4 +126,11 @@ def differences(reference: Program, variant: Program) -> list[str]:
     """
     ours, theirs = (dict(named_formulas(program)) for program in (reference, variant))
     changed = [name for name in theirs if name in ours and theirs[name] != ours[name]]
-    return [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]
+    told = [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]
+    return [text + definitions(text, ours | theirs) for text in told]
+
+
+def definitions(text: str, named: Mapping[str, str]) -> str:
+    """What the invented names in a text stand for: ` (t14 = sum(x) / 64)`, or nothing."""
+    names = dict.fromkeys(name for name in INVENTED.findall(text) if name in named)
+    return f" ({', '.join(f'{name} = {named[name]}' for name in names)})" if names else ""

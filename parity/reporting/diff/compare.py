@@ -170,7 +170,7 @@ class Rule:
         return ChangeKind.CAUSE if set(a.causes) != set(b.causes) else None
 
     def gates(self, state: TensorState) -> bool:
-        """Whether being worse counts: where it fails, and where only a tolerance hides it, at the levels of `STRICT`."""
+        """Whether being worse counts: where it fails, and at the levels of `STRICT` where only a tolerance hides it."""
         hidden = state.status is Status.SUSPECT and state.off and self.level in STRICT
         return hidden or state.status is Status.FAILED
 

@@ -21,6 +21,7 @@ from parity.training.spec import CURVES, STAGES
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from parity.judge.diagnose.diagnosis import Diagnosis
     from parity.reporting.diff.sides import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
@@ -113,6 +114,12 @@ class TrainingReport(CaseReport):
         off = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
         if findings:
             yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in off] or [DRIFT]
+
+    def since(self, diagnosis: Diagnosis | None) -> str:
+        """`first at step 1, in the update`."""
+        told = {} if diagnosis is None else diagnosis.evidence
+        stage = STAGE_WORDS.get(str(told.get("stage")), "")
+        return f"first at step {told['step']}{stage and f', in the {stage}'}" if "step" in told else ""
 
     def drifts(self, row: ComparisonRow) -> bool:
         """Whether it is a curve."""
