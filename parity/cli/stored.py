@@ -53,8 +53,11 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 @click.option("--list", "as_list", is_flag=True, help="List the diagnoses.")
 @click.option("--dtype", metavar="NAME", help="Of the case, only this dtype.")
 @click.option("--tensor", metavar="GLOB", help="Of the case, only these tensors.")
-def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None) -> None:
-    """Tell what a diagnosis means, or all that the run in RUN_DIR knows about CASE (an id, or a part of one)."""
+@click.option("-v", "--verbose", is_flag=True, help="Of the case, every number and all evidence.")
+def explain(
+    subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None, verbose: bool
+) -> None:
+    """Tell what a diagnosis means, or what the run in RUN_DIR found in CASE (an id, or a part of one)."""
     from parity.reporting.console.explain import ExplainError, explain_case, explain_id, explain_list
     from parity.reporting.console.run import stdout_console
     from parity.reporting.results.results import ResultsError
@@ -68,7 +71,7 @@ def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | N
         elif case is None and not Path(subject).is_dir():
             explain_id(subject, console)
         else:
-            explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor)
+            explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor, verbose=verbose)
     except (ExplainError, ResultsError) as error:
         fail(str(error))
     except OSError as error:

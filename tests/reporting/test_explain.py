@@ -25,8 +25,8 @@ from tests.conftest import call
 from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, finding, stored, unstable
 
 
-def shown(run_dir, name=CASE, width=2000, **options):
-    return printed(lambda console: explain_case(run_dir, name, console, **options), width)
+def shown(run_dir, name=CASE, width=2000, verbose=True, **options):
+    return printed(lambda console: explain_case(run_dir, name, console, verbose=verbose, **options), width)
 
 
 def printed(function, width=100):
@@ -60,7 +60,7 @@ def test_what_was_computed(run_dir):
 
 def test_a_failing_tensor(run_dir):
     text = shown(run_dir)
-    assert "aligned? no: paddle is off in y (float32)" in text
+    assert "aligned? no: paddle exceeds the error bound in y (float32)" in text
     assert "float32 y: unstable" in text
     assert "paddle 162.93 against torch 0.530001 at [0, 1, 2, 3], oracle 0.53; 570 of 576 outside;" in text
     assert "rtol 1.3e-06 atol 1e-05, needs rtol 3.1e+02" in text
@@ -244,11 +244,11 @@ def test_a_passing_case_is_aligned(tmp_path):
         ([comparison(), comparison("not-compared")], "yes (within tolerance) (1 of 2 comparisons could not be made)"),
         ([comparison("rounding", required_rtol=2.04e-5)], "yes, within rounding: needs rtol 2.1e-05 (float32 y)"),
         ([comparison("rounding", required_rtol=float("inf"), max_abs_diff=3e-4)], "yes, within rounding: needs atol 3.0e-04 (float32 y)"),
-        ([comparison("rounding"), unstable()], "no: paddle is off in y (float32)"),
-        ([unstable(culprit=["paddle", "torch"]), unstable(tensor="grad.x", dtype="float64")], "no: paddle and torch are off in y (float32); grad.x (float64)"),
-        ([comparison("structure")], "no: the sides differ in y (float32)"),
-        ([unstable(known="agreed"), comparison()], "no: paddle is off in y (float32); accepted: agreed"),
-        ([unstable(known="agreed"), unstable()], "no: paddle is off in y (float32)"),
+        ([comparison("rounding"), unstable()], "no: paddle exceeds the error bound in y (float32)"),
+        ([unstable(culprit=["paddle", "torch"]), unstable(tensor="grad.x", dtype="float64")], "no: paddle and torch exceed the error bound in y (float32); grad.x (float64)"),
+        ([comparison("structure")], "no: different in y (float32)"),
+        ([unstable(known="agreed"), comparison()], "no: paddle exceeds the error bound in y (float32); accepted: agreed"),
+        ([unstable(known="agreed"), unstable()], "no: paddle exceeds the error bound in y (float32)"),
     ],
 )  # fmt: skip
 def test_may_i_call_these_aligned(rows, answer):

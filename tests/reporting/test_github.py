@@ -88,7 +88,7 @@ def test_whatever_fails_the_run_is_annotated(name):
 
 def test_a_run_is_not_silent_where_no_case_is_to_blame():
     (line,) = annotations(ci_runs.interrupted())
-    assert command_of(line) == ("error", {"title": "parity"}, "INTERRUPTED  2 outcomes were kept")
+    assert command_of(line) == ("error", {"title": "parity"}, "INTERRUPTED  2 results kept")
 
 
 @pytest.mark.parametrize(("n", "limit"), [(9, 10), (10, 10), (11, 10), (40, 10), (3, 1), (3, 0)])

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.reporting.kinds import CaseReport, report_of, reports_of
+from parity.reporting.results.cells import tally_text
 from parity.reporting.results.rows import FAILING, NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
 from parity.reporting.text.evidence import called
@@ -66,6 +67,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     if verbosity < 0:
         return
     console.print(lineup(results), soft_wrap=True)
+    console.print(Text(tally_text(results), style="dim"), soft_wrap=True)
     found = findings(results)
     shown = found if verbosity > 0 else found[:MAX_CAUSES]
     for i, finding in enumerate(shown, 1):
@@ -122,9 +124,10 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
         console.print(
             Text(f"\n{legend(results, wanted if wanted > console.width else 0)}", style="dim"), soft_wrap=True
         )
-    n_agree = sum(row.verdict in PASSING for rows in lines.values() for row in rows)
-    if n_agree and not verbose:
-        console.print(Text(f"{plural(n_agree, 'tensor agrees', 'tensors agree')} (-v shows them)", style="dim"))
+    n_passing = sum(row.verdict in PASSING for rows in lines.values() for row in rows)
+    if n_passing and not verbose:
+        passing = plural(n_passing, "tensor is", "tensors are")
+        console.print(Text(f"{passing} within rtol/atol (-v shows {'it' if n_passing == 1 else 'them'})", style="dim"))
 
 
 def lineup(results: Results) -> Text:
@@ -147,7 +150,8 @@ def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
     groups = grouped(((row.backend, row.outcome, row.message), row) for row in results.outcomes if row.message)
     for (backend, outcome, message), rows in sorted(groups.items(), key=lambda item: -len(item[1])):
         label = "note" if outcome == "ok" else outcome
-        where = f" in {plural(len({row.case for row in rows}), 'case')} ({', '.join(sorted({row.dtype for row in rows}))}): "
+        cases, dtypes = {row.case for row in rows}, sorted({row.dtype for row in rows})
+        where = f" in {plural(len(cases), 'case')} ({', '.join(dtypes)}): "
         text = printable(message.replace("\n", " | "))
         yield Text.assemble(
             (printable(f"{backend}: {label}"), "yellow"), printable(where), text if verbose else cut(text, MAX_MESSAGE)
@@ -197,7 +201,9 @@ def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
     *inner, last = zip(cells, widths, strict=True)
     rooms = [(cell, Text(" " * (width - cell.cell_len))) for cell, width in inner]
     parts = [(cell, room) if i < N_TEXTS else (room, cell) for i, (cell, room) in enumerate(rooms)]
-    return Text.assemble("  ", *(part for pair in parts for part in ("  ", *pair)), "  ", last[0])
+    line = Text.assemble("  ", *(part for pair in parts for part in ("  ", *pair)), "  ", last[0])
+    line.rstrip()
+    return line
 
 
 @dataclass(frozen=True)

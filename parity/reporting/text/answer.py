@@ -34,7 +34,7 @@ def answer(results: Results) -> Text:
             ("INTERRUPTED", "bold yellow"), f"  {plural(len(results.outcomes), 'result')} kept{so_far}"
         )
     n_bad = sum(row.fails for row in results.known)
-    outdated = f"{plural(n_bad, '`known` entry is', '`known` entries are')} out of date"
+    outdated = f"{plural(n_bad, 'known deviation is', 'known deviations are')} out of date"
     if found:
         known = f"; {outdated}" if n_bad else ""
         return Text.assemble(("FAIL", "bold red"), f"  {in_tensors(found, results)}{known}{not_compared(results)}")

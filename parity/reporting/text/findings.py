@@ -21,7 +21,7 @@ from parity.reporting.text.words import few, grouped, listed, number, plural
 EDIT = "reference-edit"
 UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
-LONGEST = 160
+LONGEST = 240
 """Characters of an expression in one line; `explain` has all of it."""
 MAX_TENSORS = 5
 MAX_DIGITS = 17
@@ -29,7 +29,7 @@ SWEPT = re.compile(r"(?:^|-)([A-Za-z_][\w.]*)=(.*?)(?=-[A-Za-z_][\w.]*=|$)")
 """What a case id says about a swept key: `offset=100` of `group-norm-offset=100`."""
 
 WITHOUT_CAUSE: Mapping[str, str] = {
-    "rounding": "it differs by rounding alone: the tolerance is tighter than the dtype allows",
+    "rounding": "rounding alone: the tolerance is tighter than the dtype allows",
     "nonfinite": "NaN or infinity in one backend only",
     "structure": "shape, dtype or set of outputs differs",
 }

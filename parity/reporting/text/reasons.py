@@ -97,13 +97,15 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
 
 
 def refusal(found: Sequence[ComparisonRow]) -> str:
-    """`no: paddle is off in y and grad.x (float32)`, with the reason where all of it is accepted."""
+    """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reason where all of it is accepted."""
     sides = dict.fromkeys(side for row in found for side in row.culprit)
     tensors: dict[str, dict[str, None]] = {}
     for row in found:
         tensors.setdefault(row.dtype, {}).setdefault(row.tensor)
     places = "; ".join(f"{listed(names)} ({dtype})" for dtype, names in tensors.items())
-    text = f"{listed(sides)} {'is' if len(sides) == 1 else 'are'} off in" if sides else "the sides differ in"
+    text = (
+        f"{listed(sides)} {'exceeds' if len(sides) == 1 else 'exceed'} the error bound in" if sides else "different in"
+    )
     text = f"no: {text} {places}"
     reasons = dict.fromkeys(row.known for row in found)
     return text if None in reasons else f"{text}; accepted: {'; '.join(map(str, reasons))}"
