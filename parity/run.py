@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import errno
 import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,10 +170,7 @@ def run_and_show(
         with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
             results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
         if not outputs.on_stdout:
-            try:
-                show(results, verbosity=verbosity)
-            except OSError as error:
-                print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
+            show(results, verbosity=verbosity)
     written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"

@@ -78,7 +78,8 @@ def write_asked(
     for name, path in wanted.files.items():
         text = (documents or {}).get(name) or rendered(name, results, run_dir, wanted)
         if path == STDOUT:
-            print_document(text)
+            sys.stdout.write(text)
+            sys.stdout.flush()
         else:
             if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
                 raise FileExistsError(errno.EEXIST, "these are the results themselves", path)
@@ -89,13 +90,3 @@ def write_asked(
         from parity.reporting.github import publish
 
         publish(results, wanted.commands, os.environ)
-
-
-def print_document(text: str) -> None:
-    """Print a document; whoever reads only its beginning is no error. Raises OSError."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer must not be an error at the end of the program either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
