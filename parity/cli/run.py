@@ -141,7 +141,7 @@ def run(
     except ResumeError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results above are complete")
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; what was computed is shown above")
     sys.exit(results.summary.exit_code)
 
 
