@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -102,12 +102,13 @@ def run(
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
 
-    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
-    could not be compared, 130 interrupted (what was finished is kept, and --resume goes on).
+    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, or not all could be written,
+    3 nothing differs but something could not be compared, 130 interrupted (what was finished is kept, and --resume
+    goes on).
     """
     from parity.engine import EngineOptions
     from parity.reporting.results.resume import ResumeError
-    from parity.run import claim, run_and_show
+    from parity.run import claimed, run_and_show
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
@@ -116,12 +117,15 @@ def run(
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
         raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
-    if out is not None and not resume and (out / "results.json").is_file():
-        click.echo(f"replaces the earlier run in {out}", err=True)
+    replaces = out is not None and not resume and (out / "results.json").is_file()
     try:
-        run_dir = out if out is not None and resume else claim(out, plan)
+        run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
+    except BlockingIOError as error:
+        fail(f"cannot use {error.filename}: {error.strerror}; wait for its end, or name another --out")
     except OSError as error:
         fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
+    if replaces:
+        click.echo(f"replaces the earlier run in {out}", err=True)
     end_once_on_signals()
     try:
         results = run_and_show(
@@ -137,7 +141,7 @@ def run(
     except ResumeError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; what was computed is shown above")
     sys.exit(results.summary.exit_code)
 
 

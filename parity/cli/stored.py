@@ -26,17 +26,19 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
     The exit code is 0 whatever the run found, and 2 where there is no run or a file cannot be written.
     """
+    from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_asked
     from parity.reporting.results.results import ResultsError, read_results
     from parity.run import show
 
-    wanted = outputs(**asked)
+    wanted, losses = outputs(**asked), Losses()
     try:
         results = read_results(run_dir)
         if not (wanted.files or wanted.github):
             show(results, verbosity=verbose - quiet)
-        for path in write_asked(results, run_dir, wanted):
+        for path in write_asked(results, run_dir, wanted, losses):
             click.echo(f"written to {path}", err=True)
+        losses.check()
     except ResultsError as error:
         fail(str(error))
     except OSError as error:

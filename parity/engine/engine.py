@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,6 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
     Closing the iterator, or an exception in its consumer, ends every worker.
     """
     with_tensors = run_dir / "tensors"
-    with_tensors.mkdir(parents=True, exist_ok=True)
     cases = [(i, case) for i, case in enumerate(plan.cases) if case.op not in CLIENTS and case.id not in done]
     if not cases:
         return
@@ -130,6 +130,7 @@ class Crew:
             for copy in range(per_backend):
                 buffers = SharedBuffers(self._scratch.folder, f"buffer-{number}-{copy}", n_buffers)
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
+        self.spare = self._scratch.folder / "inputs"
         self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
@@ -190,7 +191,7 @@ class Dispatcher:
     def _top_up(self) -> Iterator[Event]:
         while self._waiting and self._room_for(self._waiting[-1][1]):
             index, case = self._waiting.pop()
-            prepared = prepare(case, index, self._plan.seed, self._tensors)
+            prepared = prepare(case, index, self._plan.seed, self._tensors, self._crew.spare)
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
@@ -230,6 +231,8 @@ class Dispatcher:
         del self._arrived[event.cell.number]
         if not self._left[case.id]:
             self._bytes_ahead -= self._size_of(case)
+            if event.cell.prepared.lost is not None:
+                shutil.rmtree(event.cell.prepared.folder, ignore_errors=True)
 
     def _in_order(self, arrived: Sequence[OutcomeArrived]) -> tuple[CellOutcome, ...]:
         by_name = {each.outcome.backend: each.outcome for each in arrived}

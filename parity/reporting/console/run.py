@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,21 +40,12 @@ STYLES = {
 }
 
 
-class PipeConsole(Console):
-    """A console that falls silent, and does not end the program, when its reader has gone."""
-
-    def on_broken_pipe(self) -> None:
-        """Nobody reads any more."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def stdout_console() -> Console:
     """The console of stdout; a pipe has no width of its own and gets a comfortable one."""
-    console = PipeConsole()
+    console = Console()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return PipeConsole(width=PIPED_WIDTH)
+    return Console(width=PIPED_WIDTH)
 
 
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
