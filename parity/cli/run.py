@@ -22,7 +22,9 @@ LIMIT_HELP = "of all tensors or of one. Repeatable."
 plan_options = options(
     click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
     click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."),
-    click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
+    click.option(
+        "-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'offset and not (large or pair)'."
+    ),
     click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
     *(
         click.option(f"--{limit}", multiple=True, metavar="V|TENSOR:V", help=f"Override {limit}, {LIMIT_HELP}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parity.cases.draw import COARSENESS
-from parity.config.case_filter import keyword_matcher
+from parity.config.case_filter import KeywordError, keyword_matcher, nearest_first
 from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
@@ -108,10 +108,17 @@ def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Pr
 def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Problems) -> tuple[BuiltCase, ...]:
     if keyword is None:
         return cases
-    matches = keyword_matcher(keyword)
+    ids = [built.plan.id for built in cases]
+    try:
+        matches = keyword_matcher(keyword, ids)
+    except KeywordError as error:
+        report.add_command_line(f"-k {keyword}", str(error))
+        return cases
     left = tuple(built for built in cases if matches(built.plan.id))
     if cases and not left:
-        report.add_command_line(f"-k {keyword}", "no case matches", [built.plan.id for built in cases], keyword)
+        listed, alike = nearest_first(keyword, ids)
+        hint = f'; did you mean "{listed[0]}"?' if alike else ""
+        report.add_command_line(f"-k {keyword}", f"no case matches{hint}", listed)
     return left
 
 
