@@ -285,7 +285,7 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory, ask=event.ask
+            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, state.memory, ask=event.ask
         )
         state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
     elif isinstance(event, CellFinished):

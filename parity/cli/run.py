@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -155,17 +156,24 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     plan = load(configs, selection)
     ops = tuple(case for case in plan.cases if not case.is_training)
     n_trainings = len(plan.cases) - len(ops)
-    n_cells = sum(len(case.dtypes) for case in plan.cases)
-    names = ", ".join(spec.name for spec in plan.backends)
     trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
-    counted = f"{plural(len(plan.cases), 'case')}{trainings}, {plural(n_cells, 'cell')}"
-    click.echo(f"ok: {counted} on each of {names}; baseline {plan.baseline}")
+    parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
+    click.echo(f"ok: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
     if audit and n_trainings:
         click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
     if audit and ops:
         from parity.reporting.console.audit import audit_and_show
 
         audit_and_show(replace(plan, cases=ops))
+
+
+def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:
+    """How many cells are for which backends and baseline: several configs each have their own."""
+    n_cells: Counter[tuple[tuple[str, ...], str]] = Counter()
+    for case in plan.cases:
+        own = plan.of(case)
+        n_cells[tuple(spec.name for spec in own.backends), own.baseline] += len(case.dtypes)
+    return list(n_cells.items())
 
 
 @main.command(epilog=example("parity schema > parity.schema.json"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.clients import CLIENTS
-from parity.config.plan import CasePlan, Plan
+from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.asking import Asking, CaseQuestions
 from parity.engine.backend import (
     Announced,
@@ -120,28 +120,30 @@ class Crew:
         self._scratch = Scratch()
         n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
-        ops = replaceable(plan.cases)
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
-        self._queues = [CellQueue(per_backend) for _ in plan.backends]
+        self._queues = {spec.name: CellQueue(per_backend) for spec in plan.backends}
         self._runners: list[BackendRunner] = []
         self._per_backend = per_backend
-        for number, (spec, cells) in enumerate(zip(plan.backends, self._queues, strict=True)):
+        for number, spec in enumerate(plan.backends):
+            cells = self._queues[spec.name]
             for copy in range(per_backend):
                 buffers = SharedBuffers(self._scratch.folder, f"buffer-{number}-{copy}", n_buffers)
+                ops = replaceable(case for case in plan.cases if case.runs_on(spec.name))
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
         self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
 
     def put(self, cell: CellRequest) -> None:
-        """Hand a cell to every backend."""
-        for cells in self._queues:
-            cells.put(cell)
+        """Hand a cell to every backend that it is for."""
+        for name, cells in self._queues.items():
+            if cell.case.runs_on(name):
+                cells.put(cell)
 
     def finish(self, wait_s: float = LEAVE_S) -> None:
         """No more cells: let every worker leave."""
-        for cells in self._queues:
+        for cells in self._queues.values():
             for _ in range(self._per_backend):
                 cells.put(None)
         for runner in self._runners:
@@ -200,11 +202,11 @@ class Dispatcher:
             yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
 
     def _hand_out(self, cell: CellRequest) -> None:
-        """Hand a cell to every backend, or answer for all of them where no backend should see it."""
+        """Hand a cell to its backends, or answer for all of them where no backend should see it."""
         if not cell.prepared.problem:
             self._crew.put(cell)
             return
-        for spec in self._plan.backends:
+        for spec in self._plan.of(cell.case).backends:
             outcome = CellOutcome(cell.case.id, cell.dtype, spec.name, Outcome.ERROR, message=cell.prepared.problem)
             self._crew.events.put(OutcomeArrived(cell, outcome, release=lambda: None))
 
@@ -218,12 +220,16 @@ class Dispatcher:
     def _gather(self, event: OutcomeArrived) -> Iterator[Event]:
         arrived = self._arrived[event.cell.number]
         arrived.append(event)
-        if len(arrived) < len(self._plan.backends):
-            return
         case = event.cell.case
+        backends = self._plan.of(case).backends
+        if len(arrived) < len(backends):
+            return
         self._left[case.id] -= 1
         yield CellFinished(
-            event.cell.prepared, event.cell.dtype, self._in_order(arrived), last_of_case=not self._left[case.id]
+            event.cell.prepared,
+            event.cell.dtype,
+            in_order(arrived, backends),
+            last_of_case=not self._left[case.id],
         )
         for each in arrived:
             each.release()
@@ -231,11 +237,13 @@ class Dispatcher:
         if not self._left[case.id]:
             self._bytes_ahead -= self._size_of(case)
 
-    def _in_order(self, arrived: Sequence[OutcomeArrived]) -> tuple[CellOutcome, ...]:
-        by_name = {each.outcome.backend: each.outcome for each in arrived}
-        return tuple(by_name[spec.name] for spec in self._plan.backends)
-
     def _size_of(self, case: CasePlan) -> int:
         """About how many bytes the outputs of a case take, on all backends and in all its dtypes."""
         n_elements = sum(prod(tensor.shape) for tensor in case.tensors)
-        return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.backends)
+        return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.of(case).backends)
+
+
+def in_order(arrived: Sequence[OutcomeArrived], backends: Sequence[BackendSpec]) -> tuple[CellOutcome, ...]:
+    """The outcomes in the order of the backends."""
+    by_name = {each.outcome.backend: each.outcome for each in arrived}
+    return tuple(by_name[spec.name] for spec in backends)

@@ -86,8 +86,8 @@ class Reach:
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
         """All answers that an entry applies to."""
-        backends = self.asked.backends if known.backend is None else (known.backend,)
-        return [(case, dtype, name) for case, dtype in self.cells(known) for name in backends]
+        named = None if known.backend is None else (known.backend,)
+        return [(c, dtype, name) for c, dtype in self.cells(known) for name in named or self.asked.backends_of(c)]
 
     def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
         """All cells that an entry applies to."""

@@ -125,6 +125,8 @@ class LockstepRun:
         pass_on: Callable[..., None],
         rows: Sequence[TrainingRow],
     ) -> None:
+        self._folder_names = side_folders(spec.name for spec in plan.backends)
+        plan = plan.of(case)
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
         (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
@@ -242,8 +244,7 @@ class LockstepRun:
     @property
     def _folders(self) -> dict[str, str]:
         """The name of a folder for each backend that takes part, and for the oracle."""
-        names = side_folders(spec.name for spec in self.plan.backends)
-        return {name: folder for name, folder in names.items() if name in self.session.participants}
+        return {name: folder for name, folder in self._folder_names.items() if name in self.session.participants}
 
     def _keep_norms(self) -> dict[str, str]:
         """Store the norms of every backend, [steps, tracked]; their files, relative to the run directory."""

@@ -88,13 +88,13 @@ def width_of(results: Results) -> int:
 
 def lineup(results: Results) -> Text:
     """Who took part, and who is the baseline."""
-    parts = []
+    parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
         behind = [] if row.name.startswith(row.framework) else [row.framework]
         behind += [f"{name} {version}" for name, version in row.library.items()]
         framework = f" ({', '.join(behind)})" if behind else ""
-        parts.append(printable(shown + framework) + (" = baseline" if row.name == results.run.baseline else ""))
+        parts.append(printable(shown + framework) + (" = baseline" if row.name in baselines else ""))
     return Text(" · ".join(parts), style="dim")
 
 

@@ -98,7 +98,7 @@ class InputRow(Struct, frozen=True):
 
 
 class CaseRow(Struct, frozen=True):
-    """A case: what was computed, and from what."""
+    """A case: what was computed, and from what; `backends` and `baseline` are empty where they are those of the run."""
 
     id: str
     op: str
@@ -106,6 +106,8 @@ class CaseRow(Struct, frozen=True):
     dtypes: list[str]
     inputs: dict[str, InputRow]
     source: Source
+    backends: list[str] = []
+    baseline: str = ""
 
     @property
     def files(self) -> list[str]:
