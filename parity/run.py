@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from msgspec import structs
 
 from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
-from parity.config.plan import ORACLE, BackendSpec, Plan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine import (
     BackendInfo,
     BackendStarted,
@@ -43,6 +43,7 @@ from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
+    REPORTS,
     ResultsError,
     as_json,
     new_directory,
@@ -74,6 +75,8 @@ class RunState:
     command: Sequence[str]
     options: EngineOptions
     fail_on: str = exit_codes.FAIL_ON[0]
+    exitfirst: bool = False
+    stopped: bool = False
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
@@ -102,13 +105,26 @@ class RunState:
         self.diagnoses += finished.diagnoses
         self.stored = {key(row): row for row in finished.comparisons}
 
-    def take(self, judged: JudgedCase) -> None:
-        """A case that a client has run and judged."""
+    def take(self, judged: JudgedCase) -> Sequence[Comparison]:
+        """A case that a client has run and judged; its comparisons, as `take_judged` gives them."""
         self.outcomes += map(record.outcome_row, judged.outcomes)
-        self.comparisons += judged.comparisons
-        self.diagnoses += judged.diagnoses
         self.trainings += judged.rows
         self.judging_s += judged.judge_seconds
+        return self.take_judged(judged.case, judged.comparisons, judged.diagnoses)
+
+    def take_judged(
+        self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
+    ) -> Sequence[Comparison]:
+        """What was found in a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
+        self.comparisons += comparisons
+        self.diagnoses += diagnoses
+        if not any(c.verdict.fails for c in comparisons):
+            return comparisons
+        alone = replace(self.plan, cases=(case,), asked=None)
+        held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
+        found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
+        self.stopped = self.stopped or (self.exitfirst and found)
+        return held
 
     def row(self, comparison: Comparison) -> ComparisonRow:
         """A comparison's row; that of a resumed run as it stands."""
@@ -128,7 +144,9 @@ class RunState:
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         summary = summary_of(self.outcomes, rows, exit_codes.INTERRUPTED if interrupted else code)
         results = Results(
-            run=structs.replace(run, fail_on=self.fail_on, **{name: round(s, 3) for name, s in seconds.items()}),
+            run=structs.replace(
+                run, fail_on=self.fail_on, stopped=self.stopped, **{name: round(s, 3) for name, s in seconds.items()}
+            ),
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
             outcomes=self.outcomes,
@@ -156,6 +174,7 @@ def run_and_show(
     outputs: Outputs,
     verbosity: int = 0,
     fail_on: str = exit_codes.FAIL_ON[0],
+    exitfirst: bool = False,
     resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
@@ -169,7 +188,9 @@ def run_and_show(
     n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
     with outputs.silenced():
         with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
+            results = run(
+                plan, options, run_dir, reporter, command, fail_on=fail_on, exitfirst=exitfirst, resume=resume
+            )
         if not outputs.on_stdout:
             try:
                 show(results, verbosity=verbosity)
@@ -178,6 +199,7 @@ def run_and_show(
     written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
+        message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
         Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
 
@@ -195,7 +217,7 @@ def claim(out: Path | None, plan: Plan) -> Path:
     Raises OSError where it cannot be had or holds anything else.
     """
     if out is None:
-        return new_directory(Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        return new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()):
         try:
@@ -217,15 +239,17 @@ def run(
     command: Sequence[str] = (),
     *,
     fail_on: str = exit_codes.FAIL_ON[0],
+    exitfirst: bool = False,
     resume: bool = False,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.
 
-    With `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan.
+    With `exitfirst` it stops after the first case with a finding at the level `fail_on` that is not accepted. With
+    `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan.
     """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    state = RunState(plan, run_dir, command, options, fail_on)
+    state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
     if resume:
         state.resume(finished(plan, options, run_dir))
     state.write(interrupted=True)
@@ -234,7 +258,7 @@ def run(
         for _ in follow(state, execute(plan, options, run_dir, done), observer):
             # Checkpoints are marked interrupted, so a killed run never reads as passed.
             state.write(interrupted=True)
-        for _ in run_clients(state, observer):
+        for _ in () if state.stopped else run_clients(state, observer):
             state.write(interrupted=True)
         return state.write()
     except KeyboardInterrupt:
@@ -256,9 +280,10 @@ def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
         cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
         with contextlib.closing(cases):  # type: ignore[type-var]
             for judged in cases:
-                state.take(judged)
-                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), judged.comparisons)
+                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), state.take(judged))
                 yield
+                if state.stopped:
+                    return
 
 
 def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iterator[None]:
@@ -267,6 +292,8 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
             observer.on_event(event, take_in(state, event))
+            if state.stopped:
+                return
             if time.monotonic() > due and len(state.outcomes) > n_written:
                 began, n_written = time.monotonic(), len(state.outcomes)
                 yield
@@ -311,18 +338,17 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
 
 
 def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
-    """The comparisons of a case, with its tensors kept where it fails."""
+    """The comparisons of a case, the accepted ones marked; its tensors are kept where it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
-    state.comparisons += judged.comparisons
-    state.diagnoses += judged.diagnoses
+    held = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
     folder = state.run_dir / state.folders[case.case.id]
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         if wanted:
             folders = side_folders(spec.name for spec in state.plan.backends)
             keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, folders)
-    return judged.comparisons
+    return held
 
 
 def judge_rest(state: RunState) -> None:

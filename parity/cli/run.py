@@ -43,6 +43,7 @@ plan_options = options(
     epilog=example(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
+        "parity run configs/layernorm.yaml --last-failed -x",
         "parity run configs/*.yaml --fail-on degraded --out parity-run --junit-xml parity.xml --github",
     )
 )
@@ -80,6 +81,15 @@ plan_options = options(
     show_default=True,
     help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
 )
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first case with a finding; --resume goes on.")
+@click.option(
+    "--lf",
+    "--last-failed",
+    "last_failed",
+    is_flag=True,
+    help="Only cases with a finding, or not compared, in the last run of CONFIGS: that in --out, else the newest in "
+    "reports/. All, where there is none.",
+)
 @output_options
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
@@ -92,6 +102,8 @@ def run(
     timeout: float,
     threads: int,
     fail_on: str,
+    exitfirst: bool,
+    last_failed: bool,
     no_provision: bool,
     quiet: bool,
     verbose: bool,
@@ -109,6 +121,7 @@ def run(
     could not be compared, 130 interrupted (what was finished is kept, and --resume goes on).
     """
     from parity.engine import EngineOptions
+    from parity.reporting.results import last
     from parity.reporting.results.resume import ResumeError
     from parity.run import claim, run_and_show
 
@@ -119,6 +132,9 @@ def run(
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
         raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
+    if last_failed:
+        plan, message = last.last_failed(plan, out, resume=resume)
+        click.echo(message, err=True)
     if out is not None and not resume and (out / "results.json").is_file():
         click.echo(f"replaces the earlier run in {out}", err=True)
     try:
@@ -135,6 +151,7 @@ def run(
             outputs=wanted,
             verbosity=verbose - quiet,
             fail_on=fail_on,
+            exitfirst=exitfirst,
             resume=resume,
         )
     except ResumeError as error:

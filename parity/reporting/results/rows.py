@@ -56,7 +56,7 @@ class ConfigRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """The run itself; `host` is what is known of the machine."""
+    """The run itself; `host` is what is known of the machine. `stopped`: it ended at its first finding."""
 
     id: str = ""
     started: str = ""
@@ -68,6 +68,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     host: dict[str, Any] = {}
     fail_on: str = ""
+    stopped: bool = False
     seconds: float | None = None
     judge_seconds: float | None = None
 

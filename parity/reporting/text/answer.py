@@ -34,7 +34,14 @@ def answer(results: Results) -> Text:
     tail = f"{plural(n_bad, 'entry of the ledger', 'entries of the ledger')} of known deviations must be mended"
     if failing:
         ledger = f"; {tail}" if n_bad else ""
-        said = (differ(failing, n_cells), blame(failing), hidden_text(results), left_out(results), ledger)
+        said = (
+            differ(failing, n_cells),
+            blame(failing),
+            hidden_text(results),
+            left_out(results),
+            ledger,
+            stopped_text(results),
+        )
         return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
         return Text.assemble(("FAIL", "bold red"), f"  nothing else differs, but {tail}", left_out(results))
@@ -49,6 +56,14 @@ def hidden_text(results: Results) -> str:
     """`; 5 more pass in which somebody is off`, or nothing."""
     n = count_tensors([row for row in results.comparisons if row.hides and row.known is None])
     return f"; {n} more pass though somebody is off" if n else ""
+
+
+def stopped_text(results: Results) -> str:
+    """`; stopped at the first finding: 5 of 8 cases were not run`, or nothing."""
+    left = {case.id for case in results.cases} - {row.case for row in results.comparisons}
+    if not results.run.stopped or not left:
+        return ""
+    return f"; stopped at the first finding: {len(left)} of {plural(len(results.cases), 'case')} were not run"
 
 
 def passed(results: Results) -> str:
