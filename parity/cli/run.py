@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import sys
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.exit_codes import FAIL_ON, INCOMPLETE
+from parity.exit_codes import FAIL_ON, INCOMPLETE, MISMATCH
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -167,7 +168,12 @@ def run(
 @plan_options
 @click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
-    """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
+    """Check CONFIGS without running anything.
+
+    Exit code: 0 fine, 1 no run of them can pass (a `known` entry has expired or is for no case, a file of `ops`
+    defines none of the ops), 2 they are wrong; all errors are told at once.
+    """
+    from parity.foreseen import foreseen
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
@@ -175,13 +181,19 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     n_trainings = len(plan.cases) - len(ops)
     trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
     parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
-    click.echo(f"ok: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
+    problems = list(foreseen(plan, datetime.date.today()))
+    answer = "no run of this can pass" if problems else "ok"
+    click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
+    for problem in problems:
+        click.echo(problem, err=True)
     if audit and n_trainings:
         click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
     if audit and ops:
         from parity.reporting.console.audit import audit_and_show
 
         audit_and_show(replace(plan, cases=ops))
+    if problems:
+        sys.exit(MISMATCH)
 
 
 def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:

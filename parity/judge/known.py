@@ -127,6 +127,20 @@ def apply(
     return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
 
 
+def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
+    """A line for each entry that fails any run of a plan: it has expired, or no case is what it speaks of."""
+    asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
+    answers = frozenset((case, dtype, name) for (case, name), dtypes in asked.items() for dtype in dtypes)
+    reach = Reach(plan.everything, answers, frozenset())
+    for known in plan.known:
+        entry = assess(Claim(known, {}, None), reach, today)
+        if entry.state is State.EXPIRED:
+            remedy = "remove the entry, or set another `until`"
+            yield f"{known.source.file}:{known.source.line}: {State.EXPIRED.value}: on {known.until}; {remedy}"
+        elif not reach.cells(known):
+            yield entry.message
+
+
 def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
     """Every answer that took part in a comparison."""
     for c in comparisons:
