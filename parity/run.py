@@ -26,6 +26,8 @@ from parity.engine import (
     CellFinished,
     EngineOptions,
     Event,
+    Judging,
+    Resumed,
     TrainingFinished,
     execute,
 )
@@ -185,9 +187,9 @@ def run_and_show(
 
     from parity.reporting.console.progress import reporter_for
 
-    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
+    asked = n_cells(plan, {(case.id, dtype) for case in plan.cases for dtype in case.dtypes})
     with outputs.silenced():
-        with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
+        with reporter_for(Console(stderr=True), *asked, quiet=verbosity < 0) as reporter:
             results = run(
                 plan, options, run_dir, reporter, command, fail_on=fail_on, exitfirst=exitfirst, resume=resume
             )
@@ -202,6 +204,13 @@ def run_and_show(
         message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
         Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
+
+
+def n_cells(plan: Plan, cells: Collection[tuple[str, str]]) -> tuple[int, int]:
+    """How many of these cells (case, dtype) are of ops, and how many are a client's."""
+    clients = {case.id for case in plan.cases if case.op in CLIENTS}
+    n_theirs = sum(case in clients for case, _ in cells)
+    return len(cells) - n_theirs, n_theirs
 
 
 def show(results: Results, *, verbosity: int = 0) -> None:
@@ -252,6 +261,7 @@ def run(
     state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
     if resume:
         state.resume(finished(plan, options, run_dir))
+        observer.on_event(Resumed(*n_cells(plan, state.finished.cells)), ())
     state.write(interrupted=True)
     done = {case.id for case in plan.cases if state.finished.holds(case)}
     try:
@@ -291,6 +301,8 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
+            if isinstance(event, CellFinished) and event.last_of_case:
+                observer.on_event(Judging(event.prepared.case.id), ())
             observer.on_event(event, take_in(state, event))
             if state.stopped:
                 return

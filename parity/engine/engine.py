@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -22,6 +22,7 @@ from parity.engine.backend import (
     BackendStarted,
     EngineOptions,
     OutcomeArrived,
+    Running,
 )
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.cells import CellQueue, CellRequest
@@ -43,6 +44,21 @@ MAX_BUFFERS = 256
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """A run goes on of which so many cells of ops, and of trainings, are finished."""
+
+    n_cells: int
+    n_trainings: int
+
+
+@dataclass(frozen=True)
+class WorkBegun:
+    """The backends are started; `running()` tells at any time, to any thread, what they compute."""
+
+    running: Callable[[], list[Running]]
+
+
+@dataclass(frozen=True)
 class CasePrepared:
     """A case's inputs are drawn and stored; its cells are on their way. `ask` is valid until the last is judged."""
 
@@ -58,6 +74,13 @@ class CellFinished:
     dtype: str
     outcomes: tuple[CellOutcome, ...]
     last_of_case: bool
+
+
+@dataclass(frozen=True)
+class Judging:
+    """All of a case is computed; it is compared and diagnosed now, which may take long."""
+
+    case: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,17 @@ class TrainingFinished:
 
 
 Event = (
-    Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced | TrainingAdvanced | TrainingFinished
+    Idle
+    | Resumed
+    | WorkBegun
+    | CasePrepared
+    | CellFinished
+    | Judging
+    | BackendStarted
+    | BackendLost
+    | Announced
+    | TrainingAdvanced
+    | TrainingFinished
 )
 
 
@@ -105,6 +138,7 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
         return
     crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))
     try:
+        yield WorkBegun(crew.running)
         yield from Dispatcher(plan, cases, crew, with_tensors).events()
         crew.finish()
     finally:
@@ -134,6 +168,10 @@ class Crew:
         self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
+
+    def running(self) -> list[Running]:
+        """What is computed now."""
+        return [running for runner in self._runners if (running := runner.running) is not None]
 
     def put(self, cell: CellRequest) -> None:
         """Hand a cell to every backend that it is for."""

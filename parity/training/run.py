@@ -18,7 +18,7 @@ from msgspec import structs
 from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
-from parity.engine import Announced, EngineOptions, Event, TrainingAdvanced
+from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
@@ -144,6 +144,7 @@ class LockstepRun:
         """Run all steps and judge them; an interrupt gives what there is, and is raised again."""
         try:
             self._advance()
+            self._pass_on(Judging(self.case.id))
             result = self._result()
         except KeyboardInterrupt:
             self._finish_chunk()
