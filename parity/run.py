@@ -122,7 +122,8 @@ class RunState:
         self.diagnoses += diagnoses
         if not any(c.verdict.fails for c in comparisons):
             return comparisons
-        alone = replace(self.plan, cases=(case,), asked=None)
+        known = tuple(entry for entry in self.plan.known if deviations.matches(case.id, entry.case))
+        alone = replace(self.plan, cases=(case,), known=known, asked=None)
         held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
         found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
         self.stopped = self.stopped or (self.exitfirst and found)
@@ -187,9 +188,8 @@ def run_and_show(
 
     from parity.reporting.console.progress import reporter_for
 
-    asked = n_cells(plan, {(case.id, dtype) for case in plan.cases for dtype in case.dtypes})
     with outputs.silenced():
-        with reporter_for(Console(stderr=True), *asked, quiet=verbosity < 0) as reporter:
+        with reporter_for(Console(stderr=True), *n_left(plan, Finished()), quiet=verbosity < 0) as reporter:
             results = run(
                 plan, options, run_dir, reporter, command, fail_on=fail_on, exitfirst=exitfirst, resume=resume
             )
@@ -206,11 +206,11 @@ def run_and_show(
     return results
 
 
-def n_cells(plan: Plan, cells: Collection[tuple[str, str]]) -> tuple[int, int]:
-    """How many of these cells (case, dtype) are of ops, and how many are a client's."""
-    clients = {case.id for case in plan.cases if case.op in CLIENTS}
-    n_theirs = sum(case in clients for case, _ in cells)
-    return len(cells) - n_theirs, n_theirs
+def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:
+    """How many cases of ops, and how many of clients in a dtype, are not finished."""
+    ops = [case for case in plan.cases if case.op not in CLIENTS]
+    theirs = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
+    return sum(not finished.holds(case) for case in ops), len(theirs - finished.cells)
 
 
 def show(results: Results, *, verbosity: int = 0) -> None:
@@ -261,7 +261,7 @@ def run(
     state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
     if resume:
         state.resume(finished(plan, options, run_dir))
-        observer.on_event(Resumed(*n_cells(plan, state.finished.cells)), ())
+        observer.on_event(Resumed(*n_left(plan, state.finished)), ())
     state.write(interrupted=True)
     done = {case.id for case in plan.cases if state.finished.holds(case)}
     try:

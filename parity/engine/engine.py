@@ -45,9 +45,9 @@ MAX_BUFFERS = 256
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run goes on of which so many cells of ops, and of trainings, are finished."""
+    """A run goes on; so many cases of ops, and so many trainings in a dtype, are left."""
 
-    n_cells: int
+    n_cases: int
     n_trainings: int
 
 

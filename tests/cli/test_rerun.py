@@ -79,7 +79,7 @@ def test_everything_runs_where_there_is_no_earlier_run(tmp_path):
     assert ran(run(tmp_path, "--lf", "-q", out="")) == ["before", "bad", "after"]
     (tmp_path / "other.yaml").write_text((tmp_path / "config.yaml").read_text())
     done = call("run", "other.yaml", "--lf", "-q", cwd=tmp_path)
-    assert "--last-failed: no earlier run of these configs in reports; running all 3 cases" in done.stderr
+    assert "--last-failed: no earlier run of these configs in reports/; running all 3 cases" in done.stderr
 
 
 def test_of_several_runs_the_newest_counts(tmp_path):

@@ -13,7 +13,7 @@ from rich.console import Console
 from parity.engine import Announced, CellFinished, Judging, Resumed, TrainingAdvanced, TrainingFinished, WorkBegun
 from parity.engine.logs import CONTROL
 from parity.judge.compare.verdict import Comparison, Verdict
-from parity.reporting.console.progress import BarReporter, LineReporter
+from parity.reporting.console.progress import BarReporter, LineReporter, reporter_for
 from tests.conftest import FAKES, call, three_cases, user_config
 
 
@@ -38,9 +38,9 @@ def finding(**changes) -> Comparison:
 class Log:
     """A log of a run, and what is in it."""
 
-    def __init__(self, n_cells: int, n_trainings: int = 0) -> None:
+    def __init__(self, n_cases: int, n_trainings: int = 0) -> None:
         self.clock, self.file = Clock(), io.StringIO()
-        self.reporter = LineReporter(Console(file=self.file, width=40), n_cells, n_trainings, self.clock)
+        self.reporter = LineReporter(Console(file=self.file, width=40), n_cases, n_trainings, self.clock)
 
     def goes_on(self, seconds: float, *events, comparisons=()) -> None:
         self.clock.now += seconds
@@ -58,14 +58,14 @@ def test_a_log_has_a_line_for_a_tenth_of_the_cells_but_not_in_ten_seconds():
     for _ in range(100):
         log.goes_on(0.5, cell())
     assert [line.partition(" ")[0] for line in log.lines] == ["20", "40", "60", "80", "100"]
-    assert log.lines[1] == "40 of 100 cells, 0:00:30 left"
+    assert log.lines[1] == "40 of 100 cases, 0:00:30 left"
 
 
 def test_a_slow_run_has_a_line_a_minute():
     log = Log(1000)
     for _ in range(600):
         log.goes_on(1.0)
-    assert log.lines == ["0 of 1000 cells; starting the backends"] * 10
+    assert log.lines == ["0 of 1000 cases; starting the backends"] * 10
 
 
 def test_a_log_names_what_runs():
@@ -106,9 +106,9 @@ def test_news_are_told_at_once_and_control_characters_are_not_printed():
 
 def test_a_resumed_run_counts_what_is_left():
     log = Log(10, 3)
-    log.goes_on(0, Resumed(6, 1))
+    log.goes_on(0, Resumed(4, 2))
     log.goes_on(61, cell(), cell())
-    assert log.lines == ["2 of 4 cells; 0 of 2 trainings"]
+    assert log.lines == ["2 of 4 cases; 0 of 2 trainings"]
 
 
 def test_trainings_have_a_time_of_their_own():
@@ -121,7 +121,7 @@ def test_trainings_have_a_time_of_their_own():
     log.goes_on(61, TrainingFinished("curve", "float32"))
     assert log.lines[-1].startswith("1 of 2 trainings, 0:0")
     log.goes_on(61, TrainingFinished("curve", "float64"))
-    assert log.lines[-1] == "2 of 2 cells; 2 of 2 trainings"
+    assert log.lines[-1] == "2 of 2 cases; 2 of 2 trainings"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -130,16 +130,21 @@ def test_a_terminal_has_a_bar_with_what_runs_and_the_time_to_the_end(width):
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
     with BarReporter(console, 3, 0) as reporter:
         reporter.on_event(WorkBegun(lambda: [("x" * 200, "float32", "torch")]), ())
-        reporter.on_event(Resumed(1, 0), ())
+        reporter.on_event(Resumed(2, 0), ())
         reporter.on_event(cell(), [finding()])
         reporter._progress.refresh()
         reporter.on_event(Judging("group-norm"), ())
         reporter._progress.refresh()
     lines = [CONTROL.sub("", line) for line in file.getvalue().replace("\r", "\n").splitlines()]
-    assert any(line.startswith("cells ") and "1/2" in line and " eta " in line for line in lines)
+    assert any(line.startswith("cases ") and "1/2" in line and " eta " in line for line in lines)
     assert any(line.startswith("findings in 1 tensor; xxx") and line.rstrip().endswith("…") for line in lines)
     assert any(line.startswith("findings in 1 tensor; diagnosing group-norm") for line in lines)
     assert max(map(len, lines)) <= width
+
+
+def test_colours_that_are_forced_make_no_terminal_of_a_log():
+    console = Console(file=io.StringIO(), force_terminal=True)
+    assert isinstance(reporter_for(console, 1, quiet=False), LineReporter)
 
 
 def test_a_short_run_floods_no_log(tmp_path: Path):

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from parity.config import Overrides, load_plan
 from parity.engine import EngineOptions, TrainingAdvanced, TrainingFinished, process
-from parity.reporting.console.progress import reporter_for
+from parity.reporting.console.progress import BarReporter, reporter_for
 from parity.reporting.results.resume import finished
 from parity.run import run
 from parity.training.run import ensemble_of
@@ -196,7 +196,7 @@ def test_a_log_has_a_line_for_who_diverges():
 def test_a_terminal_has_a_bar_for_the_training_at_hand():
     shown = io.StringIO()
     console = Console(file=shown, width=200, force_terminal=True, color_system=None)
-    with reporter_for(console, 0, 1, quiet=False) as reporter:
+    with BarReporter(console, 0, 1) as reporter:
         reporter.on_event(advanced(3, paddle=3), ())
         reporter._progress.refresh()
         reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())

@@ -42,7 +42,7 @@ from parity.reporting.text.words import grouped, plural
 LINE_EVERY_S = 10.0
 LINE_SHARE = 0.1
 QUIET_S = 60.0
-"""A log has a line at most every ten seconds: after a tenth of the cells, or a minute."""
+"""A log has a line at most every ten seconds: after a tenth of the cases, or a minute."""
 TICK_S = 1.0
 SPEED_S = 300.0
 """The time to the end is told from the speed of so many last seconds; a cell may take one minute, a diagnosis more."""
@@ -77,18 +77,18 @@ class SilentReporter:
         """Nothing to say."""
 
 
-CELLS, TRAININGS = "cells", "trainings"
+CASES, TRAININGS = "cases", "trainings"
 
 
 class Standing:
     """How far a run is, what it works at and what it has found, as its events tell.
 
-    Cells of ops and trainings are counted apart: one takes milliseconds, the other minutes.
+    Cases of ops and trainings (in each dtype) are counted apart: one takes milliseconds, the other minutes.
     """
 
-    def __init__(self, n_cells: int, n_trainings: int) -> None:
-        self.total = {CELLS: n_cells, TRAININGS: n_trainings}
-        self.done = {CELLS: 0, TRAININGS: 0}
+    def __init__(self, n_cases: int, n_trainings: int) -> None:
+        self.total = {CASES: n_cases, TRAININGS: n_trainings}
+        self.done = {CASES: 0, TRAININGS: 0}
         self.n_findings = 0
         self.judging = ""
         self.training: TrainingAdvanced | None = None
@@ -97,8 +97,7 @@ class Standing:
     def take(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Take in one event."""
         if isinstance(event, Resumed):
-            self.total[CELLS] -= event.n_cells
-            self.total[TRAININGS] -= event.n_trainings
+            self.total = {CASES: event.n_cases, TRAININGS: event.n_trainings}
         elif isinstance(event, WorkBegun):
             self._running = event.running
         elif isinstance(event, Judging):
@@ -106,12 +105,15 @@ class Standing:
         elif isinstance(event, TrainingAdvanced):
             self.training = event
         elif isinstance(event, CellFinished | TrainingFinished):
-            self.done[CELLS if isinstance(event, CellFinished) else TRAININGS] += 1
+            if isinstance(event, TrainingFinished):
+                self.done[TRAININGS] += 1
+            else:
+                self.done[CASES] += event.last_of_case
             self.judging, self.training = "", None
             self.n_findings += len({(c.dtype, c.tensor) for c in comparisons if is_finding(c)})
 
     def completed(self, kind: str) -> float:
-        """The cells that are finished, or the trainings, with the part of the one at hand."""
+        """The cases that are finished, or the trainings, with the part of the one at hand."""
         part = self.training.step / self.training.steps if self.training and kind == TRAININGS else 0.0
         return self.done[kind] + part
 
@@ -158,7 +160,7 @@ class Bars(Progress):
 
 def add_tasks(progress: Progress, standing: Standing) -> dict[str, TaskID]:
     """A task for each kind of which there is something to do; its clock starts with the first of it."""
-    return {kind: progress.add_task(kind, total=n, start=kind == CELLS) for kind, n in standing.total.items() if n}
+    return {kind: progress.add_task(kind, total=n, start=kind == CASES) for kind, n in standing.total.items() if n}
 
 
 def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) -> None:
@@ -171,10 +173,10 @@ def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) 
 
 
 class BarReporter:
-    """A bar for the cells, and one for the trainings."""
+    """A bar for the cases of ops, and one for the trainings."""
 
-    def __init__(self, console: Console, n_cells: int, n_trainings: int) -> None:
-        self._standing = Standing(n_cells, n_trainings)
+    def __init__(self, console: Console, n_cases: int, n_trainings: int) -> None:
+        self._standing = Standing(n_cases, n_trainings)
         time_left = (TextColumn("eta"), TimeRemainingColumn())
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *time_left)
         self._progress = Bars(self._standing, *columns, console=console, transient=True, speed_estimate_period=SPEED_S)
@@ -201,10 +203,10 @@ class LineReporter:
     long."""
 
     def __init__(
-        self, console: Console, n_cells: int, n_trainings: int, clock: Callable[[], float] = time.monotonic
+        self, console: Console, n_cases: int, n_trainings: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._clock = console, clock
-        self._standing = Standing(n_cells, n_trainings)
+        self._standing = Standing(n_cases, n_trainings)
         self._progress = Progress(disable=True, speed_estimate_period=SPEED_S, get_time=clock)
         self._tasks = add_tasks(self._progress, self._standing)
         self._diverged: dict[tuple[str, str], int] = {}
@@ -241,7 +243,7 @@ class LineReporter:
             self._print("; ".join(part for part in parts if part))
 
     def _counted(self, task: Task) -> str:
-        """`12 of 96 cells, 0:01:20 left`."""
+        """`12 of 96 cases, 0:01:20 left`."""
         left = "" if not task.time_remaining else f", {TimeRemainingColumn().render(task)} left"
         return f"{int(task.completed)} of {task.total:.0f} {task.description}{left}"
 
@@ -278,8 +280,10 @@ def describe(event: Event) -> str:
     return ""
 
 
-def reporter_for(console: Console, n_cells: int, n_trainings: int = 0, *, quiet: bool) -> ProgressReporter:
+def reporter_for(console: Console, n_cases: int, n_trainings: int = 0, *, quiet: bool) -> ProgressReporter:
     """The reporter that suits the console."""
     if quiet:
         return SilentReporter()
-    return (BarReporter if console.is_terminal else LineReporter)(console, n_cells, n_trainings)
+    # FORCE_COLOR, which CI systems set, makes a terminal of any file.
+    animated = console.is_interactive and console.file.isatty()
+    return (BarReporter if animated else LineReporter)(console, n_cases, n_trainings)

@@ -24,7 +24,7 @@ def last_failed(plan: Plan, out: Path | None, *, resume: bool = False) -> tuple[
     run_dir, results = next(runs_of(plan, out), (None, None))
     n = plural(len(plan.cases), "case")
     if run_dir is None or results is None:
-        return plan, f"--last-failed: no earlier run of these configs in {out or REPORTS}; running all {n}"
+        return plan, f"--last-failed: no earlier run of these configs in {REPORTS}/; running all {n}"
     again = {case.id for case in results.cases} if resume else failed_cases(results)
     left = plan.only(again)
     if not left.cases:
