@@ -13,8 +13,8 @@ TOKEN = re.compile(r"[()]|[^\s()]+")
 OPERATORS = ("and", "or", "not", "(", ")")
 MAX_TOKENS = 200
 """Keeps the recursion of the parser shallow."""
-ALIKE = 0.7
-"""Two exchanged letters in a word of five give 0.8, a word of which half the letters are in place 0.5."""
+ALIKE = 0.65
+"""Two exchanged letters give 0.67 in a word of three and 0.8 in one of five; half the letters in place give 0.5."""
 EXAMPLE = "for example -k 'offset and not (large or pair)'"
 
 

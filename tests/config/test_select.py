@@ -66,7 +66,7 @@ def test_a_keyword_that_is_no_expression(tmp_path: Path, expression: str, said: 
 
 
 @pytest.mark.parametrize(
-    ("expression", "first"), [("ofset", 0), ("plian", 1), ("not bn and sqaure", 2), ("lienar or x", 2)]
+    ("expression", "first"), [("ofset", 0), ("plian", 1), ("not bn and sqaure", 2), ("lienar or x", 2), ("ofs", 0)]
 )
 def test_a_keyword_that_matches_nothing_names_near_ids(tmp_path: Path, expression: str, first: int) -> None:
     message = refused(tmp_path, CASES, keyword=expression)
