@@ -8,7 +8,7 @@ import errno
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from msgspec import structs
 
 from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
-from parity.config.plan import ORACLE, BackendSpec, Plan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine import (
     BackendInfo,
     BackendStarted,
@@ -25,6 +25,8 @@ from parity.engine import (
     CellFinished,
     EngineOptions,
     Event,
+    Judging,
+    Resumed,
     TrainingFinished,
     execute,
 )
@@ -43,6 +45,7 @@ from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
+    REPORTS,
     ResultsError,
     as_json,
     new_directory,
@@ -74,6 +77,8 @@ class RunState:
     command: Sequence[str]
     options: EngineOptions
     fail_on: str = exit_codes.DEFAULT_FAIL_ON
+    exitfirst: bool = False
+    stopped: bool = False
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
@@ -103,13 +108,27 @@ class RunState:
         self.diagnoses += finished.diagnoses
         self.stored = {key(row): row for row in finished.comparisons}
 
-    def take(self, judged: JudgedCase) -> None:
-        """A case that a client has run and judged."""
+    def take(self, judged: JudgedCase) -> Sequence[Comparison]:
+        """A case that a client has run and judged; its comparisons, as `take_judged` gives them."""
         self.outcomes += map(record.outcome_row, judged.outcomes)
-        self.comparisons += judged.comparisons
-        self.diagnoses += judged.diagnoses
         self.trainings += judged.rows
         self.judging_s += judged.judge_seconds
+        return self.take_judged(judged.case, judged.comparisons, judged.diagnoses)
+
+    def take_judged(
+        self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
+    ) -> Sequence[Comparison]:
+        """What was found in a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
+        self.comparisons += comparisons
+        self.diagnoses += diagnoses
+        if not any(c.verdict.fails for c in comparisons):
+            return comparisons
+        known = tuple(entry for entry in self.plan.known if deviations.matches(case.id, entry.case))
+        alone = replace(self.plan, cases=(case,), known=known, asked=None)
+        held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
+        found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
+        self.stopped = self.stopped or (self.exitfirst and found)
+        return held
 
     def row(self, comparison: Comparison) -> ComparisonRow:
         """A comparison's row; that of a resumed run as it stands."""
@@ -129,7 +148,9 @@ class RunState:
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         summary = summary_of(self.outcomes, rows, exit_codes.INTERRUPTED if interrupted else code)
         results = Results(
-            run=structs.replace(run, fail_on=self.fail_on, **{name: round(s, 3) for name, s in seconds.items()}),
+            run=structs.replace(
+                run, fail_on=self.fail_on, stopped=self.stopped, **{name: round(s, 3) for name, s in seconds.items()}
+            ),
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
             outcomes=self.outcomes,
@@ -158,6 +179,7 @@ def run_and_show(
     outputs: Outputs,
     verbosity: int = 0,
     fail_on: str = exit_codes.DEFAULT_FAIL_ON,
+    exitfirst: bool = False,
     resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
@@ -169,18 +191,26 @@ def run_and_show(
     from parity.reporting.console.progress import reporter_for
 
     losses = Losses()
-    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
+    how: dict[str, Any] = {"fail_on": fail_on, "exitfirst": exitfirst, "resume": resume, "losses": losses}
     with outputs.silenced():
-        with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume, losses=losses)
+        with reporter_for(Console(stderr=True), *n_left(plan, Finished()), quiet=verbosity < 0) as reporter:
+            results = run(plan, options, run_dir, reporter, command, **how)
         if not outputs.on_stdout:
             show(results, verbosity=verbosity)
     written = [*write_run_files(results, run_dir, outputs, losses), str(run_dir)]
     losses.check()
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
+        message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
         Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
+
+
+def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:
+    """How many cases of ops, and how many of clients in a dtype, are not finished."""
+    ops = [case for case in plan.cases if case.op not in CLIENTS]
+    theirs = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
+    return sum(not finished.holds(case) for case in ops), len(theirs - finished.cells)
 
 
 def show(results: Results, *, verbosity: int = 0) -> None:
@@ -198,7 +228,7 @@ def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[P
     anything else, and BlockingIOError where another run holds it.
     """
     if out is None:
-        out = new_directory(Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        out = new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     elif not resume:
         out.mkdir(parents=True, exist_ok=True)
         check_ours(out)
@@ -233,20 +263,23 @@ def run(
     command: Sequence[str] = (),
     *,
     fail_on: str = exit_codes.DEFAULT_FAIL_ON,
+    exitfirst: bool = False,
     resume: bool = False,
     losses: Losses | None = None,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.
 
-    With `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan. What cannot be
-    written is noted in `losses`; without them, raises OSError for it in the end.
+    With `exitfirst` it stops after the first case with a finding at the level `fail_on` that is not accepted. With
+    `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan. What cannot be written
+    is noted in `losses`; without them, raises OSError for it in the end.
     """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    state = RunState(plan, run_dir, command, options, fail_on)
+    state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
     state.losses = losses if losses is not None else state.losses
     if resume:
         state.resume(finished(plan, options, run_dir))
+        observer.on_event(Resumed(*n_left(plan, state.finished)), ())
     state.write(interrupted=True)
     done = {case.id for case in plan.cases if state.finished.holds(case)}
     kept_free = reserve(run_dir, sum(len(case.dtypes) for case in plan.cases) * len(plan.backends))
@@ -255,7 +288,7 @@ def run(
             # Checkpoints are marked interrupted, so a killed run never reads as passed.
             state.write(interrupted=True)
         with state.losses.at(run_dir / "training"):
-            for _ in run_clients(state, observer):
+            for _ in () if state.stopped else run_clients(state, observer):
                 state.write(interrupted=True)
         is_interrupted = run_dir / "training" in state.losses.reasons
     except KeyboardInterrupt:
@@ -283,9 +316,10 @@ def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
         cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
         with contextlib.closing(cases):  # type: ignore[type-var]
             for judged in cases:
-                state.take(judged)
-                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), judged.comparisons)
+                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), state.take(judged))
                 yield
+                if state.stopped:
+                    return
 
 
 def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iterator[None]:
@@ -293,7 +327,11 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
+            if isinstance(event, CellFinished) and event.last_of_case:
+                observer.on_event(Judging(event.prepared.case.id), ())
             observer.on_event(event, take_in(state, event))
+            if state.stopped:
+                return
             if time.monotonic() > due and len(state.outcomes) > n_written:
                 began, n_written = time.monotonic(), len(state.outcomes)
                 yield
@@ -312,7 +350,7 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory, ask=event.ask
+            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, state.memory, ask=event.ask
         )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
@@ -341,18 +379,17 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
 
 
 def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
-    """The comparisons of a case, with its tensors kept where it fails."""
+    """The comparisons of a case, the accepted ones marked; its tensors are kept where it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
-    state.comparisons += judged.comparisons
-    state.diagnoses += judged.diagnoses
+    compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
     if case.case.id not in state.folders:
-        return judged.comparisons
+        return compared
     folder = state.run_dir / state.folders[case.case.id]
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, state)
-    return judged.comparisons
+    return compared
 
 
 def judge_rest(state: RunState) -> None:

@@ -86,8 +86,8 @@ class Reach:
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
         """All answers that an entry applies to."""
-        backends = self.asked.backends if known.backend is None else (known.backend,)
-        return [(case, dtype, name) for case, dtype in self.cells(known) for name in backends]
+        named = None if known.backend is None else (known.backend,)
+        return [(c, dtype, name) for c, dtype in self.cells(known) for name in named or self.asked.backends_of(c)]
 
     def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
         """All cells that an entry applies to."""
@@ -125,6 +125,20 @@ def apply(
     entries = tuple(assess(c, reach, today) for c in claims)
     valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is State.MATCHED]
     return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
+
+
+def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
+    """A line for each entry that fails any run of a plan: it has expired, or no case is what it speaks of."""
+    asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
+    answers = frozenset((case, dtype, name) for (case, name), dtypes in asked.items() for dtype in dtypes)
+    reach = Reach(plan.everything, answers, frozenset())
+    for known in plan.known:
+        entry = assess(Claim(known, {}, None), reach, today)
+        if entry.state is State.EXPIRED:
+            remedy = "remove the entry, or set another `until`"
+            yield f"{known.source.file}:{known.source.line}: {State.EXPIRED.value}: on {known.until}; {remedy}"
+        elif not reach.cells(known):
+            yield entry.message
 
 
 def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:

@@ -18,7 +18,7 @@ from msgspec import structs
 from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
-from parity.engine import Announced, EngineOptions, Event, TrainingAdvanced
+from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
@@ -125,6 +125,8 @@ class LockstepRun:
         pass_on: Callable[..., None],
         rows: Sequence[TrainingRow],
     ) -> None:
+        self._folder_names = side_folders(spec.name for spec in plan.backends)
+        plan = plan.of(case)
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
         (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
@@ -142,6 +144,7 @@ class LockstepRun:
         """Run all steps and judge them; an interrupt gives what there is, and is raised again."""
         try:
             self._advance()
+            self._pass_on(Judging(self.case.id))
             result = self._result()
         except KeyboardInterrupt:
             self._finish_chunk()
@@ -242,8 +245,7 @@ class LockstepRun:
     @property
     def _folders(self) -> dict[str, str]:
         """The name of a folder for each backend that takes part, and for the oracle."""
-        names = side_folders(spec.name for spec in self.plan.backends)
-        return {name: folder for name, folder in names.items() if name in self.session.participants}
+        return {name: folder for name, folder in self._folder_names.items() if name in self.session.participants}
 
     def _keep_norms(self) -> dict[str, str]:
         """Store the norms of every backend, [steps, tracked]; their files, relative to the run directory."""

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from parity.config import Overrides, load_plan
-from parity.engine import CellFinished, EngineOptions, TrainingAdvanced, TrainingFinished
+from parity.engine import CellFinished, EngineOptions, Resumed, TrainingAdvanced, TrainingFinished
 from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
 from parity.reporting.results.rows import Results
@@ -165,7 +165,7 @@ def test_cells_of_ops_go_on_too(place):
 def test_a_finished_run_is_left_alone(place):
     seen = Stop()
     assert numbers(place.run("whole", seen, resume=True)) == numbers(place.whole)
-    assert seen.events == []
+    assert seen.events == [Resumed(0, 0)]
 
 
 @pytest.mark.parametrize(

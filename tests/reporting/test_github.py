@@ -71,9 +71,7 @@ def test_each_case_is_annotated_once_on_its_line():
     assert message.endswith(
         "; cause: variance-naive (the variance is E[x^2] - E[x]^2); parity explain 'out dir' differs"
     )
-    assert found[5][2].startswith(
-        "torch float32: not run: the run was interrupted before it was compared; also paddle float32;"
-    )
+    assert found[5][2].startswith("torch float32: not run: the run ended before it was compared; also paddle float32;")
 
 
 def test_a_healthy_run_has_none():

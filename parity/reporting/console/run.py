@@ -122,12 +122,12 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
 
 def lineup(results: Results) -> Text:
     """Who took part, and who is the baseline."""
-    parts = []
+    parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
         behind = [] if row.name.startswith(row.framework) else [row.framework]
         behind += [f"{name} {version}" for name, version in row.library.items()]
-        behind += ["baseline"] if row.name == results.run.baseline else []
+        behind += ["baseline"] if row.name in baselines else []
         parts.append(printable(shown + (f" ({', '.join(behind)})" if behind else "")))
     return Text(" · ".join(parts), style="dim")
 

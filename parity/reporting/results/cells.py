@@ -174,7 +174,7 @@ def cells(results: Results) -> list[CellResult]:
     trainings = {row.key: row for row in results.trainings}
     level, anchors, made = failing_level(results), set[str](), []
     names = results.backend_names
-    asked = {(case.id, dtype, name): case for case in results.cases for dtype in case.dtypes for name in names}
+    asked = {(c.id, dtype, name): c for c in results.cases for dtype in c.dtypes for name in c.backends or names}
     for key, case in asked.items():
         rows = sorted(compared.get(key, ()), key=lambda row: severity(row, case.op), reverse=True)
         cell = CellResult(

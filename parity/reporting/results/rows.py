@@ -57,7 +57,7 @@ class ConfigRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """The run itself; `host` is what is known of the machine."""
+    """The run itself; `host` is what is known of the machine. `stopped`: it ended at its first finding."""
 
     id: str = ""
     started: str = ""
@@ -69,6 +69,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     host: dict[str, Any] = {}
     fail_on: str = ""
+    stopped: bool = False
     seconds: float | None = None
     judge_seconds: float | None = None
 
@@ -99,7 +100,7 @@ class InputRow(Struct, frozen=True):
 
 
 class CaseRow(Struct, frozen=True):
-    """A case: what was computed, and from what."""
+    """A case: what was computed, and from what; `backends` and `baseline` are empty where they are those of the run."""
 
     id: str
     op: str
@@ -107,6 +108,8 @@ class CaseRow(Struct, frozen=True):
     dtypes: list[str]
     inputs: dict[str, InputRow]
     source: Source
+    backends: list[str] = []
+    baseline: str = ""
 
     @property
     def files(self) -> list[str]:

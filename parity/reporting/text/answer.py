@@ -37,7 +37,8 @@ def answer(results: Results) -> Text:
     outdated = f"{plural(n_bad, 'known deviation is', 'known deviations are')} out of date"
     if found:
         known = f"; {outdated}" if n_bad else ""
-        return Text.assemble(("FAIL", "bold red"), f"  {in_tensors(found, results)}{known}{not_compared(results)}")
+        said = (in_tensors(found, results), known, not_compared(results), stopped_text(results))
+        return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
         return Text.assemble(("FAIL", "bold red"), f"  no findings, but {outdated}{not_compared(results)}")
     if code == exit_codes.INCOMPLETE:
@@ -54,6 +55,14 @@ def in_tensors(found: Sequence[Finding], results: Results) -> str:
     n, total = len({key for _, key in rows}), count_tensors(results.comparisons)
     names = few((printable(name) for name, _ in ranked), 6)
     return f"{plural(len(found), 'finding')} in {n} of {plural(total, 'tensor')}: {names}"
+
+
+def stopped_text(results: Results) -> str:
+    """`; stopped at the first finding: 5 of 8 cases were not run`, or nothing."""
+    left = {case.id for case in results.cases} - {row.case for row in results.comparisons}
+    if not results.run.stopped or not left:
+        return ""
+    return f"; stopped at the first finding: {len(left)} of {plural(len(results.cases), 'case')} were not run"
 
 
 def passed(results: Results) -> str:

@@ -117,7 +117,9 @@ def training_runs(results: Results) -> list[TrainingRun]:
     runs = []
     for case, dtype in asked:
         rows = every.get((case.id, dtype), {})
-        missing = {name: outcomes.get((case.id, dtype, name), "not run") for name in order if name not in rows}
+        missing = {
+            name: outcomes.get((case.id, dtype, name), "not run") for name in case.backends or order if name not in rows
+        }
         causes = (cause for cause in results.diagnoses if (cause.case, cause.dtype) == (case.id, dtype))
         runs.append(
             TrainingRun(
