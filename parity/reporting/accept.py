@@ -28,7 +28,6 @@ from parity.reporting.results.rows import FINDINGS, CaseRow, KnownRow, Results
 from parity.reporting.text.words import plural
 
 MAX_REASON = 160
-NEVER = "; an error, a crash or a timeout is never accepted"
 
 
 class AcceptError(Exception):
@@ -256,7 +255,9 @@ def notes(run: Run, known: Iterable[KnownDeviation], request: Request, level: fr
     cannot = [c for c in absent if any((c.case, c.dtype, n) in run.unsupported for n in (c.actual, c.expected))]
     for group, what in ((cannot, "unsupported"), ([c for c in absent if c not in cannot], "not compared")):
         if tensors := len({(c.case, c.dtype, c.tensor) for c in group}):
-            more = NEVER if group is not cannot else "" if request.unsupported else "; --unsupported accepts them"
+            more = "" if request.unsupported else "; --unsupported accepts them"
+            if group is not cannot:
+                more = f", which is never accepted ({shortened(group[0].message)})"
             yield f"{plural(tensors, 'tensor')} {what}{more}"
     for entry in held.entries:
         if entry.state.fails:

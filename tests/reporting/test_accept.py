@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,28 +40,43 @@ BREAKS = NO_KERNEL.replace("five", "four").replace("5", "4")
 SOON = (datetime.date.today() + datetime.timedelta(30)).isoformat()
 
 
+@dataclass(frozen=True)
+class Work:
+    """A folder with a config and its ops; `run` and `accept` give the exit code and the output."""
+
+    folder: Path
+
+    @property
+    def config(self):
+        return self.folder / "mine.yaml"
+
+    def write(self, cases=CASES, gain="1.5", floor="0"):
+        self.config.write_text(cases)
+        (self.folder / "ops.py").write_text(OPS.replace("GAIN", gain).replace("FLOOR", floor))
+
+    def run(self, *more):
+        return call("run", "mine.yaml", "--out", "run", *more, cwd=self.folder)
+
+    def accept(self, *more):
+        return call("accept", "run", *more, cwd=self.folder)
+
+    @property
+    def known(self):
+        return yaml.safe_load(self.config.read_text()).get("known")
+
+
 @pytest.fixture
 def work(tmp_path):
-    """A folder with a config and its ops; `run` runs it, `accept` accepts, both give the exit code and the output."""
+    return Work(tmp_path)
 
-    class Work:
-        config = tmp_path / "mine.yaml"
 
-        def write(self, cases=CASES, gain="1.5", floor="0"):
-            self.config.write_text(cases)
-            (tmp_path / "ops.py").write_text(OPS.replace("GAIN", gain).replace("FLOOR", floor))
-
-        def run(self, *more):
-            return call("run", "mine.yaml", "--out", "run", *more, cwd=tmp_path)
-
-        def accept(self, *more):
-            return call("accept", "run", *more, cwd=tmp_path)
-
-        @property
-        def known(self):
-            return yaml.safe_load(self.config.read_text()).get("known")
-
-    return Work()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with findings; nothing in it may be changed."""
+    work = Work(tmp_path_factory.mktemp("finished"))
+    work.write()
+    work.run()
+    return work
 
 
 def test_a_run_passes_once_its_findings_are_accepted(work):
@@ -93,13 +109,11 @@ def test_a_case_a_backend_a_dtype_or_a_cause_alone_is_accepted_and_the_rest_is_t
     assert work.run().returncode == 0
 
 
-def test_a_dry_run_shows_a_patch_and_writes_nothing(work):
-    work.write()
-    work.run()
-    done = work.accept("--reason", "r", "--dry-run")
+def test_a_dry_run_shows_a_patch_and_writes_nothing(finished):
+    done = finished.accept("--reason", "r", "--dry-run")
     assert done.stdout.startswith("--- mine.yaml\n+++ mine.yaml\n@@")
     assert '+  - {case: "layer_norm-4x8-eps=*", backend: mine, diagnosis: scaled' in done.stdout
-    assert work.config.read_text() == CASES
+    assert finished.config.read_text() == CASES
 
 
 def test_what_is_unsupported_is_accepted_when_asked_and_an_error_never(work):
@@ -114,9 +128,8 @@ def test_what_is_unsupported_is_accepted_when_asked_and_an_error_never(work):
     work.write(CASES + BREAKS, gain="1")
     assert work.run().returncode == 3
     done = work.accept("--unsupported", "--reason", "r")
-    assert (
-        done.stdout
-        == "nothing to accept\nleft: 2 tensors not compared; an error, a crash or a timeout is never accepted\n"
+    assert done.stdout.startswith(
+        "nothing to accept\nleft: 2 tensors not compared, which is never accepted (mine: error: "
     )
 
 
@@ -212,12 +225,10 @@ def test_a_config_in_braces_is_left_alone_and_the_entries_are_printed(work):
         (["--reason", "r", "--diagnosis", "scale"], 'this run has no diagnosis "scale"; did you mean "scaled"?'),
     ],
 )
-def test_mistakes_are_named_and_nothing_is_written(work, arguments, said):
-    work.write()
-    work.run()
-    done = work.accept(*arguments)
+def test_mistakes_are_named_and_nothing_is_written(finished, arguments, said):
+    done = finished.accept(*arguments)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-    assert work.config.read_text() == CASES
+    assert finished.config.read_text() == CASES
 
 
 def test_what_is_no_run_is_named(tmp_path):
