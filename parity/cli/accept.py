@@ -9,9 +9,6 @@ import click
 
 from parity.cli.group import example, fail, main
 
-DAYS = 182
-"""How long something is accepted unless `--until` says otherwise: half a year, about two releases of a framework."""
-
 
 @main.command(
     epilog=example(
@@ -83,8 +80,10 @@ def accept(
 
 def end(until: str | None, today: datetime.date) -> datetime.date:
     """The last day; a BadParameter where it is no day to come."""
+    from parity.config.plan import ACCEPTED_DAYS
+
     try:
-        day = today + datetime.timedelta(DAYS) if until is None else datetime.date.fromisoformat(until)
+        day = today + datetime.timedelta(ACCEPTED_DAYS) if until is None else datetime.date.fromisoformat(until)
     except ValueError:
         raise click.BadParameter(f'"{until}" is not a date such as 2027-06-30', param_hint="--until") from None
     if day <= today:

@@ -16,6 +16,7 @@ from parity.config.documents import Document, read_document
 from parity.config.known_edit import EditError, KnownEdit, edited, entry_text
 from parity.config.nodes import Problems, printable
 from parity.config.plan import KnownDeviation, Overrides, Plan
+from parity.exit_codes import INTERRUPTED
 from parity.judge.acceptance import Run, lacking, outgrown, unsupported
 from parity.judge.compare.verdict import Verdict
 from parity.judge.known import State, matches
@@ -28,6 +29,7 @@ from parity.reporting.results.rows import FINDINGS, CaseRow, KnownRow, Results
 from parity.reporting.text.words import plural
 
 MAX_REASON = 160
+UNFINISHED = "the run was interrupted, so only what it finished is accepted"
 
 
 class AcceptError(Exception):
@@ -109,7 +111,8 @@ def acceptance(run_dir: Path, request: Request, today: datetime.date) -> Accepta
     added = {path: list(new_entries(run, request, level, cases)) for path, cases in owned(documents, plan).items()}
     changes = file_changes(dropped, changed, added)
     known = (*kept, *(entry for entries in added.values() for entry in entries))
-    return Acceptance(tuple(changes), tuple(notes(run, known, request, level)))
+    cut = [UNFINISHED] if results.summary.exit_code == INTERRUPTED else []
+    return Acceptance(tuple(changes), (*cut, *notes(run, known, request, level)))
 
 
 def checked(request: Request, results: Results) -> Request:

@@ -44,16 +44,15 @@ def shown(run_dir, *words, width=80):
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_tensor_on_one_screen(run_dir, width):
     text = shown(run_dir, "wrong", "y", "--dtype", "float32", width=width)
-    assert text.startswith("wrong float32 y: semantic; rtol 1.3e-06 atol 1e-05, envelope ")
-    table = {line.split()[0]: line.split() for line in text.splitlines()[2:6] if line.split()}
-    assert table["oracle"][1:3] == ["4×6", "float64"]
-    assert table["mine"][1:3] == ["4×6", "float32"]
+    assert text.startswith("wrong float32 y 4×6\nsemantic; rtol 1.3e-06 atol 1e-05; envelope ")
+    table = {line.split()[0]: line.split() for line in text.splitlines()[4:7]}
+    assert list(table) == ["oracle", "numpy", "mine"]
     assert float(table["mine"][-2]) == 0.5
     assert float(table["numpy"][-1]) < 8 < float(table["mine"][-1])
     assert re.search(r"\nmine +[▁-█ ]*█", text)
     assert "\nwhere mine differs most\n  [1, 3]: " in text
-    assert re.search(r"\[1, 3\]: .*, error 0\.5, .* × envelope\n  \[1, 4\]: .*, error 0\.25,", text)
-    assert "  axis 0 (4): at index 1\n  axis 1 (6): at index 3, 4\n" in text
+    assert re.search(r"\[1, 3\]: .*, error 0\.5\n  \[1, 4\]: .*, error 0\.25\n", text)
+    assert "  axis 0 (4): at 1\n  axis 1 (6): at 3, 4\n" in text
     (row,) = (line for line in text.splitlines() if re.fullmatch(r"  \|...█.*\|", line))
     assert row[4:6] == "  " or row[3] in " ·"
     assert len(text.splitlines()) < 40
@@ -69,14 +68,13 @@ def test_a_slice_of_everybody(run_dir):
 
 def test_only_what_is_asked_for(run_dir):
     text = shown(run_dir, "wro", "y", "-b", "numpy", "--dtype", "float64")
-    assert text.startswith("wrong float64 y")
+    assert text.startswith("wrong float64 y 4×6\n")
     assert "mine" not in text
 
 
 def test_an_input(run_dir):
     text = shown(run_dir, "wrong", "inputs.x")
-    assert text.startswith("wrong inputs.x\n")
-    assert "4×6" in text
+    assert text.startswith("wrong inputs.x 4×6\n")
     assert shown(run_dir, "wrong", "x") == text
     assert "input[0]" in shown(run_dir, "wrong", "x", "--slice", "0")
 
@@ -162,7 +160,7 @@ def test_what_is_no_slice_is_refused(text):
 
 
 def test_decades_are_written_where_there_is_room():
-    assert ticks(Axis(-1, 3)) == "0.1 1   10  100 1000"
+    assert ticks(Axis(-1, 3)) == "    1       100"
     line = ticks(Axis(-6, 16))
-    assert line.split()[:4] == ["1e-06", "0.001", "1", "10"]
-    assert all(line.index(f" {10.0**decade:g} ") + 1 == 2 * (decade + 6) for decade in (0, 1, 9))
+    assert line.split() == ["0.0001", "1", "10000", "1e+08", "1e+12", "1e+16"]
+    assert [line.index(label) for label in ("0.0001", "  1 ", "1e+16")] == [4, 10, 44]

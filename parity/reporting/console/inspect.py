@@ -35,7 +35,7 @@ from parity.reporting.results.kept import kept_path, load, side_folders
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
 from parity.reporting.text.reasons import worst_first
-from parity.reporting.text.words import digits_of, factor, few, number
+from parity.reporting.text.words import columns_used, digits_of, factor, few, number
 
 MAX_PLACES = 5
 MAX_INDICES = 6
@@ -168,49 +168,63 @@ def kept(
 
 def heading(found: Tensor) -> Text:
     """Which tensor it is, and by what its errors are measured."""
-    words = " ".join(filter(None, (found.case.id, found.dtype, found.name)))
+    words = " ".join(
+        filter(None, (found.case.id, found.dtype, found.name, shape_text(next(iter(found.values.values())))))
+    )
     text = Text.assemble((printable(words), "bold"))
     if found.rows:
         worst = found.rows[0]
-        text.append(f": {worst.verdict}; rtol {number(worst.rtol)} atol {number(worst.atol)}")
-        text.append("" if found.unit is None else f", envelope {number(found.unit)}")
+        text.append(f"\n{worst.verdict}; rtol {number(worst.rtol)} atol {number(worst.atol)}")
+        text.append("" if found.unit is None else f"; envelope {number(found.unit)}")
     return text.append("\n")
 
 
+def shape_text(values: Array) -> str:
+    """`4×6`, or `scalar`."""
+    return "×".join(map(str, values.shape)) or "scalar"
+
+
 def summary(found: Tensor) -> Table:
-    """A line for each backend: shape, dtype, range, and the largest error from the exact values."""
+    """A line for each backend: range and largest error; shape, dtype and NaN where they are not as expected."""
+    heads = ("", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf", "largest error", "÷ envelope")
+    rows = [[printable(name), *described(found, name), *error_texts(found, name)] for name in found.values]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    heads = ["", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf"]
-    for head in [*heads, *(["|error|", "× envelope" if found.unit else ""] if found.exact is not None else [])]:
-        table.add_column(head, justify="left" if head in ("", "shape", "dtype") else "right", no_wrap=True)
-    for name, values in found.values.items():
-        cells = [printable(name), "×".join(map(str, values.shape)) or "scalar", str(values.dtype), *statistics(values)]
-        if found.exact is not None and name != ORACLE:
-            largest = error_of(found, name)
-            worst = largest if isinstance(largest, str) else float(largest.values.max())
-            cells += [worst if isinstance(worst, str) else number(worst)]
-            cells += [factor(worst / found.unit)] if found.unit and not isinstance(worst, str) else []
-        table.add_row(*map(Text, cells))
+    used = columns_used(rows)
+    for i in used:
+        table.add_column(heads[i], justify="left" if i < 3 else "right", overflow="fold" if i == 0 else "ellipsis")
+    for row in rows:
+        table.add_row(*(Text(row[i]) for i in used))
     return table
 
 
-def statistics(values: Array) -> list[str]:
-    """Minimum, maximum, mean, standard deviation of what is finite, and how many elements are not."""
+def described(found: Tensor, name: str) -> list[str]:
+    """Shape and dtype where they are not the heading's, statistics of what is finite, and the count of the rest."""
+    values, first = found.values[name], next(iter(found.values.values()))
+    shape = "" if values.shape == first.shape else shape_text(values)
+    dtype = "" if name == ORACLE or values.dtype == found.dtype else str(values.dtype)
     if values.dtype.kind not in "biuf":
-        return ["?"] * 5
+        return [shape, dtype, *["?"] * 4, ""]
     finite = np.asarray(values)[np.isfinite(values)]
     if not finite.size:
-        return ["-"] * 4 + [str(values.size)]
+        return [shape, dtype, *["-"] * 4, str(values.size)]
     with np.errstate(over="ignore"):
         measures = (finite.min(), finite.max(), finite.mean(dtype=np.float64), finite.std(dtype=np.float64))
-    return [*(number(float(value), 4) for value in measures), str(values.size - finite.size or "")]
+    return [shape, dtype, *(number(float(value), 3) for value in measures), str(values.size - finite.size or "")]
+
+
+def error_texts(found: Tensor, name: str) -> list[str]:
+    """The largest error of a backend, and over the envelope; nothing of the exact values and of an input."""
+    error = error_of(found, name) if found.exact is not None and name != ORACLE else ""
+    if isinstance(error, str):
+        return ["-" if error else "", ""]
+    largest = float(error.values.max())
+    return [number(largest), factor(largest / found.unit) if found.unit else ""]
 
 
 def error_of(found: Tensor, backend: str) -> Errors | str:
     """|backend - exact|, or why it cannot be had."""
-    exact = found.values[ORACLE]
     try:
-        return errors(found.values[backend], exact)
+        return errors(found.values[backend], found.values[ORACLE])
     except PictureError as error:
         return str(error)
 
@@ -219,7 +233,11 @@ def error_parts(found: Tensor) -> Iterator[RenderableType]:
     """The histogram of the errors, and where those of the worst backend sit."""
     if found.exact is None:
         return
-    many = {name: one for name in found.values if name != ORACLE and isinstance(one := error_of(found, name), Errors)}
+    every = {name: error_of(found, name) for name in found.values if name != ORACLE}
+    for name, error in every.items():
+        if isinstance(error, str):
+            yield Text(printable(f"{name} cannot be compared: {error}"))
+    many = {name: error for name, error in every.items() if isinstance(error, Errors)}
     if not many:
         return
     yield from histogram_lines(many, found.unit or 1.0, measured=found.unit is not None)
@@ -235,8 +253,8 @@ def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) 
     """A band of blocks for each backend over one axis; heights grow with the square root, so that one element shows."""
     axis = axis_for(list(many.values()), unit)
     width = max(len(printable(name)) for name in many) + 2
-    said = f"in units of the envelope; from {OFF:g} on they exceed the error bound" if measured else "as they are"
-    yield Text.assemble("\n", ("errors", "bold"), f", {said}")
+    said = f" ÷ envelope (a careful implementation's error); from {OFF:g} on it is a finding" if measured else ""
+    yield Text.assemble("\n", ("errors", "bold"), said)
     for name, one in many.items():
         counted = histogram(one, unit, axis)
         most = max(counted.counts, default=0) or 1
@@ -255,13 +273,13 @@ def upper_end(axis: Axis, bar: int) -> float:
 
 
 def ticks(axis: Axis) -> str:
-    """The decades below a histogram, as many as have room."""
+    """The decades below a histogram, at even distances, 1 among them."""
     wide = axis.n // (axis.high - axis.low)
+    labels = {decade: f"{10.0**decade:g}" for decade in range(axis.low, axis.high + 1)}
+    step = -(-(max(map(len, labels.values())) + 1) // wide)
     line = ""
-    for decade in range(axis.low, axis.high + 1):
-        at = (decade - axis.low) * wide
-        if len(line) < at or not line:
-            line = f"{line:<{at}}{10.0**decade:g}"
+    for decade in range(-(-axis.low // step) * step, axis.high + 1, step):
+        line = f"{line:<{(decade - axis.low) * wide}}{labels[decade]}"
     return line
 
 
@@ -273,27 +291,22 @@ def places(found: Tensor, name: str, one: Errors) -> Iterator[Text]:
     for flat in order.tolist():
         size = float(one.values.flat[flat])
         if size > 0:
-            index = tuple(
-                int(i) * step for i, step in zip(np.unravel_index(flat, one.values.shape), steps, strict=True)
-            )
-            values = {side: number(float(found.values[side][index]), digits) for side in (name, ORACLE)}
-            ratio = "" if found.unit is None else f", {factor(size / found.unit)} × envelope"
-            text = f"  {list(index)}: {values[name]}, exact {values[ORACLE]}, error {number(size)}{ratio}"
-            yield Text(printable(text))
+            place = np.unravel_index(flat, one.values.shape)
+            index = tuple(int(i) * step for i, step in zip(place, steps, strict=True))
+            own, exact = (number(float(found.values[side][index]), digits) for side in (name, ORACLE))
+            yield Text(f"  {list(index)}: {own}, exact {exact}, error {number(size)}")
     if one.sampled:
         yield Text(f"  of {one.values.size:,} of its {one.n_elements:,} elements, evenly spaced", style="dim")
 
 
 def axes(one: Errors) -> Iterator[Text]:
-    """For each axis, at which of its indices the error is large: within a factor of 10 of the largest."""
+    """For each axis, at which of its indices the error is large, within a factor of 10 of the largest."""
     steps = [piece.step or 1 for piece in thinned(one.shape)]
     for axis, size in enumerate(one.shape):
-        if size > 1 and len(one.shape) > 1:
-            largest = one.values.max(axis=tuple(i for i in range(one.values.ndim) if i != axis))
-            high = np.flatnonzero(largest >= largest.max() / 10)
-            where = f"at index {few([str(i * steps[axis]) for i in high], MAX_INDICES)}"
-            where = "everywhere" if high.size == largest.size else where
-            yield Text(f"  axis {axis} ({size}): {where}")
+        largest = one.values.max(axis=tuple(i for i in range(one.values.ndim) if i != axis))
+        high = np.flatnonzero(largest >= largest.max() / 10)
+        if len(one.shape) > 1 and high.size < largest.size:
+            yield Text(f"  axis {axis} ({size}): at {few([str(i * steps[axis]) for i in high], MAX_INDICES)}")
 
 
 def picture(one: Errors, unit: float) -> Iterator[Text]:
@@ -335,7 +348,7 @@ def sliced(found: Tensor, index: Index, text: str, width: int) -> Iterator[Text]
         try:
             part = np.asarray(values[index])
         except IndexError as error:
-            shape = "×".join(map(str, values.shape)) or "scalar"
-            raise InspectError(f"[{printable(text)}] is outside {printable(found.name)}, {shape}: {error}") from error
+            where = f"{printable(found.name)}, {shape_text(values)}"
+            raise InspectError(f"[{printable(text)}] is outside {where}: {error}") from error
         yield Text.assemble("\n", (printable(f"{name}[{text}]"), "bold"))
         yield Text(np.array2string(part, precision=digits, threshold=MAX_SHOWN, max_line_width=width - 2))
