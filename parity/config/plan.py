@@ -135,6 +135,9 @@ class CasePlan:
         return self.kind != OP
 
 
+ACCEPTED_DAYS = 182
+"""How long something is accepted unless a date is given: half a year, about two releases of a framework."""
+
 REASON_WANTED = "WHY IS IT ACCEPTED?"
 """Stands for the reason in the entries of `known` that are offered for copying; somebody has to give one."""
 
