@@ -419,7 +419,7 @@ def test_exact_of_another_shape_is_refused_whatever_else_differs(actual):
 @pytest.mark.parametrize(
     ("dtype", "exact", "said"),
     [
-        ("float32", "int64", "exact is int64 and cannot be an exact answer for float32; give the answer in a wider dtype"),
+        ("float32", "int64", "exact is int64 and cannot be the exact answer for float32; give the answer in a wider dtype"),
         ("float32", "bool", "exact is bool and cannot"),
         ("float32", "float16", "exact is float16 and cannot"),
         ("float64", "float32", "exact is float32 and cannot"),
@@ -498,7 +498,7 @@ def test_what_contains_itself_is_named():
     cyclic: dict[str, Any] = {"w": W}
     cyclic["self"] = cyclic
     with pytest.raises(
-        ValueError, match=r"^self\.self\..*\.\.\. is nested more than 100 deep, or contains itself"
+        ValueError, match=r"^self\.self\..*\.\.\. is nested more than 100 deep or contains itself"
     ) as caught:
         parity.compare(cyclic, cyclic)
     assert len(str(caught.value)) < 200
@@ -565,7 +565,7 @@ OFF = np.random.default_rng(4).normal(size=(8, 6)).astype(np.float32)
             W,
             "confined to 8 of 48 elements: index 5 of axis 1 (length 6); actual has zeros there",
         ),
-        (W.astype(np.float16).astype(np.float32), W, "every value of actual is a float16 number"),
+        (W.astype(np.float16).astype(np.float32), W, "every value of actual is exact in float16"),
         (W.astype(np.float32).astype(np.float64), W.astype(np.float64) + 1e-9 * OFF, None),
     ],
     ids=range(21),

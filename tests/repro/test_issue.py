@@ -60,7 +60,7 @@ def test_a_convention_is_named_and_not_called_wrong(convention):
 def test_another_difference_is_none_of_convention(finding):
     text = written(finding(WRONG, PLAIN)).issue.read_text()
     assert "computes a different formula" in text.splitlines()[0]
-    assert "Expected: values as near to the exact ones as this dtype allows." in text
+    assert "Expected: values as close to the exact ones as this dtype allows." in text
     assert "convention" not in text.partition("## Diagnosis")[0]
 
 
@@ -106,7 +106,7 @@ def test_numbers_that_would_make_an_issue_too_long_go_into_an_archive(convention
     monkeypatch.setattr(write, "MAX_ISSUE", 1000)
     item = written(run_dir, out=tmp_path / "none")
     assert item.issue is None
-    assert "longer than GitHub takes" in item.note
+    assert "exceed GitHub's limit" in item.note
     assert item.script.exists()
 
 
