@@ -61,8 +61,8 @@ class NormFit:
 class Root:
     """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) if not `inside`.
 
-    `residual` is the relative RMS error of r. If the form is not `known`, the variance is measured against that of
-    the same values without an offset.
+    `residual` is the relative RMS error of r. If the form is not `known`, the variance is measured against that of the
+    same values without an offset.
     """
 
     c: float = 1.0
@@ -241,8 +241,8 @@ def shift_lattice(precision: Precision, fitted: NormFit) -> Long:
 def group_sums(answers: ProbeAnswers, probe: str) -> Long:
     """The sum behind the mean of each pattern.
 
-    x is M, -M and ones; at a one y is (1 - m)*r, at M it is (M - m)*r, so their ratio gives m whatever r is. If M
-    hides m in y (a folded affine step), a batch norm's running mean, after one step of momentum 1, still has it.
+    x is M, -M and ones; at a one y is (1 - m)*r, at M it is (M - m)*r, so their ratio gives m whatever r is. If M hides
+    m in y (a folded affine step), a batch norm's running mean, after one step of momentum 1, still has it.
     """
     asked = answers.probe(probe)
     if asked.op == "batch_norm" and "running_mean" in answers.by_probe[probe].outputs:

@@ -21,8 +21,8 @@ TOLERANCES = ToleranceTable(
         *DEFAULT_TOLERANCES.rules,
     )
 )
-"""The command line's, and rows for dtypes that a config cannot have. bfloat16's is that of torch.testing; integers
-and bools are compared exactly."""
+"""The command line's, and rows for dtypes that a config cannot have. bfloat16's is that of torch.testing; integers and
+bools are compared exactly."""
 
 COARSENESS = ("bfloat16", "float16", "float32", "float64", EXACT)
 """The rows from the coarsest to the finest; integers are exact, so a float compared with them decides."""

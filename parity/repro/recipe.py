@@ -96,8 +96,8 @@ class ScriptRecipe:
     """Everything that a script is made of.
 
     `params` are those that are passed, `droppable` those that a user's op may omit. `data` has arrays as `inputs/x`,
-    `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, if any, and `own`
-    whether it must define the op. `patience_s` is how long the run waited for an answer.
+    `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, if any, and `own` whether
+    it must define the op. `patience_s` is how long the run waited for an answer.
     """
 
     cell: CellResult

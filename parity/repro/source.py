@@ -1,7 +1,7 @@
 """An adapter's own calls as plain functions: its method for an op and everything it needs, without the class.
 
-They are taken from the adapter's source, so a new op or framework needs no change here. `self.framework` becomes
-what the constructor stored there, a method becomes a function; annotations are dropped, comments and docstrings kept.
+They are taken from the adapter's source, so a new op or framework needs no change here. `self.framework` becomes what
+the constructor stored there, a method becomes a function; annotations are dropped, comments and docstrings kept.
 """
 
 from __future__ import annotations
