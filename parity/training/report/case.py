@@ -41,7 +41,7 @@ STAGE_ADVICE: Mapping[str, str] = {
     "gradient": "look for gradients that were not cleared, or summed instead of averaged over micro-batches or ranks",
     "clip": "compare the scope of the norm, its type, the epsilon, and whether clipping comes before the step",
     "schedule": "compare the number of the first step, when the schedule advances, and the end of the warm-up",
-    "update": "run the optimizer as an op case; compare its options, the decay, the bias corrections, the initial state",
+    "update": "run the optimizer as an op case; compare options, decay, bias corrections and initial state",
 }
 """By the stage that exceeds the error bound."""
 
@@ -185,7 +185,7 @@ def curve_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
     if row.fails:
         reference = row.expected if row.error_ratio.expected is None else ORACLE
         return (
-            f"the curve of {backends} is {ratios} envelopes away from that of {reference}; runs whose start is perturbed "
+            f"the curve of {backends} is {ratios} envelopes away from that of {reference}; runs from a start perturbed "
             f"by an ulp stay within 1, and the error bound is {OFF:g}"
         )
     if row.suspect:

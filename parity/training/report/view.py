@@ -169,7 +169,7 @@ def rest(run: TrainingRun) -> Iterator[str]:
             verb = "exceeds" if len(off) == 1 else "exceed"
             yield f"the {listed(off)} of {row.backend} {verb} the error bound in a probe, but little enough to pass"
     if alone:
-        yield f"{listed(alone)} exceeds the error bound in no probed step, and has no curve to compare with{remedy(run)}"
+        yield f"no probed step of {listed(alone)} exceeds the error bound; no curve to compare with{remedy(run)}"
     outcomes = grouped((outcome, name) for name, outcome in run.missing.items())
     yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in outcomes.items())
 
