@@ -189,6 +189,9 @@ def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] |
                 return params, op.infer_shapes(op.params(**{n: as_tuple(v) for n, v in params.items()}), given)
             except CaseError as error:
                 asked = asked or left_open(op, error, params)
+            except TypeError:
+                # A default of the user's signature that is no such value at all.
+                return None
         if asked is None:
             return None
         open_fields.append(asked)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from parity import environments
-from parity.adapters import adapter_class
+from parity.adapters import ADAPTERS, adapter_class
 from parity.cases import OPS
 from parity.config.plan import ORACLE, BackendSpec
 from parity.starter import StarterError
@@ -43,6 +43,8 @@ def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str],
     if not source.ops:
         raise StarterError(without_ops(source))
     adapter = adapter or adapter_of(source)
+    if adapter not in ADAPTERS:
+        raise StarterError(f"no adapter is called {adapter}: {', '.join(ADAPTERS)}")
     cases = design(source, adapter, told)
     peer = framework_itself(adapter, list(source.ops))
     notes = tuple(f"{path}: {name} is no op of parity; did you mean {op}?" for name, op in source.nearly.items())
@@ -83,6 +85,7 @@ def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: l
     # The run reads the path from the config's folder.
     ops = os.path.relpath(source.path, config.parent)
     ops = ops if ops.startswith(("./", "../")) else f"./{ops}"
+    differentiable = any(designed.case.get("gradients", True) for designed in cases)
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
         f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
@@ -91,11 +94,13 @@ def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: l
         f"backends: {flow([adapter, mine] if peer else [mine])}",
         *([] if peer else [f"baseline: {ORACLE}"]),
         *([f"dtypes: {flow(list(source.dtypes))}"] if source.dtypes else []),
+        *([] if differentiable else ["defaults: {gradients: false}"]),
         "cases:",
     ]
     why = ""
     for designed in cases:
-        lines += [*([f"  # {designed.why}"] if designed.why != why else []), *case_lines(designed.case)]
+        case = {key: value for key, value in designed.case.items() if differentiable or key != "gradients"}
+        lines += [*([f"  # {designed.why}"] if designed.why not in ("", why) else []), *case_lines(case)]
         why = designed.why
     return "\n".join(lines) + "\n"
 
