@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,23 +24,28 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
 from parity.reporting.results import rows
 
+ROOT = Path(__file__).parent.parent
 Schema = Mapping[str, Any]
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    cells = [[cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines]
+    # A bar in code is one already.
+    cells = [
+        [re.sub(r"`[^`]*`|\||\n", lambda m: {"|": r"\|", "\n": " "}.get(m[0], m[0]), cell) for cell in line]
+        for line in lines
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells))
 
 
 def prose(text: str | None) -> str:
     """A docstring without its indentation."""
-    return inspect.cleandoc(text or "").replace("\b\n", "").replace("RUN_DIR", "`RUN_DIR`").replace("``", "`")
+    return inspect.cleandoc(text or "").replace("\b\n", "")
 
 
 def code(value: Any) -> str:
-    """A value as it is written."""
-    return "" if value is None or value == "" else f"`{value}`"
+    """A value as it is written; nothing for none."""
+    return "" if value is None else f"`{value}`" if value != "" else '`""`'
 
 
 # Commands.
@@ -49,7 +55,7 @@ def commands_page() -> str:
     """Every command with its arguments, options and example."""
     parts = ["# Commands", "Every command says the same with `--help`."]
     with click.Context(main, info_name="parity") as context:
-        parts += [text for name, command in walk(main, context) for text in command_text(name, command, context)]
+        parts += [text for name, command in walk(main, context) for text in command_text(name, command)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -63,7 +69,7 @@ def walk(group: click.Group, context: click.Context, prefix: str = "parity") -> 
             yield f"{prefix} {name}", command
 
 
-def command_text(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
+def command_text(name: str, command: click.Command) -> Iterator[str]:
     """A command: usage, what it does, options, example."""
     context = click.Context(command, info_name=name)
     yield f"## {name}"
@@ -94,14 +100,19 @@ def config_page() -> str:
     schema = json_schema()
     known = schema["properties"]["known"]["items"]
     sections = [
-        ("The file", {**schema, "properties": dict(schema["properties"])}),
+        ("The file", schema),
         ("A case of an op", schema["$defs"]["op_case"]),
         *((title, schema["$defs"][name]) for name, title in TOP.items()),
         *((f"`{name}`: a distribution", schema["$defs"].get(name, {})) for name in DISTRIBUTIONS),
         ("An entry of `known`", known),
         ("A training", schema["$defs"]["training"]),
     ]
-    parts = ["# Config", "YAML with these keys. `parity schema` prints the same for editors, `parity validate` checks a file."]
+    example = (ROOT / "configs" / "linear.yaml").read_text()
+    parts = [
+        "# Config",
+        "YAML with the keys below. `parity schema` prints them for editors, `parity validate` checks a file.",
+    ]
+    parts += ["A config of this repository, `configs/linear.yaml`:", f"```yaml\n{example}```"]
     for title, part in sections:
         if part.get("properties"):
             parts += [f"## {title}", table(["key", "value", "default"], list(key_rows(part)))]
@@ -130,11 +141,29 @@ def described(value: Schema) -> str:
         more = f", ... ({len(words)} in all)" if len(words) > MAX_WORDS else ""
         return ", ".join(f"`{word}`" for word in words[:MAX_WORDS]) + more
     if "$ref" in value:
-        return f"a mapping: {value['$ref'].rpartition('/')[2]}"
+        return mapping(value["$ref"].rpartition("/")[2])
     if "description" in value:
         return str(value["description"]).splitlines()[0]
     kinds = value.get("type", "anything")
-    return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
+    return " or ".join(WORDS.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+
+
+WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+}
+
+
+def mapping(name: str) -> str:
+    """A mapping of the schema: its section of the page, or its keys where it has none."""
+    if name in TOP:
+        return f"[a mapping](#{TOP[name].lower().replace(' ', '-')})"
+    keys = json_schema()["$defs"][name].get("properties", {})
+    return f"a mapping of {', '.join(map(code, keys))}" if 0 < len(keys) <= MAX_WORDS else "a mapping"
 
 
 # Ops.
@@ -142,13 +171,21 @@ def described(value: Schema) -> str:
 
 def ops_page() -> str:
     """Every op with its params, its tensors, and who computes it."""
-    parts = ["# Ops", "A function of this name in your `ops:` file replaces the op. It takes tensors and params by keyword."]
+    parts = [
+        "# Ops",
+        "A function of this name in your `ops:` file replaces the op. It takes tensors and params by keyword.",
+    ]
     for op in OPS.values():
         runs_on = [name for name in ADAPTERS if adapter_class(name).offers(op.name)]
         inputs = [f"`{item.name}`" + (" (may be off: `null`)" if item.optional else "") for item in op.inputs]
         parts += [f"## {op.name}", f"{op.summary[0].upper()}{op.summary[1:]}. {prose(op.params.__doc__)}"]
-        parts += [f"Tensors: {', '.join(inputs)}. Shapes: {prose(op.infer_shapes.__doc__) or 'all as the first input.'}"]
-        params = [[code(f.name), code(f.type), "" if f.default is dataclasses.MISSING else f"`{f.default}`"] for f in dataclasses.fields(op.params)]
+        parts += [
+            f"Tensors: {', '.join(inputs)}. Shapes: {prose(op.infer_shapes.__doc__) or 'all as the first input.'}"
+        ]
+        params = [
+            [code(f.name), code(f.type), "" if f.default is dataclasses.MISSING else f"`{f.default}`"]
+            for f in dataclasses.fields(op.params)
+        ]
         parts += [table(["param", "type", "default"], params)] if params else []
         parts += [f"Runs on {', '.join(runs_on)}."]
     return "\n\n".join(parts) + "\n"
@@ -198,8 +235,9 @@ def field_rows(cls: type[Any]) -> Iterator[list[str]]:
             yield [code(field.name), code(field.type), code(field.default) if given else ""]
         return
     for item in msgspec.structs.fields(cls):
-        missing = item.required or item.default is msgspec.NODEFAULT
-        yield [code(item.encode_name), code(cls.__annotations__[item.name]), "" if missing else f"`{item.default}`"]
+        default = item.default if item.default_factory is msgspec.NODEFAULT else item.default_factory()
+        shown = "" if default is msgspec.NODEFAULT else "`null`" if default is None else code(default)
+        yield [code(item.encode_name), code(cls.__annotations__[item.name]), shown]
 
 
 # Exit codes.
