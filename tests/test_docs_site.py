@@ -60,7 +60,7 @@ def test_exit_codes(pages):
 
 
 def test_the_glossary_has_the_words_in_two_sentences_each():
-    entries = re.findall(r"\*\*(\w+)\*\*\n:(.*?)(?=\n\n|\Z)", (DOCS / "glossary.md").read_text(), re.DOTALL)
+    entries = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", (DOCS / "glossary.md").read_text(), re.DOTALL)
     assert {word for word, _ in entries} == set(WORDS)
     assert all(2 <= len(re.findall(r"\.(\s|$)", text)) <= 3 for _, text in entries)
 
