@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import MISSING, fields
 from typing import Any
@@ -11,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity import environments
-from parity.adapters import ADAPTERS
-from parity.adapters.base import Adapter
+from parity.adapters import ADAPTERS, adapter_class
 from parity.cases import OPS
 from parity.config.plan import BackendSpec
 from parity.reporting.console.run import stdout_console
@@ -28,13 +26,6 @@ def ops_table() -> None:
     console = stdout_console()
     console.print(table)
     console.print("? = may be switched off with null", style="dim")
-
-
-def adapter_class(name: str) -> type[Adapter]:
-    """The class of an adapter; its framework is not imported."""
-    module, _, attribute = ADAPTERS[name].partition(":")
-    found: type[Adapter] = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 def param_text(field: Any) -> str:

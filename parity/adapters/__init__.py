@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 ADAPTERS = {
     "torch": "parity.adapters.torch.adapter:TorchAdapter",
     "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
@@ -35,3 +38,11 @@ def place_of(adapter: str, mode: str = "eager", ranks: int = 1) -> str:
     if ranks > 1:
         return RANKS[adapter]
     return ADAPTERS[adapter] if mode == "eager" else MODES[f"{adapter}:{mode}"]
+
+
+def adapter_class(adapter: str) -> type[Any]:
+    """The class of an adapter, or of a mode of it (`torch:compile`); its framework is not imported."""
+    framework, _, mode = adapter.partition(":")
+    module, _, name = place_of(framework, mode or "eager").partition(":")
+    cls: type[Any] = getattr(importlib.import_module(module), name)
+    return cls

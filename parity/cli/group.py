@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import sys
 import traceback
@@ -27,6 +28,41 @@ MAX_THREADS = 256
 def example(*lines: str) -> str:
     """An epilog that shows a command as it is typed."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def first_steps() -> str:
+    """What to do next, said to who has named no config: a kernel of one's own, and the configs that are here."""
+    found = configs_here()
+    here = found[0] if found else "my_kernel.yaml"
+    lines = [
+        "Check a kernel of your own:  parity init my_kernel.py",
+        f"Run a config:                parity run {here}",
+        "List the ops and params:     parity ops",
+        "All commands:                parity --help",
+    ]
+    if len(found) > 1:
+        more = f" and {len(found) - MAX_CONFIGS} more" if len(found) > MAX_CONFIGS else ""
+        lines += ["", f"Configs here: {', '.join(map(str, found[:MAX_CONFIGS]))}{more}"]
+    return "\n".join(lines)
+
+
+MAX_CONFIGS = 12
+
+
+def configs_here() -> list[Path]:
+    """The configs in the working directory and in `configs/`: YAML with backends and cases at the start of lines."""
+    paths = [*sorted(Path().glob("*.yaml")), *sorted(Path("configs").glob("*.yaml"))]
+    return [path for path in paths if is_config(path)]
+
+
+def is_config(path: Path) -> bool:
+    """Whether a file looks like a config, by its first 64 KiB."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return False
+    return all(re.search(rf"^{key}:", head, re.MULTILINE) for key in ("backends", "cases"))
 
 
 class InterruptibleGroup(click.Group):
@@ -59,6 +95,10 @@ class InterruptibleGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "configs":
+                raise
+            raise click.UsageError(f"no config is named.\n\n{first_steps()}", error.ctx) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception:
@@ -68,15 +108,22 @@ class InterruptibleGroup(click.Group):
 
 
 @click.group(
+    invoke_without_command=True,
     cls=InterruptibleGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=example("parity run configs/layernorm.yaml", "parity run configs/*.yaml -b torch -b paddle --dtype float32"),
+    epilog=example("parity init my_kernel.py", "parity run configs/*.yaml -b torch -b paddle --dtype float32"),
 )
 @click.version_option(__version__, prog_name="parity")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
     # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if ctx.invoked_subcommand is None:
+        click.echo(
+            "parity checks whether a kernel or a framework computes what it should, and says who does not and why.\n"
+        )
+        click.echo(first_steps())
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:

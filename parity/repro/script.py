@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
+from parity.adapters import adapter_class
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.bound.envelope import WORK
 from parity.judge.compare.verdict import Verdict
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, ScriptRecipe
-from parity.repro.source import Calls, adapter_class, calls, has_method, has_mode
+from parity.repro.source import Calls, calls, has_method, has_mode
 from parity.repro.templates import template
 
 INLINE = 600

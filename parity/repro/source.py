@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parity.adapters import place_of
+from parity.adapters import adapter_class
 from parity.repro import ReproError
 from parity.repro.literals import WIDTH, Code, literal
 
@@ -92,14 +92,6 @@ def methods_of(cls: type[Any]) -> Mapping[str, ast.FunctionDef]:
     node = source_of(cls.__module__).definitions.get(cls.__name__)
     body = node.body if isinstance(node, ast.ClassDef) else []
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-
-
-def adapter_class(adapter: str) -> type[Any]:
-    """The class of an adapter, or of a mode of it (`torch:compile`); its framework is not imported."""
-    framework, _, mode = adapter.partition(":")
-    module, _, name = place_of(framework, mode or "eager").partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), name)
-    return cls
 
 
 def has_method(adapter: str, name: str) -> bool:

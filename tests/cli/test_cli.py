@@ -28,6 +28,7 @@ cases:
 """
 COMMANDS = [
     "",
+    "init",
     "run",
     "validate",
     "schema",
@@ -313,7 +314,7 @@ def test_a_tolerance_from_the_command_line(parity_run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run"], "Missing argument"),
+        (["run"], "no config is named"),
         (["run", "no-such.yaml"], "no-such.yaml"),
         (["run", "config.yaml", "-b", "torhc"], "torhc"),
         (["run", "config.yaml", "-k", "nothing"], "nothing"),

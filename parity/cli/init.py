@@ -1,0 +1,56 @@
+"""`parity init`: from a file with a kernel to its first run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parity.cli.group import example, fail, main
+from parity.cli.run import run
+
+
+@main.command(
+    epilog=example("parity init my_kernel.py", "parity init kernels/norm.py --adapter torch -o norm.yaml --no-run")
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--adapter", metavar="NAME", help="Whose tensors the functions take (default: as the file's imports say)."
+)
+@click.option(
+    "-o",
+    "--output",
+    "config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="PATH",
+    help="The config to write (default: FILE with the suffix .yaml).",
+)
+@click.option("--force", is_flag=True, help="Replace the config if there is one.")
+@click.option("--no-run", is_flag=True, help="Write the config and do not run it.")
+@click.pass_context
+def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | None, force: bool, no_run: bool) -> None:
+    """Write a config for the functions of FILE that are named after ops, and run it.
+
+    The config compares them with the framework's own ops and with the exact answer, on inputs that can show common
+    mistakes. FILE is only read here, and runs in a worker. Exit code: that of `parity run`; 2 if there is no config.
+    """
+    from parity.starter import StarterError
+    from parity.starter.write import starter
+
+    config = config or file.with_suffix(".yaml")
+    if config.exists() and not force:
+        fail(f"{config} is there already: run it with `parity run {config}`, or replace it with --force")
+    try:
+        made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True))
+        config.write_text(made.text)
+    except StarterError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {config}: {error.strerror or error}; name another with -o")
+    for note in made.notes:
+        click.echo(note, err=True)
+    click.echo(f"wrote {config}: {made.summary}", err=True)
+    if no_run:
+        click.echo(f"run it with: parity run {config}", err=True)
+        return
+    ctx.invoke(run, configs=(config,))

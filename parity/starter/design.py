@@ -1,0 +1,378 @@
+"""Which inputs of an op can show a mistake: shapes that its definition accepts, and sweeps that tell more.
+
+Nothing here knows an op by its name. A setting is tried where the op accepts it, and kept where the audit of
+`parity validate --audit` sees a common mistake in it that the cases before do not show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from parity.cases import OPS
+from parity.cases.draw import Shape, coarsest
+from parity.cases.op import CaseError, Op, TensorShapes
+from parity.config import ConfigError, load_plan
+from parity.config.plan import CasePlan
+from parity.judge.audit import CaseAudit, audit_case
+from parity.starter import StarterError
+from parity.starter.source import REQUIRED, Function, Source, check_signature
+
+SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7)}
+"""A first shape by the number of axes: small, no two axes alike, and odd, so that no block of a kernel is full."""
+EDGES: Mapping[int, tuple[Shape, ...]] = {
+    2: ((1, 33), (5, 1025), (16, 1)),
+    3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
+    4: ((1, 6, 9, 7), (2, 6, 33, 31), (4, 6, 1, 7)),
+}
+"""A batch of one, an axis of more elements than a block of a GPU kernel holds (1,024), an axis of one."""
+COUNTS = (3, 2)
+"""Numbers of groups, heads, features and pixels that are tried for a param which must be given."""
+OFFSETS = (0, 100, 10000)
+SCALES = (1, 1.0e-3, 30)
+"""Variances near eps, and scores beyond 88, where exp overflows in float32."""
+FAR = 1000.0
+"""Beside a bound of 1, one that nothing reaches."""
+SHARE = 0.1
+"""For a param that is 0 by default: a decay, a momentum."""
+MAX_NAMED = 3
+
+Written = dict[str, Any]
+Mistakes = frozenset[tuple[str, str]]
+"""Mistakes by id and parameters."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A path of a case, and the values that are tried for it. `graded`: if one of them tells more, all are kept."""
+
+    path: str
+    levels: tuple[Any, ...]
+    graded: bool = False
+
+
+@dataclass(frozen=True)
+class Designed:
+    """A case as it is written to the config, and what it is for."""
+
+    case: Written
+    why: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Where cases are tried, and in which dtypes."""
+
+    folder: Path
+    dtypes: tuple[str, ...]
+
+    def plan(self, case: Written) -> CasePlan | None:
+        """The case as a run would have it; None where its op refuses it."""
+        path = self.folder / "case.yaml"
+        path.write_text(json.dumps({"version": 1, "backends": ["numpy"], "dtypes": self.dtypes, "cases": [case]}))
+        try:
+            return load_plan([path]).cases[0]
+        except ConfigError:
+            return None
+
+    def shows(self, case: Written) -> Mistakes:
+        """The mistakes for which a case would fail; none where its op refuses it."""
+        plan = self.plan(case)
+        found = audited(plan).mistakes if plan is not None else ()
+        return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
+
+
+def audited(case: CasePlan) -> CaseAudit:
+    """The audit of a case with the inputs that the first run draws."""
+    dtype = coarsest(case.dtypes)
+    return audit_case(case, {tensor.name: tensor.sample(0, case.id, dtype) for tensor in case.tensors})
+
+
+def design(source: Source, adapter: str, told: Callable[[str], None]) -> list[Designed]:
+    """The cases for a file's ops; raises StarterError where a function cannot be called as parity does."""
+    with TemporaryDirectory(prefix="parity-init-") as folder:
+        trial = Trial(Path(folder), source.dtypes or ("float32", "float64"))
+        bases = [base_case(trial, source, name, adapter) for name in source.ops]
+        cases = []
+        for base in bases:
+            told(base["op"])
+            cases += list(cases_of(trial, source.ops[base["op"]], base))
+    return cases
+
+
+def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
+    """The plainest case of an op that its definition accepts, with the defaults of the function's signature."""
+    op, function = OPS[name], source.ops[name]
+    own = own_params(trial, op, function)
+    shape = first_shape(op, own)
+    params, shapes = fitted(op, shape, own) or (None, None)
+    if params is None or shapes is None:
+        raise StarterError(f"no inputs of {name} could be found by themselves: write a case, see `parity ops`")
+    check_signature(source, op, op.params(**params), set(shapes.inputs))
+    switched_off = {item.name: None for item in op.inputs if item.optional and not function.takes(item.name)}
+    case = in_order(op, case_of(op, params, {**stated(op, shape), **switched_off}))
+    return case if source.differentiable(name, adapter) else {**case, "gradients": False}
+
+
+def case_of(op: Op, params: Written, inputs: Written) -> Written:
+    """A case as it is written."""
+    return {"op": op.name, **({"params": params} if params else {}), "inputs": inputs}
+
+
+def stated(op: Op, shape: Shape) -> Written:
+    """The shape of an op's first input as a config states it; a list has two tensors."""
+    first = op.inputs[0]
+    plain: Written = {"shape": list(shape)}
+    return {first.name: [plain, {"shape": list(shape[-1:])}] if first.listed else plain}
+
+
+def own_params(trial: Trial, op: Op, function: Function) -> Written:
+    """The params whose default in the signature is another one than the op's."""
+    known = {f.name: f for f in fields(op.params) if f.name in function.parameters}
+    values = {name: function.parameters[name] for name in known}
+    given = {name: value for name, value in values.items() if value not in (REQUIRED, None, known[name].default)}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return {name: value for name, value in plain.items() if accepted(trial, op, {name: value})}
+
+
+def accepted(trial: Trial, op: Op, params: Written) -> bool:
+    """Whether an op takes a param of this value with some shape."""
+    found = fitted(op, first_shape(op, params), params)
+    return found is not None and trial.plan(case_of(op, found[0], stated(op, first_shape(op, params)))) is not None
+
+
+def first_shape(op: Op, own: Written) -> Shape:
+    """The shape with the fewest axes that an op accepts; images where it has something per channel.
+
+    Where no shape fits a param that the user's function has, an axis is made to.
+    """
+    numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
+    sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
+    resized = [replaced_axis(shape, axis, n) for shape in SHAPES.values() for n in sizes for axis in (1, -1)]
+    usable = [shape for shape in (*SHAPES.values(), *resized) if fitted(op, shape, own) is not None]
+    images = [shape for shape in usable if len(shape) == 4 and per_channel(op, shape, own)]
+    return (images or usable or [SHAPES[2]])[0]
+
+
+MAX_AXIS = 1 << 16
+
+
+def replaced_axis(shape: Shape, axis: int, length: int) -> Shape:
+    """The shape with another length of an axis; groups and heads have two elements each."""
+    lengths = list(shape)
+    lengths[axis] = length if axis == -1 else 2 * length
+    return tuple(lengths)
+
+
+def per_channel(op: Op, shape: Shape, own: Written) -> bool:
+    """Whether another input has an element for each channel of an image."""
+    found = fitted(op, shape, own)
+    return found is not None and (shape[1],) in found[1].inputs.values()
+
+
+def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] | None:
+    """Params with which an op accepts a shape of its first input, and all shapes; None where there are none."""
+    first = op.inputs[0].name
+    given = {f"{first}.0": shape, f"{first}.1": shape[-1:]} if op.inputs[0].listed else {first: shape}
+    open_fields = [f for f in fields(op.params) if f.default is MISSING and f.name not in own]
+    while True:
+        asked = None
+        for values in product(*(choices(op, f, shape) for f in open_fields)):
+            params = {**own, **dict(zip((f.name for f in open_fields), values, strict=True))}
+            try:
+                return params, op.infer_shapes(op.params(**{n: as_tuple(v) for n, v in params.items()}), given)
+            except CaseError as error:
+                asked = asked or left_open(op, error, params)
+            except TypeError:
+                # A default of the user's signature that is no such value at all.
+                return None
+        if asked is None:
+            return None
+        open_fields.append(asked)
+
+
+def as_tuple(value: Any) -> Any:
+    """A list of a config as a param's dataclass has it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def left_open(op: Op, error: CaseError, params: Written) -> Field[Any] | None:
+    """The param without which a shape does not follow."""
+    by_key = {f"params.{f.name}": f for f in fields(op.params) if f.default is None and f.name not in params}
+    return by_key.get(error.key)
+
+
+def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
+    """Values that are tried for a param that must be given."""
+    hint = get_type_hints(op.params)[param.name]
+    numbers = (*COUNTS, shape[-1]) if hint is not float else (1.0,)
+    return tuple([n] if any(get_origin(part) is tuple for part in get_args(hint)) else n for n in numbers)
+
+
+def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:
+    """The base case with a sweep, then settings that show what it does not, then other sizes."""
+    op = OPS[base["op"]]
+    kept = worthwhile(trial, base, list(axes(op, function, base)))
+    kept.sort(key=lambda found: not found[0].graded)
+    for number, (axis, gained) in enumerate(kept):
+        # The first sweep starts from the base case, the others go on from it.
+        rest = axis if number == 0 else replace(axis, levels=axis.levels[1:])
+        yield Designed(in_order(op, swept(base, rest)), f"shows {named(gained)}")
+    if not kept:
+        yield Designed(base, "")
+    yield from other_params(trial, op, function, base, {axis.path for axis, _ in kept})
+    yield from sizes(trial, op, base)
+
+
+def other_params(trial: Trial, op: Op, function: Function, base: Written, swept: set[str]) -> Iterator[Designed]:
+    """The base case with another value for each param that is not swept, so that one that a kernel ignores shows."""
+    case, names = base, []
+    for param in passed(op, function):
+        for value in alternatives(op, param, base)[1:] if f"params.{param.name}" not in swept else ():
+            tried = with_value(case, ["params", param.name], value)
+            if trial.plan(tried) is not None:
+                case = in_order(op, tried)
+                names.append(param.name)
+                break
+    if names:
+        yield Designed(case, f"another {', '.join(names)}: shows a kernel that ignores it")
+
+
+KEYS = ("op", "params", "sweep", "inputs", "gradients")
+
+
+def passed(op: Op, function: Function) -> list[Field[Any]]:
+    """The params that the function takes."""
+    return [f for f in fields(op.params) if function.takes(f.name) and not f.metadata.get("implied")]
+
+
+def in_order(op: Op, case: Written) -> Written:
+    """The case with its keys, and its params, in the order in which they are declared."""
+    params = case.get("params", {})
+    case = {**case, "params": {f.name: params[f.name] for f in fields(op.params) if f.name in params}}
+    return {key: case[key] for key in KEYS if key in case and case[key] != {}}
+
+
+def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[tuple[Axis, Mistakes]]:
+    """The axes that show what the base case and those before them do not, each with what it adds.
+
+    The next is the one that adds most; of those that add as much, the one that hides least at its worst level.
+    """
+    shown = [
+        {at: trial.shows(swept(base, replace(axis, levels=(at,)))) for at in axis.levels[1:]} for axis in candidates
+    ]
+    left = {axis: by_level for axis, by_level in zip(candidates, shown, strict=True) if by_level}
+    seen, kept = trial.shows(base), []
+    while left:
+        added = {axis: frozenset[tuple[str, str]]().union(*by_level.values()) - seen for axis, by_level in left.items()}
+        best = max(left, key=lambda axis: (len(added[axis]), min(map(len, left[axis].values()))))
+        if not added[best]:
+            break
+        telling = [level for level, mistakes in left.pop(best).items() if mistakes & added[best]]
+        kept.append((best if best.graded else replace(best, levels=(best.levels[0], *telling)), added[best]))
+        seen |= added[best]
+    return kept
+
+
+def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
+    """What can be swept: where the numbers lie, how large they are, and the choices that the function takes."""
+    numeric = [item.name for item in op.inputs if not (item.integers or item.listed or item.optional)]
+    numeric = [name for name in numeric if "." not in name]
+    yield from (Axis(f"inputs.{name}.offset", OFFSETS, graded=True) for name in numeric)
+    yield from (Axis(f"inputs.{name}.scale", SCALES) for name in numeric)
+    for param in passed(op, function):
+        if not is_plain_number(param):
+            yield Axis(f"params.{param.name}", alternatives(op, param, base))
+
+
+def is_plain_number(param: Field[Any]) -> bool:
+    """Whether a param is a number other than 0 by default: one value shows as much of it as another."""
+    return isinstance(param.default, int | float) and not isinstance(param.default, bool) and param.default != 0
+
+
+def alternatives(op: Op, param: Field[Any], base: Written) -> tuple[Any, ...]:
+    """The value of a param in the base case, then others.
+
+    Each word, both truths, one more than a count, a share for 0, a bound out of reach, three times a number or a third.
+    """
+    value = base.get("params", {}).get(param.name, param.default)
+    hint = get_type_hints(op.params)[param.name]
+    if get_origin(hint) is Literal:
+        return (value, *(word for word in get_args(hint) if word != value))
+    if isinstance(value, bool):
+        return value, not value
+    if isinstance(value, int):
+        return (value, value + 1) if param.default is not MISSING else (value,)
+    if not isinstance(value, float):
+        return (value,)
+    return (
+        (value, FAR)
+        if param.default is MISSING
+        else (value, SHARE)
+        if value == 0
+        else (value, *(float(f"{n:.6g}") for n in (3 * value, value / 3)))
+    )
+
+
+def swept(base: Written, axis: Axis) -> Written:
+    """The base case over the levels of an axis; one level is set, not swept."""
+    path = axis.path.split(".")
+    if len(axis.levels) == 1:
+        return with_value(base, path, axis.levels[0])
+    return {**without(base, path), "sweep": {axis.path: list(axis.levels)}}
+
+
+def with_value(tree: Written, path: Sequence[str], value: Any) -> Written:
+    """A copy of a tree of mappings with a value at a path."""
+    head, *rest = path
+    return {**tree, head: with_value(tree.get(head, {}), rest, value) if rest else value}
+
+
+def without(tree: Written, path: Sequence[str]) -> Written:
+    """A copy of a tree without the value at a path, nor what is empty then; a list stays as long as it is."""
+    head, *rest = path
+    left = without(tree[head], rest) if rest and isinstance(tree.get(head), dict) else tree.get(head) if rest else None
+    return {key: left if key == head else value for key, value in tree.items() if key != head or left}
+
+
+def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
+    """The base case in other sizes; those that differ in a shape alone are one sweep.
+
+    A larger case shows what the base case does; a smaller one may show nothing, and is left out then.
+    """
+    first, shape, params = op.inputs[0], first_of(op, base), base.get("params", {})
+    free = {f.name for f in fields(op.params) if f.default is MISSING or f.default is None}
+    by_params: dict[str, list[Shape]] = {}
+    for edge in EDGES[len(shape)]:
+        found = fitted(op, edge, params) or fitted(op, edge, {n: v for n, v in params.items() if n not in free})
+        case = found and in_order(op, with_shape(op, base, found[0], edge))
+        if found and case and (prod(edge) > prod(shape) or trial.shows(case)):
+            by_params.setdefault(json.dumps(found[0]), []).append(edge)
+    for text, edges in by_params.items():
+        axis = Axis(f"inputs.{first.name}{'.0' * first.listed}.shape", tuple(map(list, edges)))
+        case = in_order(op, with_shape(op, base, json.loads(text), edges[0]))
+        yield Designed(in_order(op, swept(case, axis)), "other sizes")
+
+
+def with_shape(op: Op, base: Written, params: Written, shape: Shape) -> Written:
+    """The base case with another shape of its first input."""
+    return {**base, **case_of(op, params, {**base["inputs"], **stated(op, shape)})}
+
+
+def first_of(op: Op, case: Written) -> Shape:
+    """The shape of the first input of a case."""
+    tensor = case["inputs"][op.inputs[0].name]
+    return tuple((tensor[0] if op.inputs[0].listed else tensor)["shape"])
+
+
+def named(gained: Mistakes) -> str:
+    """The mistakes that are shown, by their ids."""
+    ids = sorted({identity for identity, _ in gained})
+    more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+    return f"{', '.join(ids[:MAX_NAMED])}{more}"

@@ -1,0 +1,121 @@
+"""The config of a user's file as text, written beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity import environments
+from parity.adapters import ADAPTERS, adapter_class
+from parity.cases import OPS
+from parity.config.plan import ORACLE, BackendSpec
+from parity.starter import StarterError
+from parity.starter.design import Designed, Written, design
+from parity.starter.source import Source, adapter_of, read_source
+
+EXAMPLE = """\
+  def layer_norm(x, weight, bias, normalized_shape, eps):
+      ...
+      return y"""
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A config that is ready to be written, and what is said of it."""
+
+    text: str
+    summary: str
+    notes: tuple[str, ...]
+
+
+def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str], None]) -> Starter:
+    """The config for the ops of a user's file; raises StarterError with what is wrong and what to do.
+
+    `told` hears of each op whose inputs are chosen, which takes seconds.
+    """
+    source = read_source(path)
+    if not source.ops:
+        raise StarterError(without_ops(source))
+    adapter = adapter or adapter_of(source)
+    if adapter not in ADAPTERS:
+        raise StarterError(f"no adapter is called {adapter}: {', '.join(ADAPTERS)}")
+    cases = design(source, adapter, told)
+    peer = framework_itself(adapter, list(source.ops))
+    notes = tuple(f"{path}: {name} is no op of parity; did you mean {op}?" for name, op in source.nearly.items())
+    summary = f"{', '.join(source.ops)} of {path.name} against {f'{adapter} and ' if peer else ''}the exact answer"
+    return Starter(config_text(source, config, adapter, peer, cases), summary, notes)
+
+
+def without_ops(source: Source) -> str:
+    """What is said of a file that defines no op."""
+    near = [f"  {name} (line {source.functions[name].line}): did you mean {op}?" for name, op in source.nearly.items()]
+    lines = [
+        f"{source.path}: no function has the name of an op",
+        *near,
+        f"A function replaces the op whose name it has: {', '.join(OPS)}.",
+        "It takes the tensors and the op's params by keyword, for example:",
+        EXAMPLE,
+        "`parity ops` lists the params and tensors of each.",
+    ]
+    return "\n".join(lines)
+
+
+def framework_itself(adapter: str, ops: list[str]) -> bool:
+    """Whether the framework's own kernels can be compared with: it has all of these ops and is there.
+
+    NumPy has no kernels but the oracle's own.
+    """
+    if adapter == "numpy" or not all(adapter_class(adapter).offers(op) for op in ops):
+        return False
+    try:
+        environments.resolve(BackendSpec(adapter, adapter), provision=False)
+    except environments.EnvironmentUnavailable:
+        return False
+    return True
+
+
+def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: list[Designed]) -> str:
+    """The YAML."""
+    # The run reads the path from the config's folder.
+    ops = os.path.relpath(source.path, config.parent)
+    ops = ops if ops.startswith(("./", "../")) else f"./{ops}"
+    differentiable = any(designed.case.get("gradients", True) for designed in cases)
+    mine = {"name": "mine", "adapter": adapter, "ops": ops}
+    lines = [
+        f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
+        "# Each backend is also compared with the exact answer. What a name below means: parity explain NAME",
+        "version: 1",
+        f"backends: {flow([adapter, mine] if peer else [mine])}",
+        *([] if peer else [f"baseline: {ORACLE}"]),
+        *([f"dtypes: {flow(list(source.dtypes))}"] if source.dtypes else []),
+        *([] if differentiable else ["defaults: {gradients: false}"]),
+        "cases:",
+    ]
+    why = ""
+    for designed in cases:
+        case = {key: value for key, value in designed.case.items() if differentiable or key != "gradients"}
+        lines += [*([f"  # {designed.why}"] if designed.why not in ("", why) else []), *case_lines(case)]
+        why = designed.why
+    return "\n".join(lines) + "\n"
+
+
+def case_lines(case: Written) -> Iterator[str]:
+    """A case on one line, or its keys on one each."""
+    whole = flow(case)
+    if len(whole) <= WIDTH:
+        yield f"  - {whole}"
+        return
+    for number, (key, value) in enumerate(case.items()):
+        yield f"  {' ' if number else '-'} {key}: {flow(value)}"
+
+
+def flow(value: Any) -> str:
+    """YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")
