@@ -87,6 +87,7 @@ def test_the_first_line_counts_findings_and_tensors(tmp_path):
         ("b", "a-n=1 b", "in 1 of 2 cases"),
         ("a", "a", ""),
         ("a-x=1e-3", "a-x=1e-3 a-x=1e-6 b-x=1", "from x=1e-3 on"),
+        ("a-n=2", "a-n=1 a-n=2 a-eps=3 a", "from n=2 on"),
     ],
 )
 def test_since_when_it_shows(having, cases, told):

@@ -242,8 +242,8 @@ def separating(
 ) -> Iterator[str]:
     """The keys of a sweep whose values tell the cases that have it from the others."""
     for key in keys:
-        inside = {swept[name].get(key, "") for name in alike if name in having}
-        outside = {swept[name].get(key, "") for name in alike if name not in having}
+        inside = {swept[name].get(key, "") for name in having if name in alike}
+        outside = {swept[name][key] for name in alike if name not in having and key in swept[name]}
         if not outside or inside & outside or "" in inside:
             continue
         try:
