@@ -51,7 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """All differences of one op that have the same cause; `cases` are all of this op, in the order of the config."""
+    """All differences of one op that have the same cause.
+
+    `cases` are all of this op, in the order of the config, `others` the comparisons of each tensor, and `alike` the
+    diagnoses with this cause anywhere in the run.
+    """
 
     op: str
     id: str
@@ -59,6 +63,7 @@ class Finding:
     differences: tuple[Difference, ...]
     cases: tuple[CaseRow, ...]
     others: Mapping[tuple[str, str, str], Sequence[ComparisonRow]]
+    alike: Sequence[Diagnosis] = ()
 
     @property
     def backends(self) -> list[str]:
@@ -115,6 +120,7 @@ class Finding:
     def formula(self) -> str:
         """`computes var = ..., where the reference has ...`, or the numbers that were found, or nothing."""
         found = [d.diagnosis.evidence for d in self.differences if d.diagnosis is not None]
+        found += [row.evidence for row in self.alike]
         for key in ("expression", "parameters"):
             value = next((evidence[key] for evidence in found if evidence.get(key)), None)
             if value:
@@ -182,7 +188,8 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     for (op, name, _), differences in groups.items():
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
-        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others))
+        alike = [row for row in results.diagnoses if called(row) == name != EDIT and ops.get(row.case) == op]
+        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, alike))
     return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
 
 
