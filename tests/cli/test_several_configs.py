@@ -73,7 +73,7 @@ def test_each_case_is_compared_with_the_baseline_of_its_config(results):
 def test_nothing_counts_as_not_run(results):
     assert sum(results["summary"]["cells"].values()) == 8
     assert "not-run" not in results["summary"]["cells"]
-    assert results["stdout"].splitlines()[1].count("= baseline") == 2
+    assert results["stdout"].splitlines()[1].count("baseline") == 2
     assert "not run" not in results["stdout"]
 
 
@@ -99,3 +99,12 @@ def test_one_name_for_two_backends_is_an_error(tmp_path):
     done = call("run", "a.yaml", "b.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert '"other" is another backend in a.yaml:3; rename one of them' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    [("a", "numpy {0} (baseline) · left {0} (numpy)"), ("b", "numpy {0} · mine {0} (numpy, baseline)")],
+)
+def test_explain_names_the_backends_and_the_baseline_of_the_case(tmp_path, case, line):
+    version = run(tmp_path)["backends"][0]["version"]
+    assert line.format(version) in call("explain", tmp_path / "run", case).stdout.splitlines()

@@ -42,11 +42,11 @@ def test_a_good_config(tmp_path):
         ),
         (
             "{case: 'tow*', reason: r}",
-            "config.yaml:6: stale: no case is called tow*; mend the glob or remove the entry\n",
+            "config.yaml:6: stale: no case matches tow*; fix the pattern or remove the entry\n",
         ),
         (
             "{case: two, reason: r, dtype: float16}",
-            "config.yaml:6: stale: no case two is run in float16; mend the dtype or remove the entry\n",
+            "config.yaml:6: stale: no case matching two runs in float16; fix the dtype or remove the entry\n",
         ),
     ],
 )

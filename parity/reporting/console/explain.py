@@ -93,7 +93,7 @@ def explain_case(
     """What a stored run knows about one case, `verbose` all of it; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
     case = case_called(name, results)
-    rows = narrowed(case_rows(results)[case.id], dtype, tensor)
+    rows, results = narrowed(case_rows(results)[case.id], dtype, tensor), results.of(case)
     parts = screen(rows, results, run_dir) if verbose else brief(rows, results, run_dir, console.width)
     for part in parts:
         # What may be copied is not broken into lines.

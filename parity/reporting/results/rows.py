@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Verdict
@@ -349,6 +349,12 @@ class Results(Struct, frozen=True, kw_only=True):
     def backend_names(self) -> list[str]:
         """The backends in the order of the run."""
         return [row.name for row in self.backends]
+
+    def of(self, case: CaseRow) -> Results:
+        """The results as one of their cases sees them: with the backends and the baseline of that case."""
+        names = case.backends or self.backend_names
+        run = replace(self.run, baseline=case.baseline or self.run.baseline)
+        return replace(self, run=run, backends=[row for row in self.backends if row.name in names])
 
 
 def chosen(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
