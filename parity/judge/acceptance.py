@@ -16,7 +16,6 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import (
     Answer,
-    LedgerEntry,
     LedgerResult,
     Reach,
     State,
@@ -24,6 +23,7 @@ from parity.judge.known import (
     applies_to,
     apply,
     claim,
+    claim_of_missing,
     covered_parts,
     is_covered,
     matches,
@@ -65,6 +65,11 @@ class Run:
             found.setdefault((case, dtype, backend, tensor), set()).add(name)
         return found
 
+    @cached_property
+    def reach(self) -> Reach:
+        """What was asked for, answered, and cannot be computed."""
+        return Reach(self.plan.everything, frozenset(answers_in(self.comparisons)), frozenset(self.unsupported))
+
     def held(self, known: Iterable[KnownDeviation] | None = None) -> LedgerResult:
         """The run under its entries, or under others."""
         plan = self.plan if known is None else replace(self.plan, known=tuple(known))
@@ -95,16 +100,19 @@ Chosen = Callable[[str, str, str, str | None], bool]
 """Whether a case, dtype, backend and diagnosis is to be accepted."""
 
 
-def outgrown(run: Run, chosen: Chosen) -> list[LedgerEntry]:
-    """The entries that fail and cover something chosen that deviates: they are renewed, not doubled."""
+def outgrown(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+    """The entries that fail and still cover something chosen: they are renewed, not doubled."""
     deviating = {i: c for i, c in enumerate(run.comparisons) if c.verdict.fails or c.suspect}
+    missing = {i: c for i, c in enumerate(run.comparisons) if c.verdict is Verdict.NOT_COMPARED}
     found = []
-    for entry in run.held().entries:
-        if entry.state in (State.WORSE, State.EXPIRED) and not entry.deviation.unsupported:
-            covered = claim(entry.deviation, deviating, run.causes).covered
-            places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
-            if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
-                found.append(entry)
+    for known in (entry.deviation for entry in run.held().entries if entry.state in (State.WORSE, State.EXPIRED)):
+        if known.unsupported:
+            covered = claim_of_missing(known, missing, run.reach).covered
+        else:
+            covered = claim(known, deviating, run.causes).covered
+        places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
+        if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
+            found.append(known)
     return found
 
 
@@ -116,12 +124,15 @@ def lacking(run: Run, chosen: Chosen, level: Collection[str]) -> list[KnownDevia
     needed: dict[Kind, set[Cell]] = {}
     for c in held.comparisons:
         fails = c.verdict.value in level
-        for backend in (c.culprit or (c.actual,)) if fails or (c.suspect and c.culprit) else ():
+        if c.known is not None or not (fails or (c.suspect and c.culprit)):
+            continue
+        for backend in c.culprit or (c.actual,):
             causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
             kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
-            for kind in kinds if c.known is None else ():
+            for kind in kinds:
                 present.setdefault(kind, set()).add((c.case, c.dtype))
-            for kind in uncovered(c, backend, kinds, valid, run.causes) if fails and c.known is None else ():
+            local = {(c.case, c.dtype, backend, cause, c.tensor) for cause in causes}
+            for kind in uncovered(c, backend, kinds, valid, local) if fails else ():
                 needed.setdefault(kind, set()).add((c.case, c.dtype))
     dtypes = dict(run.plan.everything.cases)
     return run.sized(
@@ -148,18 +159,17 @@ def uncovered(
     valid: Sequence[KnownDeviation],
     causes: Collection[tuple[str, ...]],
 ) -> list[Kind]:
-    """The kinds of entries that a comparison lacks for one of its backends."""
+    """The kinds of entries that a comparison lacks for one of its backends, of which `causes` are those."""
     covered = {part for known in valid if applies_to(known, c) for part in covered_parts(known, c, causes)}
     return [] if is_covered(backend, c, covered, causes) else [kind for kind in kinds if kind not in covered]
 
 
 def unsupported(run: Run, chosen: Chosen) -> list[KnownDeviation]:
     """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
-    reach = Reach(run.plan.everything, frozenset(answers_in(run.comparisons)), frozenset(run.unsupported))
     needed: dict[Kind, set[Cell]] = {}
     for c in run.held().comparisons:
         if c.verdict is Verdict.NOT_COMPARED and c.known is None:
-            for name in reach.absent(c):
+            for name in run.reach.absent(c):
                 message = run.unsupported.get((c.case, c.dtype, name))
                 if message is not None and chosen(c.case, c.dtype, name, None):
                     needed.setdefault((name, message), set()).add((c.case, c.dtype))
