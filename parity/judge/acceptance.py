@@ -193,32 +193,46 @@ def cells_as_globs(
         cases_by_dtype.setdefault(None if case in every else dtype, set()).add(case)
     for of_dtype, cases in cases_by_dtype.items():
         free = every if of_dtype is None else {case for case, other in allowed if other == of_dtype}
-        yield from ((glob, of_dtype) for glob in globs(sorted(cases), free, dtypes))
+        others = [case for case in dtypes if case not in free]
+        yield from ((glob, of_dtype) for glob in globs(sorted(cases), others))
 
 
-def globs(needed: Sequence[str], allowed: Collection[str], every: Collection[str]) -> list[str]:
-    """The fewest globs that come of splitting ids by one of their parts, each of which means only `allowed` cases."""
-    by_length: dict[int, list[str]] = {}
-    for case in needed:
-        by_length.setdefault(len(TOKEN.findall(case)), []).append(case)
-    if len(by_length) > 1:
-        return [glob for group in by_length.values() for glob in globs(group, allowed, every)]
-    columns = list(zip(*map(TOKEN.findall, needed), strict=True))
-    patterns = [needed[0]] if len(needed) == 1 else ["".join(starred(c, begins) for c in columns) for begins in (0, 1)]
-    for pattern in patterns:
-        # A star at the beginning would mean cases of other ops that are added later.
-        if pattern[0] != "*" and all(case in allowed for case in every if matches(case, pattern)):
-            return [pattern]
+def globs(needed: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Few globs that mean all `needed` ids and none of the `others`.
+
+    Where one glob does not do, the ids are split by the part that leaves the fewest groups for which one does not.
+    """
+    pattern = fitting(needed, others)
+    if pattern is not None:
+        return [pattern]
+    groups = min(splits(needed), key=lambda groups: (sum(fitting(g, others) is None for g in groups), len(groups)))
+    return [glob for group in groups for glob in globs(group, others)]
+
+
+def fitting(needed: Sequence[str], others: Sequence[str]) -> str | None:
+    """A glob that means all `needed` ids and none of the `others`, where one is found."""
+    tokens = [TOKEN.findall(case) for case in needed]
     if len(needed) == 1:
-        return [escape(needed[0])]
-    splits = []
-    for column in columns:
-        groups: dict[str, list[str]] = {}
-        for value, case in zip(column, needed, strict=True):
+        patterns = [needed[0], escape(needed[0])]
+    elif len(set(map(len, tokens))) == 1:
+        patterns = ["".join(starred(column, begins) for column in zip(*tokens, strict=True)) for begins in (0, 1)]
+    else:
+        return None
+    # A star at the beginning would mean cases of other ops that are added later.
+    safe = (p for p in patterns if len(needed) == 1 or p[0] != "*")
+    return next((p for p in safe if not any(matches(case, p) for case in others)), None)
+
+
+def splits(ids: Sequence[str]) -> Iterator[list[list[str]]]:
+    """The ways to split ids: by their number of parts, or else by one of their parts."""
+    tokens = [TOKEN.findall(case) for case in ids]
+    lengths = [len(parts) for parts in tokens]
+    for column in [lengths] if len(set(lengths)) > 1 else zip(*tokens, strict=True):
+        groups: dict[int | str, list[str]] = {}
+        for value, case in zip(column, ids, strict=True):
             groups.setdefault(value, []).append(case)
         if len(groups) > 1:
-            splits.append([glob for group in groups.values() for glob in globs(group, allowed, every)])
-    return min(splits, key=len)
+            yield list(groups.values())
 
 
 def starred(column: Sequence[str], begins: int) -> str:

@@ -143,4 +143,4 @@ def test_what_is_unsupported_is_accepted_with_the_backends_message():
 )
 def test_globs_mean_what_is_needed_and_nothing_else(needed, patterns):
     every = [f"a-x={x}-y={y}" for x in (1, 2) for y in (1, 2)] + ["a-x=3-y=1", "a-x=3-y=2", "b", "c[1]", "c1"]
-    assert sorted(globs(needed, set(needed), every)) == patterns
+    assert sorted(globs(needed, [case for case in every if case not in needed])) == patterns
