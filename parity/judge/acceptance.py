@@ -16,7 +16,6 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import (
     Answer,
-    LedgerEntry,
     LedgerResult,
     Reach,
     State,
@@ -24,6 +23,7 @@ from parity.judge.known import (
     applies_to,
     apply,
     claim,
+    claim_of_missing,
     covered_parts,
     is_covered,
     matches,
@@ -65,6 +65,11 @@ class Run:
             found.setdefault((case, dtype, backend, tensor), set()).add(name)
         return found
 
+    @cached_property
+    def reach(self) -> Reach:
+        """What was asked for, answered, and cannot be computed."""
+        return Reach(self.plan.everything, frozenset(answers_in(self.comparisons)), frozenset(self.unsupported))
+
     def held(self, known: Iterable[KnownDeviation] | None = None) -> LedgerResult:
         """The run under its entries, or under others."""
         plan = self.plan if known is None else replace(self.plan, known=tuple(known))
@@ -95,16 +100,19 @@ Chosen = Callable[[str, str, str, str | None], bool]
 """Whether a case, dtype, backend and diagnosis is to be accepted."""
 
 
-def outgrown(run: Run, chosen: Chosen) -> list[LedgerEntry]:
-    """The entries that fail and cover something chosen that deviates: they are renewed, not doubled."""
+def outgrown(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+    """The entries that fail and still cover something chosen: they are renewed, not doubled."""
     deviating = {i: c for i, c in enumerate(run.comparisons) if c.verdict.fails or c.suspect}
+    missing = {i: c for i, c in enumerate(run.comparisons) if c.verdict is Verdict.NOT_COMPARED}
     found = []
-    for entry in run.held().entries:
-        if entry.state in (State.WORSE, State.EXPIRED) and not entry.deviation.unsupported:
-            covered = claim(entry.deviation, deviating, run.causes).covered
-            places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
-            if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
-                found.append(entry)
+    for known in (entry.deviation for entry in run.held().entries if entry.state in (State.WORSE, State.EXPIRED)):
+        if known.unsupported:
+            covered = claim_of_missing(known, missing, run.reach).covered
+        else:
+            covered = claim(known, deviating, run.causes).covered
+        places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
+        if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
+            found.append(known)
     return found
 
 
@@ -116,12 +124,15 @@ def lacking(run: Run, chosen: Chosen, level: Collection[str]) -> list[KnownDevia
     needed: dict[Kind, set[Cell]] = {}
     for c in held.comparisons:
         fails = c.verdict.value in level
-        for backend in (c.culprit or (c.actual,)) if fails or (c.suspect and c.culprit) else ():
+        if c.known is not None or not (fails or (c.suspect and c.culprit)):
+            continue
+        for backend in c.culprit or (c.actual,):
             causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
             kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
-            for kind in kinds if c.known is None else ():
+            for kind in kinds:
                 present.setdefault(kind, set()).add((c.case, c.dtype))
-            for kind in uncovered(c, backend, kinds, valid, run.causes) if fails and c.known is None else ():
+            local = {(c.case, c.dtype, backend, cause, c.tensor) for cause in causes}
+            for kind in uncovered(c, backend, kinds, valid, local) if fails else ():
                 needed.setdefault(kind, set()).add((c.case, c.dtype))
     dtypes = dict(run.plan.everything.cases)
     return run.sized(
@@ -148,18 +159,17 @@ def uncovered(
     valid: Sequence[KnownDeviation],
     causes: Collection[tuple[str, ...]],
 ) -> list[Kind]:
-    """The kinds of entries that a comparison lacks for one of its backends."""
+    """The kinds of entries that a comparison lacks for one of its backends, of which `causes` are those."""
     covered = {part for known in valid if applies_to(known, c) for part in covered_parts(known, c, causes)}
     return [] if is_covered(backend, c, covered, causes) else [kind for kind in kinds if kind not in covered]
 
 
 def unsupported(run: Run, chosen: Chosen) -> list[KnownDeviation]:
     """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
-    reach = Reach(run.plan.everything, frozenset(answers_in(run.comparisons)), frozenset(run.unsupported))
     needed: dict[Kind, set[Cell]] = {}
     for c in run.held().comparisons:
         if c.verdict is Verdict.NOT_COMPARED and c.known is None:
-            for name in reach.absent(c):
+            for name in run.reach.absent(c):
                 message = run.unsupported.get((c.case, c.dtype, name))
                 if message is not None and chosen(c.case, c.dtype, name, None):
                     needed.setdefault((name, message), set()).add((c.case, c.dtype))
@@ -183,32 +193,46 @@ def cells_as_globs(
         cases_by_dtype.setdefault(None if case in every else dtype, set()).add(case)
     for of_dtype, cases in cases_by_dtype.items():
         free = every if of_dtype is None else {case for case, other in allowed if other == of_dtype}
-        yield from ((glob, of_dtype) for glob in globs(sorted(cases), free, dtypes))
+        others = [case for case in dtypes if case not in free]
+        yield from ((glob, of_dtype) for glob in globs(sorted(cases), others))
 
 
-def globs(needed: Sequence[str], allowed: Collection[str], every: Collection[str]) -> list[str]:
-    """The fewest globs that come of splitting ids by one of their parts, each of which means only `allowed` cases."""
-    by_length: dict[int, list[str]] = {}
-    for case in needed:
-        by_length.setdefault(len(TOKEN.findall(case)), []).append(case)
-    if len(by_length) > 1:
-        return [glob for group in by_length.values() for glob in globs(group, allowed, every)]
-    columns = list(zip(*map(TOKEN.findall, needed), strict=True))
-    patterns = [needed[0]] if len(needed) == 1 else ["".join(starred(c, begins) for c in columns) for begins in (0, 1)]
-    for pattern in patterns:
-        # A star at the beginning would mean cases of other ops that are added later.
-        if pattern[0] != "*" and all(case in allowed for case in every if matches(case, pattern)):
-            return [pattern]
+def globs(needed: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Few globs that mean all `needed` ids and none of the `others`.
+
+    Where one glob does not do, the ids are split by the part that leaves the fewest groups for which one does not.
+    """
+    pattern = fitting(needed, others)
+    if pattern is not None:
+        return [pattern]
+    groups = min(splits(needed), key=lambda groups: (sum(fitting(g, others) is None for g in groups), len(groups)))
+    return [glob for group in groups for glob in globs(group, others)]
+
+
+def fitting(needed: Sequence[str], others: Sequence[str]) -> str | None:
+    """A glob that means all `needed` ids and none of the `others`, where one is found."""
+    tokens = [TOKEN.findall(case) for case in needed]
     if len(needed) == 1:
-        return [escape(needed[0])]
-    splits = []
-    for column in columns:
-        groups: dict[str, list[str]] = {}
-        for value, case in zip(column, needed, strict=True):
+        patterns = [needed[0], escape(needed[0])]
+    elif len(set(map(len, tokens))) == 1:
+        patterns = ["".join(starred(column, begins) for column in zip(*tokens, strict=True)) for begins in (0, 1)]
+    else:
+        return None
+    # A star at the beginning would mean cases of other ops that are added later.
+    safe = (p for p in patterns if len(needed) == 1 or p[0] != "*")
+    return next((p for p in safe if not any(matches(case, p) for case in others)), None)
+
+
+def splits(ids: Sequence[str]) -> Iterator[list[list[str]]]:
+    """The ways to split ids: by their number of parts, or else by one of their parts."""
+    tokens = [TOKEN.findall(case) for case in ids]
+    lengths = [len(parts) for parts in tokens]
+    for column in [lengths] if len(set(lengths)) > 1 else zip(*tokens, strict=True):
+        groups: dict[int | str, list[str]] = {}
+        for value, case in zip(column, ids, strict=True):
             groups.setdefault(value, []).append(case)
         if len(groups) > 1:
-            splits.append([glob for group in groups.values() for glob in globs(group, allowed, every)])
-    return min(splits, key=len)
+            yield list(groups.values())
 
 
 def starred(column: Sequence[str], begins: int) -> str:

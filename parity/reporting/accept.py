@@ -104,7 +104,7 @@ def acceptance(run_dir: Path, request: Request, today: datetime.date) -> Accepta
     run = Run(plan, list(map(comparison, results.comparisons)), results.diagnoses, messages, today)
     level = FINDINGS | failing_level(results)
     dropped = stale(request, plan.known, results.known) if request.expired else []
-    changed = renewed(run, request) if request.reason else []
+    changed = renewed(run, request)
     replaced = dict(changed)
     kept = tuple(replaced.get(known, known) for known in plan.known if known not in dropped)
     run = replace(run, plan=replace(plan, known=kept))
@@ -187,8 +187,8 @@ def keys(known: KnownDeviation | KnownRow) -> tuple[str | None, ...]:
 
 def renewed(run: Run, request: Request) -> list[tuple[KnownDeviation, KnownDeviation]]:
     """Entries that are outgrown or out of date, each with what takes its place."""
-    old = [entry.deviation for entry in outgrown(run, request.chosen)]
-    new = [replace(known, reason=request.reason or "", until=request.until) for known in old]
+    old = [e for e in outgrown(run, request.chosen) if (request.unsupported if e.unsupported else request.reason)]
+    new = [replace(e, reason=request.reason or e.reason, until=request.until) for e in old]
     return list(zip(old, run.sized(new), strict=True))
 
 
@@ -210,8 +210,7 @@ def new_entries(run: Run, request: Request, level: frozenset[str], cases: set[st
     for known in lacking(run, chosen, level) if request.reason else ():
         yield replace(known, reason=request.reason or "", until=request.until)
     for known in unsupported(run, chosen) if request.unsupported else ():
-        reason = f"{request.reason}: {known.reason}" if request.reason else known.reason
-        yield replace(known, reason=reason, until=request.until)
+        yield replace(known, until=request.until)
 
 
 def shortened(message: str) -> str:

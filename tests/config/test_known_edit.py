@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.config.known_edit import EditError, KnownEdit, edited, entry_text
@@ -127,6 +127,7 @@ def test_an_entry_that_is_not_there_is_not_dropped():
         edited(HEAD + LISTS["lines"], KnownEdit(dropped=(NEW,)))
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.text(min_size=1))
 def test_any_case_and_reason_are_read_as_they_were_given(case, reason):
     reason = reason.encode("utf-8", "replace").decode()
