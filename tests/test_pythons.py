@@ -33,6 +33,9 @@ def layer_norm(x, weight, bias, normalized_shape, eps=1e-5):
 """
 
 
+CASE = "{op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}, gradients: false}"
+
+
 def test_the_pythons_that_are_named():
     assert MINORS == ["3.11", "3.12", "3.13"]
     assert PROJECT["requires-python"] == f">={MINORS[0]}"
@@ -85,7 +88,7 @@ def test_installed_and_used(minor, tmp_path):
     (tmp_path / "right.py").write_text(
         KERNEL.replace("(x * x).mean(-1, keepdims=True) - mean * mean", "x.var(-1, keepdims=True)")
     )
-    (tmp_path / "config.yaml").write_text(user_config("./right.py"))
+    (tmp_path / "config.yaml").write_text(user_config("./right.py", cases=[CASE]))
     done = run("parity", "run", "config.yaml", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Python {minor}." in done.stderr

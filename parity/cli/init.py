@@ -37,12 +37,16 @@ def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | Non
     from parity.starter import StarterError
     from parity.starter.write import starter
 
+    if not file.is_file():
+        fail(f"{file} is no file; name the Python file with your functions")
     config = config or file.with_suffix(".yaml")
+    if config.exists() and config.samefile(file):
+        fail(f"{config} is the file itself; name another config with -o")
     if config.exists() and not force:
         fail(f"{config} is there already: run it with `parity run {config}`, or replace it with --force")
     try:
         made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True))
-        config.write_text(made.text)
+        config.write_text(made.text, encoding="utf-8")
     except StarterError as error:
         fail(str(error))
     except OSError as error:

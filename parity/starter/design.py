@@ -94,16 +94,27 @@ def audited(case: CasePlan) -> CaseAudit:
     return audit_case(case, {tensor.name: tensor.sample(0, case.id, dtype) for tensor in case.tensors})
 
 
-def design(source: Source, adapter: str, told: Callable[[str], None]) -> list[Designed]:
-    """The cases for a file's ops; raises StarterError where a function cannot be called as parity does."""
+def design(source: Source, adapter: str, told: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
+    """The cases for a file's ops, and what is wrong with functions that cannot be called as parity does.
+
+    Raises StarterError where that is all of them.
+    """
     with TemporaryDirectory(prefix="parity-init-") as folder:
         trial = Trial(Path(folder), source.dtypes or ("float32", "float64"))
-        bases = [base_case(trial, source, name, adapter) for name in source.ops]
+        bases: dict[str, Written] = {}
+        refused = []
+        for name in source.ops:
+            try:
+                bases[name] = base_case(trial, source, name, adapter)
+            except StarterError as error:
+                refused.append(str(error))
+        if not bases:
+            raise StarterError("\n".join(refused))
         cases = []
-        for base in bases:
-            told(base["op"])
-            cases += list(cases_of(trial, source.ops[base["op"]], base))
-    return cases
+        for name, base in bases.items():
+            told(name)
+            cases += list(cases_of(trial, source.ops[name], base))
+    return cases, refused
 
 
 def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:

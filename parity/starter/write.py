@@ -45,10 +45,12 @@ def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str],
     adapter = adapter or adapter_of(source)
     if adapter not in ADAPTERS:
         raise StarterError(f"no adapter is called {adapter}: {', '.join(ADAPTERS)}")
-    cases = design(source, adapter, told)
-    peer = framework_itself(adapter, list(source.ops))
-    notes = tuple(f"{path}: {name} is no op of parity; did you mean {op}?" for name, op in source.nearly.items())
-    summary = f"{', '.join(source.ops)} of {path.name} against {f'{adapter} and ' if peer else ''}the exact answer"
+    cases, refused = design(source, adapter, told)
+    ops = list(dict.fromkeys(designed.case["op"] for designed in cases))
+    peer = framework_itself(adapter, ops)
+    near = (f"{path}: {name} is no op of parity; did you mean {op}?" for name, op in source.nearly.items())
+    notes = (*(f"left out: {message}" for message in refused), *near)
+    summary = f"{', '.join(ops)} of {path.name} against {f'{adapter} and ' if peer else ''}the exact answer"
     return Starter(config_text(source, config, adapter, peer, cases), summary, notes)
 
 
@@ -88,7 +90,7 @@ def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: l
     differentiable = any(designed.case.get("gradients", True) for designed in cases)
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
-        f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
+        f"# Does {flow(source.path.name)} compute what it should? Run it with: parity run {flow(config.name)}",
         "# Each backend is also compared with the exact answer. What a name below means: parity explain NAME",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",
@@ -117,5 +119,5 @@ def case_lines(case: Written) -> Iterator[str]:
 
 def flow(value: Any) -> str:
     """YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"))
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")

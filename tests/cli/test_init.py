@@ -97,7 +97,9 @@ def test_kernels_of_a_framework_beside_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py"], "cannot read nowhere.py: No such file or directory"),
+        (["nowhere.py"], "nowhere.py is no file"),
+        (["."], ". is no file"),
+        (["my_kernel.py", "-o", "my_kernel.py", "--force"], "my_kernel.py is the file itself"),
         (["my_kernel.py", "-o", "no/such/folder.yaml"], "cannot write no/such/folder.yaml"),
         (["my_kernel.py", "--adapter", "jax"], "no adapter is called jax: torch, paddle, oneflow, numpy"),
     ],

@@ -100,11 +100,27 @@ def test_a_near_name_is_a_note_where_another_op_is_there(tmp_path):
     assert [note.partition(": ")[2] for note in notes] == ["grup_norm is no op of parity; did you mean group_norm?"]
 
 
+def test_a_helper_with_the_name_of_an_op_is_left_out(tmp_path):
+    path = tmp_path / "my_kernel.py"
+    path.write_text(f"import numpy\n{LAYER_NORM}def linear(a, b): ...\n")
+    made = starter(path, tmp_path / "c.yaml", None, lambda _: None)
+    assert "linear" not in made.text
+    assert made.notes[0].startswith(f"left out: {path}:4: linear does not take x, weight by keyword")
+
+
+def test_a_strange_name_stays_on_its_line(tmp_path):
+    path = tmp_path / "a\nbackends: [torch] é.py"
+    path.write_text(f"import numpy\n{LAYER_NORM}")
+    config = tmp_path / "c.yaml"
+    config.write_text(starter(path, config, None, lambda _: None).text)
+    assert [spec.ops for spec in load_plan([config]).backends] == [path]
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_has_cases_that_its_definition_accepts(name, tmp_path):
     source = Source(Path("x.py"), {name: Function(1, {}, anything=True)}, {}, ("torch",))
     trial = Trial(tmp_path, ("float32", "float64"))
-    cases = [designed.case for designed in design(source, "torch", lambda _: None)]
+    cases = [designed.case for designed in design(source, "torch", lambda _: None)[0]]
     assert len(cases) >= 2
     assert all(trial.plan(case) is not None for case in cases)
 
@@ -113,7 +129,7 @@ def mistakes_shown(name, tmp_path):
     source = Source(Path("x.py"), {name: Function(1, {}, anything=True)}, {}, ("torch",))
     trial = Trial(tmp_path, ("float32", "float64"))
     base = {identity for identity, _ in trial.shows(base_case(trial, source, name, "torch"))}
-    designed = design(source, "torch", lambda _: None)
+    designed, _ = design(source, "torch", lambda _: None)
     return (
         base,
         {word for each in designed for word in each.why.removeprefix("shows ").replace(",", "").split()},
