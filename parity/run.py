@@ -130,6 +130,12 @@ class RunState:
         self.stopped = self.stopped or (self.exitfirst and found)
         return held
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell has its outcomes."""
+        answered = {(row.case, row.dtype) for row in self.outcomes}
+        return all((case.id, dtype) in answered for case in self.plan.cases for dtype in case.dtypes)
+
     def row(self, comparison: Comparison) -> ComparisonRow:
         """A comparison's row; that of a resumed run as it stands."""
         stored = self.stored.get(key(comparison))
@@ -290,7 +296,7 @@ def run(
         with state.losses.at(run_dir / "training"):
             for _ in () if state.stopped else run_clients(state, observer):
                 state.write(interrupted=True)
-        is_interrupted = run_dir / "training" in state.losses.reasons
+        is_interrupted = run_dir / "training" in state.losses.reasons and not state.is_complete
     except KeyboardInterrupt:
         judge_rest(state)
         is_interrupted = True

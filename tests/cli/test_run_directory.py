@@ -62,6 +62,34 @@ def test_a_full_disk_keeps_what_fits_and_the_results_first(config, size, kept):
     assert printed[1:] == ([] if kept == "no results" else [ANSWER])
 
 
+TRAINING = """
+version: 1
+backends: [numpy, {name: mine, adapter: numpy}]
+dtypes: [float32]
+cases:
+  - kind: train
+    model: [{linear: {out_features: 8}}, {activation: tanh}, {linear: {out_features: 3}}]
+    data: {name: classification, features: [5], classes: 3, rows: 32}
+    optimizer: {name: adam, lr: 0.01}
+    ensemble: {members: 1, of: baseline}
+    batch_size: 8
+    steps: 10
+"""
+
+
+@pytest.mark.skipif(not CAN_MOUNT, reason="nobody may mount a file system here")
+@pytest.mark.parametrize(("size", "stored"), [("4k", False), ("60k", True)])
+def test_a_training_on_a_full_disk_ends_too(tmp_path, size, stored):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "config.yaml").write_text(TRAINING)
+    done = run_after(f"mount -t tmpfs -o size={size} none small", tmp_path, out="small/run")
+    assert done.returncode == 2, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "PASS  11 tensors of 1 case agree"
+    assert second == (first if stored else "INTERRUPTED  0 outcomes were kept")
+    assert "No space left on device; what was computed is shown above" in done.stderr
+
+
 @pytest.mark.skipif(not CAN_MOUNT, reason="nobody may mount a file system here")
 def test_a_directory_that_cannot_be_written_is_refused_at_once(config):
     (config / "small").mkdir()
