@@ -52,7 +52,7 @@ def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], No
             _stop(process)
             raise
     if process.returncode != 0:
-        raise UvError(last_words(lines) or f"uv exits with {process.returncode} and says nothing")
+        raise UvError(last_words(lines) or f"uv exited with {process.returncode} without a message")
 
 
 def known_pythons(minor: str) -> Iterator[Path]:

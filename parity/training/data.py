@@ -202,7 +202,7 @@ def order(training: Training, seed: int, case_id: str) -> NDArray[np.int32]:
     """
     rows, batch = training.data.rows, training.batch_size
     if rows < batch:
-        raise CaseError("batch_size", f"a batch of {batch} is more than the {rows} rows of the data")
+        raise CaseError("batch_size", f"a batch of {batch} is larger than the data, {rows} rows")
     per_epoch = rows // batch
     epochs = -(-training.steps // per_epoch)
     rng = generator(seed, case_id, "order")

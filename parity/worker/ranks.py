@@ -272,7 +272,7 @@ def disagreement(request: Message, replies: Dict[int, Message], tracked: List[st
         steps, tensors = np.nonzero((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs)))
         if len(steps):
             name = tracked[shared[int(tensors[0])]]
-            return f"rank {rank} and rank 0 do not hold the same {name} after step {before + int(steps[0]) + 1}"
+            return f"rank {rank} and rank 0 differ in {name} after step {before + int(steps[0]) + 1}"
     return ""
 
 

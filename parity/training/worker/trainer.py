@@ -309,7 +309,7 @@ class Trainer:
         optional = (*off, *group.states, *group.absent, "step")
         own = self.job.own(op, optional=optional, returns=("param", *group.states))
         if own is None:
-            raise Unsupported(f"nobody brings {op}")
+            raise Unsupported(f"there is no user function {op}")
         absent = dict.fromkeys(group.absent)
         return partial(own, **{**absent, **group.options, **changing})
 
@@ -393,5 +393,5 @@ def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
     """What a user's function returned in the place of `like`; raises OwnError where its shape is another."""
     if shape_of(value) != shape_of(like):
-        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)}, where {shape_of(like)} belongs")
+        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
     return value
