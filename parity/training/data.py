@@ -62,7 +62,7 @@ def lengths(features: int | tuple[int, ...]) -> Shape:
 
 NOISE = 0.1
 DISTANCE = 3.0
-"""How far a class's centre lies from 0 in standard deviations of the noise: most examples can be told apart."""
+"""How far a class's centre lies from 0 in standard deviations of the noise: most examples are separable."""
 
 
 def classification(options: Classification, rows: int, rng: np.random.Generator) -> tuple[Float64, NDArray[np.int64]]:

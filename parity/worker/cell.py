@@ -92,7 +92,7 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Message) -> Di
 
 
 def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any]:
-    """The arrays, without inputs that still are what was read, or that nobody watches."""
+    """The arrays, without inputs that are unchanged or not watched."""
     paths = {f"input.{name}": path for name, path in request.get("watched", {}).items()}
 
     def is_kept(name: str) -> bool:

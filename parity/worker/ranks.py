@@ -219,7 +219,7 @@ def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """A free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

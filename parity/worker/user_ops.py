@@ -62,7 +62,7 @@ class UserOps:
                 raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
         if not any(self.brings(op) for op in wanted):
             near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; is {near[0]} a typo?" if near else ""
             raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
 
     def brings(self, op: str) -> bool:
@@ -115,9 +115,9 @@ class UserOps:
         return replace(job, function=function, backward=self.backward(job, offered), params=params)
 
     def backward(self, job: Job, offered: Dict[str, Any]) -> Optional[Callable[..., Any]]:
-        """The user's `<op>_backward`, called with the upstream gradients and the tensors and params that it takes.
+        """The user's `<op>_backward`, called with the grad_outputs, tensors and params that it takes.
 
-        Its upstream gradients are those of its parameters that are no tensor and no param of the op, in their order.
+        Its parameters other than the op's tensors and params are the grad_outputs, in order.
         """
         function = self.function(f"{job.op}_backward")
         if function is None:

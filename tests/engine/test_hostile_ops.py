@@ -27,7 +27,7 @@ def run_ops(parity_run, tmp_path: Path, text: str, *arguments: str, adapter: str
     [
         (
             "def linaer(x, weight, bias):\n    return x\n",
-            "ops.py defines none of the ops of this run: linear; linaer is near",
+            "ops.py defines none of the ops of this run: linear; is linaer a typo?",
         ),
         ("", "ops.py defines none of the ops of this run: linear"),
         ("linear = 3\n", "ops.py: linear must be a function, not int"),

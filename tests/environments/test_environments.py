@@ -162,7 +162,7 @@ def test_a_named_file_that_is_not_executable(tmp_path):
     [
         ("exit 127", "does not run as a Python interpreter: it exits with 127"),
         ("echo hello", "its output is not that of a Python"),
-        ("echo 3.7.16; echo /bin/python", "is Python 3.7.16, and a worker needs 3.8 or newer"),
+        ("echo 3.7.16; echo /bin/python", "is Python 3.7.16, but a worker needs 3.8 or newer"),
         ("echo 2.7.18; echo /bin/python", "is Python 2.7.18"),
         ('[ "$1" = -c ] && exec echo "3.10.1\n/bin/python"; exit 3', "cannot list its packages: it exits with 3"),
     ],

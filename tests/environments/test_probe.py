@@ -56,7 +56,7 @@ def test_identify():
         (["echo 'pyenv: python3.10: command not found' >&2", "exit 127"], r"127 \(pyenv: python3.10: command not"),
         (["echo hello"], "its output is not that of a Python"),
         (["true"], "its output is not that of a Python"),
-        (["exec sleep 60"], "no answer in 0.5 s"),
+        (["exec sleep 60"], "did not answer within 0.5 s"),
         (["kill -SEGV $$"], "exits with -11"),
     ],
 )

@@ -90,7 +90,7 @@ def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
     gone, _ = clean.ask("record", step=12 - keeps)
     assert (gone["outcome"], gone["message"]) == (
         "error",
-        f"ValueError: the tensors of step {12 - keeps} are not there; the last step was 12",
+        f"ValueError: the tensors of step {12 - keeps} are no longer kept; the last step was 12",
     )
     records = [clean.record(step) for step in range(13 - keeps, 13)]
     for number, record in enumerate(records, 13 - keeps):

@@ -2,8 +2,8 @@
 
 To add a framework: subclass `Trainer` (or `TorchStyleTrainer`, where the interfaces agree), implement the methods that
 raise NotImplementedError here, and name the class in the adapter's table `trainers`. A mode is a subclass of its
-framework's trainer with a row of its own in that table. What a mode does not show (gradients inside of a compiled
-step) it does not keep. Whatever a framework lacks raises Unsupported with the reason, as early as it is known.
+framework's trainer with a row of its own in that table. What a mode does not show (gradients inside of a compiled step)
+is not kept. Whatever a framework lacks raises Unsupported with the reason, as early as possible.
 
 Names are canonical everywhere: a parameter is `<layer>.<parameter>`, with PyTorch's layout in every array.
 """
@@ -69,7 +69,7 @@ class Trainer:
         raise NotImplementedError
 
     def tensor(self, array: Any) -> Any:
-        """A tensor of the framework with the values of `array`, which nobody else uses and no gradient goes to."""
+        """A tensor of the framework, without gradient, with the values of `array`, which is not used elsewhere."""
         return self.adapter.leaf(array, False)
 
     def forward(self, x: Any) -> Any:
