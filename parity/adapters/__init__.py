@@ -11,7 +11,7 @@ ADAPTERS = {
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
-"""Adapter name to the place of its class."""
+"""Adapter name to its class, `module:Class`."""
 
 MODES = {
     "torch:compile": "parity.adapters.torch.modes:TorchCompile",
@@ -23,14 +23,14 @@ MODES = {
     "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",
     "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
 }
-"""Adapter and mode, other than eager, to the place of its class."""
+"""Adapter and mode, other than eager, to its class."""
 
 RANKS = {
     "torch": "parity.adapters.ranks:TorchRanks",
     "paddle": "parity.adapters.ranks:PaddleRanks",
     "oneflow": "parity.adapters.ranks:OneflowRanks",
 }
-"""Adapter to the place of its class for one of several ranks."""
+"""Adapter to its class for one of several ranks."""
 
 
 def place_of(adapter: str, mode: str = "eager", ranks: int = 1) -> str:

@@ -1,4 +1,4 @@
-"""What every adapter provides. Runs on Python 3.8 inside a worker, so it knows nothing of the rest of parity.
+"""The base of all adapters. Runs on Python 3.8 inside a worker, without the rest of parity.
 
 An adapter has one method per op, named after it, that takes the framework's tensors and the op's params by keyword in
 PyTorch's names and layouts, and returns a tensor, or a mapping by output name.
@@ -25,9 +25,9 @@ def parts_of(op: str) -> Sequence[str]:
 class Job:
     """One op to compute.
 
-    `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that nobody
-    else uses. `function` and `backward` are the user's own, where there are any; `params` are the op's by keyword.
-    `watched`: the inputs and upstream gradients as they are afterwards are wanted too, as `input.<name>`.
+    `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that are not
+    used elsewhere. `function` and `backward` are the user's own, if any; `params` are the op's by keyword. `watched`:
+    inputs and grad_outputs are returned as they are afterwards, as `input.<name>`.
     """
 
     op: str
@@ -48,10 +48,10 @@ class Adapter:
     """Base of all adapters. A subclass imports its framework in its constructor and nowhere else."""
 
     no_kernel: ClassVar[tuple[str, ...]] = ()
-    """Regular expressions of the framework's messages that mean that a kernel does not exist."""
+    """Regular expressions for the framework's messages about missing kernels."""
 
     differentiable: ClassVar[bool] = True
-    """Whether it gives gradients."""
+    """Whether it computes gradients."""
 
     dtypes: ClassVar[Sequence[str] | None] = None
     """The dtypes that it computes in; None for all."""
@@ -85,7 +85,7 @@ class Adapter:
         """Put these settings back."""
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        """A tensor of the framework with the values of `array`, a NumPy array that nobody else uses."""
+        """A tensor of the framework with the values of `array`, a NumPy array that is not used elsewhere."""
         raise NotImplementedError
 
     def to_numpy(self, tensor: Any) -> Any:
@@ -156,13 +156,13 @@ class Adapter:
         return self.leaf(value, requires_grad)
 
     def lacks_kernel(self, error: BaseException) -> bool:
-        """Whether the framework says by `error` that it has no kernel for this, or a release lacks the function."""
+        """Whether `error` means that the framework has no kernel for this, or that a release lacks the function."""
         if isinstance(error, AttributeError) and re.match(r"module '[\w.]+' has no attribute ", str(error)):
             return True
         return any(re.search(pattern, str(error)) for pattern in self.no_kernel)
 
     def describe(self, error: BaseException) -> str:
-        """What the framework says by `error`, without its stack traces."""
+        """The framework's message in `error`, without stack traces."""
         return str(error)
 
 

@@ -1,4 +1,4 @@
-"""What modes of execution have in common: which ops no graph can hold, and what an autocast does to any op."""
+"""Shared by modes of execution: ops that cannot be traced into a graph, and autocasts."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ class AutocastMode(FunctionalAdapter):
             dtype = self.framework.matmul(ones, ones).dtype
         name, device = self.framework.__name__, self.device
         if dtype != self.framework.bfloat16:
-            raise Unsupported(f"the autocast of {name} to bfloat16 does nothing on {device}")
+            raise Unsupported(f"the autocast of {name} to bfloat16 has no effect on {device}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parity.environments.interpreter import EnvironmentUnavailable, isolated_environment
 
-# uv would install into another place than the environment that it is told to.
+# uv would not install into the given environment.
 _MISLEADING = ("UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -62,11 +62,11 @@ def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], No
             _stop(process)
             raise
     if process.returncode != 0:
-        raise UvError(last_words(lines) or f"uv exits with {process.returncode} and says nothing")
+        raise UvError(last_words(lines) or f"uv exited with {process.returncode} without a message")
 
 
 def known_pythons(minor: str) -> Iterator[Path]:
-    """The interpreter of this minor release that uv finds where nobody else looks; it downloads nothing."""
+    """The interpreter of this minor release that only uv finds; it downloads nothing."""
     command = [str(uv_executable()), "python", "find", "--no-python-downloads", "--no-project", minor]
     process = subprocess.run(
         command, env=uv_environment(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True

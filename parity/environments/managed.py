@@ -135,7 +135,7 @@ def _loaded(pin: Pin, partial: Path, log: Path) -> Contents:
     except ProbeError as error:
         with log.open("a", encoding="utf-8") as sink:
             sink.write(f"{error}\n{error.output}")
-        raise ProbeError(f"{pin.requirements[0]} is installed and does not load: {error}") from error
+        raise ProbeError(f"{pin.requirements[0]} is installed but does not load: {error}") from error
     return contents
 
 

@@ -58,7 +58,7 @@ def identify(python: Path, timeout_s: float = 10.0) -> Identity:
     try:
         return Identity(tuple(int(number) for number in lines[-2].split(".")), Path(lines[-1]))
     except (IndexError, ValueError):
-        raise ProbeError("it does not answer like a Python interpreter") from None
+        raise ProbeError("its output is not that of a Python interpreter") from None
 
 
 def contents_of(
@@ -71,7 +71,7 @@ def contents_of(
     output = _run(command, environment, timeout_s=600.0 if importing else 30.0)
     answers = [line for line in output.splitlines() if line.startswith(look.ANSWER)]
     if not answers:
-        raise ProbeError("it gave no answer")
+        raise ProbeError("it printed no answer")
     return _contents(pin, json.loads(answers[-1].removeprefix(look.ANSWER)))
 
 
@@ -107,7 +107,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, timeout_s: f
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        raise ProbeError(f"it gave no answer in {timeout_s:g} s") from None
+        raise ProbeError(f"it did not answer within {timeout_s:g} s") from None
     except (OSError, ValueError) as error:
         raise ProbeError(f"it cannot be started ({error})") from None
     if process.returncode != 0:

@@ -47,7 +47,7 @@ def create_environment(
     if folder is None:
         folder = managed.create(pin, progress)
     else:
-        progress(f"environment {folder.name} is there")
+        progress(f"environment {folder.name} exists")
     return store.describe(folder)
 
 
@@ -56,7 +56,7 @@ def _named(python: Path, version: str | None, pin: Pin) -> Interpreter:
     try:
         contents = contents_of(python, pin)
     except ProbeError as error:
-        raise EnvironmentUnavailable(f"{python} cannot be asked what it has: {error}.") from None
+        raise EnvironmentUnavailable(f"{python} cannot list its packages: {error}.") from None
     remedy = f"`{shlex.join([str(python), '-m', 'pip', 'install', *pin.requirements])}`"
     if contents.missing:
         raise EnvironmentUnavailable(
@@ -65,7 +65,7 @@ def _named(python: Path, version: str | None, pin: Pin) -> Interpreter:
     if version is not None and not is_release(contents.framework_version, version):
         has = contents.framework_version or "of unknown version"
         raise EnvironmentUnavailable(
-            f"{python} has {pin.distributions[0]} {has}, and {version} is asked for: {remedy}, or leave out `python:`."
+            f"{python} has {pin.distributions[0]} {has}, but {version} is required: {remedy}, or leave out `python:`."
         )
     return contents.interpreter(python, "named")
 
@@ -86,7 +86,7 @@ def _check_named(python: Path) -> None:
         ) from None
     if identity.version < OLDEST_PYTHON:
         raise EnvironmentUnavailable(
-            f"{python} is Python {identity.version_text}, and a worker needs 3.8 or newer; name a newer one."
+            f"{python} is Python {identity.version_text}, but a worker needs 3.8 or newer; name a newer one."
         )
 
 

@@ -50,7 +50,7 @@ class UnusableError(NotMeasuredError):
 
 @dataclass(frozen=True)
 class KernelProbe:
-    """One input for one op, in one dtype; `tensors` holds inputs and upstream gradients by name."""
+    """One input for one op, in one dtype; `tensors` holds inputs and grad_outputs by name."""
 
     id: str
     op: str

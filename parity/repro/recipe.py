@@ -121,7 +121,7 @@ class ScriptRecipe:
 
     @property
     def upstream(self) -> list[str]:
-        """The outputs with an upstream gradient."""
+        """The outputs with a grad_output."""
         return [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
 
     @property
@@ -271,7 +271,7 @@ def side_labels(results: Results) -> dict[str, str]:
 
 
 def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
-    """The inputs and upstream gradients in the cell's dtype; integers stay integers."""
+    """The inputs and grad_outputs in the cell's dtype; integers stay integers."""
     for name, item in cell.case.inputs.items():
         if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")

@@ -62,7 +62,7 @@ def lengths(features: int | tuple[int, ...]) -> Shape:
 
 NOISE = 0.1
 DISTANCE = 3.0
-"""How far a class's centre lies from 0 in standard deviations of the noise: most examples can be told apart."""
+"""How far a class's centre lies from 0 in standard deviations of the noise: most examples are separable."""
 
 
 def classification(options: Classification, rows: int, rng: np.random.Generator) -> tuple[Float64, NDArray[np.int64]]:
@@ -202,7 +202,7 @@ def order(training: Training, seed: int, case_id: str) -> NDArray[np.int32]:
     """
     rows, batch = training.data.rows, training.batch_size
     if rows < batch:
-        raise CaseError("batch_size", f"a batch of {batch} is more than the {rows} rows of the data")
+        raise CaseError("batch_size", f"a batch of {batch} is larger than the data, {rows} rows")
     per_epoch = rows // batch
     epochs = -(-training.steps // per_epoch)
     rng = generator(seed, case_id, "order")

@@ -219,11 +219,11 @@ class Kind:
     def check(self, signal: Signal) -> None:
         """Raise CaseError where the kind cannot take the signal at all."""
         if self.tokens is not (signal.tokens is not None):
-            wanted = "tokens (integers), and what comes here are floats"
-            floats = "floats, and what comes here are tokens (integers): an embedding comes first"
-            raise CaseError("", f"it takes {wanted if self.tokens else floats}")
+            wanted = "expects tokens (integers) but gets floats"
+            floats = "expects floats but gets tokens (integers); put an embedding before it"
+            raise CaseError("", wanted if self.tokens else floats)
         if self.ranks and len(signal.shape) not in self.ranks:
-            raise CaseError("", f"it takes {self.takes} per example, and what comes here is {list(signal.shape)}")
+            raise CaseError("", f"expects {self.takes} per example but gets {list(signal.shape)}")
 
 
 def parameter(item: Input, shapes: Mapping[str, Shape], options: Any) -> Parameter:
@@ -260,7 +260,7 @@ def layer_norm_params(options: LayerNormOptions, signal: Signal) -> dict[str, An
 def batch_norm_params(options: BatchNormOptions, signal: Signal) -> dict[str, Any]:
     """In training, over the micro-batch and the pixels."""
     if signal.rows * prod(signal.shape[1:]) < 2:
-        raise CaseError("", "a micro-batch of one example has one value per channel, which has no variance")
+        raise CaseError("", "a micro-batch of one example has one value per channel, and so no variance")
     return {"training": True, "momentum": options.momentum, "eps": options.eps}
 
 
@@ -272,7 +272,7 @@ def linear_params(options: LinearOptions, signal: Signal) -> dict[str, Any]:
 def one_axis(signal: Signal) -> int:
     """The length of the last axis of an example, which has one at least."""
     if not signal.shape:
-        raise CaseError("", "it takes at least one axis per example")
+        raise CaseError("", "expects at least one axis per example")
     return signal.shape[-1]
 
 
@@ -336,7 +336,7 @@ KINDS: Mapping[str, Kind] = {
             SEQUENCE,
             scratch=attention_scratch,
         ),
-        Kind(RESIDUAL, "x + its layers' answer", ResidualOptions, short="layers", adds=True),
+        Kind(RESIDUAL, "x + its layers' output", ResidualOptions, short="layers", adds=True),
         Kind("flatten", "all axes of an example into one", Options),
         Kind("avg_pool2d", "means of squares of an image", PoolOptions, pool_params, (3,), IMAGE),
     )

@@ -1,4 +1,4 @@
-"""What the participants of a training share, and what they show of their steps."""
+"""The data that participants of a training share, and the records of their steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CURVES_AXES = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketc
 
 @dataclass(frozen=True)
 class Curves:
-    """What is known of every one of `n` steps in a row, the first of which is `first` (counted from 1).
+    """The curves of `n` consecutive steps from `first` on (counted from 1).
 
     `loss` [n] and `grad_norm` [n], the 2-norm of all gradients before clipping, in float64, NaN where a mode does not
     show it; `lr` [n, groups]; `rows` [n, batch], the examples of the data set that were used; `norms` [n, tracked], the
@@ -85,8 +85,8 @@ class StepRecord:
 
     `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` as they were before the step. `tensors` has
     them after it, and `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
-    clipping, `clipped.<name>` after it and `norm`. What a mode does not show is missing. `previous` is the step before,
-    where it is known, with its gradients alone.
+    clipping, `clipped.<name>` after it and `norm`. Tensors that a mode does not expose are missing. `previous` is the
+    step before with its gradients alone, if known.
     """
 
     step: int
@@ -98,7 +98,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Setting:
-    """What everybody who takes part in a training shares, in the case's coarsest dtype.
+    """The data that all participants of a training share, in the case's coarsest dtype.
 
     `x` and `target` [rows, ...] are the data set, `order` [steps, batch] (int32) the rows of every step, and `tensors`
     the parameters and buffers by name, as they start.
@@ -112,8 +112,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Whose runs say what rounding does to a curve: `base` is the unperturbed run's name, `members` are the perturbed
-    ones'.
+    """The runs that give the envelope of the curves: `base` names the unperturbed run, `members` the perturbed ones.
 
     `of` is `oracle` or a backend's name.
     """

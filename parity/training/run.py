@@ -1,4 +1,4 @@
-"""Trainings as a client of the house: plan, lockstep, judge, rows; `parity/run.py` takes them in."""
+"""Trainings as a client of `parity/run.py`: plan, lockstep, judge, rows."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from parity.training.worker.job import HOOKS
 
 SAVE_S = 30.0
 SAVE_SHARE = 20.0
-"""A training is saved every half minute, but in no more than a twentieth of the time."""
+"""A training is saved every half minute, using at most a twentieth of the time."""
 QUICK_S = 60.0
-"""The ensemble is run by the oracle where that takes no longer than this."""
+"""The oracle runs the ensemble if that takes no longer than this."""
 
 
 def trainings(
@@ -117,7 +117,7 @@ CLIENT = Client(trainings, replaceable=functions_of_a_step())
 
 
 def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str:
-    """Whose runs give the envelope: the oracle's where it is quick enough, or where the case says so."""
+    """Who makes the perturbed runs: the oracle if it is fast enough, or if the case says so."""
     training: Training = case.params
     if ORACLE in (training.ensemble, plan.baseline):
         return ORACLE
@@ -127,7 +127,7 @@ def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str
 
 
 class LockstepRun:
-    """One training in one dtype, from its first step to its verdicts; `folder` is what is kept of it."""
+    """One training in one dtype, from its first step to its verdicts; `folder` holds its files."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class LockstepRun:
         self._pass_on(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, diverged))
 
     def _announce_lost(self) -> None:
-        """Announce who has dropped out, once, and the progress."""
+        """Announce participants that dropped out, once, and the progress."""
         for name, outcome in self.session.outcomes.items():
             if outcome.outcome is not Outcome.OK and name not in self._lost:
                 self._lost.add(name)
@@ -219,8 +219,8 @@ class LockstepRun:
         self._tick()
 
     def _result(self, *, interrupted: bool = False) -> JudgedCase:
-        """Verdicts and causes, with the files that belong to them; after an interrupt without causes, which may take
-        long, and without an outcome of those who were to go on."""
+        """Verdicts and causes, with their files; after an interrupt without causes, which may take long, and without an
+        outcome for unfinished participants."""
         outcomes = self._outcomes()
         with self._judging():
             judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=not interrupted)
@@ -246,13 +246,14 @@ class LockstepRun:
         return divergences
 
     def _outcomes(self) -> dict[str, CellOutcome]:
-        """Those of all participants. Without an ensemble nothing can be said of a curve: an error of every backend."""
+        """The outcomes of all participants. Without perturbed runs no curve can be judged: an error of every
+        backend."""
         outcomes = self.session.outcomes
         runs = [outcomes[name] for name in self.ensemble.members]
         going = outcomes[self.plan.baseline].outcome is Outcome.OK
         if not runs or not going or any(run.outcome is Outcome.OK for run in runs):
             return outcomes
-        why = f"no run of the ensemble of {self.ensemble.of} came through; {runs[0].backend}: {runs[0].message}"
+        why = f"every perturbed run of {self.ensemble.of} failed; {runs[0].backend}: {runs[0].message}"
         names = [spec.name for spec in self.plan.backends if outcomes[spec.name].outcome is Outcome.OK]
         failed = {name: replace(outcomes[name], outcome=Outcome.ERROR, message=why) for name in names}
         return {**outcomes, **failed}

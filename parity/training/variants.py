@@ -53,8 +53,8 @@ def layer_variants(training: Training, layer: Layer) -> Iterator[Variant]:
 
 
 def precisions() -> Iterator[Variant]:
-    """Matrix products in fewer digits, their results rounded or not."""
-    shown_by = "operands that the format cannot hold"
+    """Matrix products in a lower precision, with rounded results or not."""
+    shown_by = "operands that the lower precision cannot represent"
     for name in FORMATS:
         yield Variant("reduced-precision", {"operands": name}, shown_by=shown_by)
         if name != "tf32":
@@ -62,7 +62,7 @@ def precisions() -> Iterator[Variant]:
 
 
 def attributes(params: Any) -> Iterator[Variant]:
-    """Numbers that are kept in float32, in every combination; a fraction v also as 1 - float32(1 - v)."""
+    """Numbers stored as float32, in every combination; a fraction v also as 1 - float32(1 - v)."""
     forms = {}
     for name, value in asdict(params).items():
         if isinstance(value, float) and np.isfinite(value):
@@ -73,13 +73,13 @@ def attributes(params: Any) -> Iterator[Variant]:
         changed = {name: v for name, v in zip(forms, values, strict=True) if v != forms[name][0]}
         if changed:
             yield Variant(
-                "attribute-precision", params=changed, shown_by="a value that float32 cannot hold, in float64"
+                "attribute-precision", params=changed, shown_by="float64, with a value that float32 cannot represent"
             )
 
 
 def terms(training: Training) -> Mapping[str, Mapping[str, Any]]:
-    """Options under which nothing cancels in a gradient: they give it a scale where the exact one is zero, as that of
-    a key's bias is, or of a bias before a batch normalisation."""
+    """Options under which nothing cancels in a gradient: they give a scale to gradients that are exactly zero, such as
+    that of a key's bias, or of a bias before a batch normalisation."""
     ops = {layer.op for layer in walk(training.layers) if layer.op != RESIDUAL}
     return {name: OPS[name].terms for name in sorted(ops) if OPS[name].terms}
 

@@ -97,7 +97,7 @@ def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
 
 
 def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any]:
-    """The arrays, without inputs that still are what was read, or that nobody watches."""
+    """The arrays, without inputs that are unchanged or not watched."""
     paths = {f"input.{name}": path for name, path in request.get("watched", {}).items()}
 
     def is_kept(name: str) -> bool:

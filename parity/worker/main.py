@@ -18,7 +18,7 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
          "slot": "/scratch/slot-3",                   a file that the worker extends as needed and writes results into
          "max_elements": 1048576,                     a larger result is described but not written
-         "watched": {"x": "/run/tensors/.../x.npy"}}  inputs, and upstream gradients as `grad.y`, that must not change
+         "watched": {"x": "/run/tensors/.../x.npy"}}  inputs, and grad_outputs as `grad.y`, that must not change
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed. What is watched and
@@ -74,7 +74,7 @@ PROTOCOL = 1
 CLIENTS = dict.fromkeys(
     ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
 )
-"""Who answers the requests that are about no op: `place(backend).answer(request)`."""
+"""What answers requests other than for ops: `place(backend).answer(request)`."""
 
 Message = Dict[str, Any]
 
@@ -113,7 +113,7 @@ def serve(requests: int, replies: int) -> None:
 
 
 def hello(request: Message) -> tuple[Backend | None, Message]:
-    """Import the framework, and say who we are."""
+    """Import the framework, and describe this worker."""
     try:
         if request["protocol"] != PROTOCOL:
             raise Unsupported(f"protocol {request['protocol']} is not protocol {PROTOCOL}")

@@ -219,7 +219,7 @@ def spawn(environment: Dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """A free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -272,7 +272,7 @@ def disagreement(request: Message, replies: Dict[int, Message], tracked: List[st
         steps, tensors = np.nonzero((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs)))
         if len(steps):
             name = tracked[shared[int(tensors[0])]]
-            return f"rank {rank} and rank 0 do not hold the same {name} after step {before + int(steps[0]) + 1}"
+            return f"rank {rank} and rank 0 differ in {name} after step {before + int(steps[0]) + 1}"
     return ""
 
 

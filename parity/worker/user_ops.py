@@ -53,7 +53,7 @@ class UserOps:
         self.check(wanted)
 
     def check(self, wanted: List[str]) -> None:
-        """Raise UserOpsError where the file replaces none of the wanted ops, or something under an op's name is off."""
+        """Raise UserOpsError if the file replaces none of the wanted ops, or an op's name is not a function."""
         for op in wanted:
             value = self.namespace.get(op)
             if value is not None and not callable(value):
@@ -62,7 +62,7 @@ class UserOps:
                 raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
         if not any(self.brings(op) for op in wanted):
             near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
-            hint = f"; {near[0]} is near, is it meant?" if near else ""
+            hint = f"; is {near[0]} a typo?" if near else ""
             raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
 
     def brings(self, op: str) -> bool:
@@ -85,7 +85,7 @@ class UserOps:
         """Raise Unsupported where a training in this dtype is more than can be done."""
         able = self.capabilities(adapter)
         if not able["differentiable"]:
-            raise Unsupported("a training needs gradients, and this backend is forward only")
+            raise Unsupported("a training needs gradients, but this backend has none")
         if able["dtypes"] is not None and dtype not in able["dtypes"]:
             raise Unsupported(f"computes in {', '.join(able['dtypes'])} only, not in {dtype}")
 
@@ -115,9 +115,9 @@ class UserOps:
         return replace(job, function=function, backward=self.backward(job, offered), params=params)
 
     def backward(self, job: Job, offered: Dict[str, Any]) -> Optional[Callable[..., Any]]:
-        """The user's `<op>_backward`, called with the upstream gradients and the tensors and params that it takes.
+        """The user's `<op>_backward`, called with the grad_outputs, tensors and params that it takes.
 
-        Its upstream gradients are those of its parameters that are no tensor and no param of the op, in their order.
+        Its parameters other than the op's tensors and params are the grad_outputs, in order.
         """
         function = self.function(f"{job.op}_backward")
         if function is None:
@@ -182,7 +182,7 @@ def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppa
     needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     unknown = [name for name in needed if name not in offered]
     if unknown:
-        raise UserOpsError(f"{where(function)} wants {', '.join(unknown)}; what it can have is {', '.join(offered)}")
+        raise UserOpsError(f"{where(function)} takes {', '.join(unknown)}, but only {', '.join(offered)} are available")
     return [name for name in offered if name in by_keyword]
 
 

@@ -27,7 +27,7 @@ def run_ops(parity_run, tmp_path: Path, text: str, *arguments: str, adapter: str
     [
         (
             "def linaer(x, weight, bias):\n    return x\n",
-            "ops.py defines none of the ops of this run: linear; linaer is near",
+            "ops.py defines none of the ops of this run: linear; is linaer a typo?",
         ),
         ("", "ops.py defines none of the ops of this run: linear"),
         ("linear = 3\n", "ops.py: linear must be a function, not int"),
@@ -35,7 +35,7 @@ def run_ops(parity_run, tmp_path: Path, text: str, *arguments: str, adapter: str
         ("def linear(x, weight, bias, /):\n    return x\n", "ops.py:1: linear must take x, weight, bias by keyword"),
         (
             "def linear(x, weight, bias, stride):\n    return x\n",
-            "ops.py:1: linear wants stride; what it can have is x, weight, bias",
+            "ops.py:1: linear takes stride, but only x, weight, bias are available",
         ),
         ("def linear(**_):\n    return [1.0]\n", "must return a tensor, or a mapping of tensors by name, not a list"),
         ("def linear(**_):\n    return {'y': 'text'}\n", "y is a str"),

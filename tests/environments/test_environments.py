@@ -130,7 +130,7 @@ def test_the_remedy_can_be_pasted_into_a_shell(bare):
 def test_a_named_interpreter_with_another_release():
     message = refusal(named(PYTHON, version="1.22.0"))
     assert f"{PYTHON} has numpy 2" in message
-    assert "1.22.0 is asked for" in message
+    assert "1.22.0 is required" in message
     assert "or leave out `python:`" in message
 
 
@@ -161,10 +161,10 @@ def test_a_named_file_that_is_not_executable(tmp_path):
     ("answer", "message"),
     [
         ("exit 127", "does not run as a Python interpreter: it exits with 127"),
-        ("echo hello", "does not answer like a Python"),
-        ("echo 3.7.16; echo /bin/python", "is Python 3.7.16, and a worker needs 3.8 or newer"),
+        ("echo hello", "its output is not that of a Python"),
+        ("echo 3.7.16; echo /bin/python", "is Python 3.7.16, but a worker needs 3.8 or newer"),
         ("echo 2.7.18; echo /bin/python", "is Python 2.7.18"),
-        ('[ "$1" = -c ] && exec echo "3.10.1\n/bin/python"; exit 3', "cannot be asked what it has: it exits with 3"),
+        ('[ "$1" = -c ] && exec echo "3.10.1\n/bin/python"; exit 3', "cannot list its packages: it exits with 3"),
     ],
 )
 def test_a_named_file_that_is_no_usable_python(tmp_path, answer, message):

@@ -220,7 +220,7 @@ def test_create_list_remove(home):
     assert made.created.endswith("+00:00")
     assert list_environments() == [made]
     assert create_environment("tiny", "1.0", lines.append) == made
-    assert lines[-1] == f"environment {NAME} is there"
+    assert lines[-1] == f"environment {NAME} exists"
     remove_environment(NAME)
     assert list_environments() == []
     assert visible(home) == []
@@ -271,7 +271,7 @@ def test_a_release_that_does_not_exist(home):
 
 def test_a_framework_that_does_not_load(home):
     message = failure(version="0.5")
-    assert "tinyfw==0.5 is installed and does not load" in message
+    assert "tinyfw==0.5 is installed but does not load" in message
     assert "libcudnn.so.8" in message
     assert "Ask for another release" in message
     assert "Traceback" in Path(message.rpartition(" ")[2]).read_text()

@@ -54,9 +54,9 @@ def test_identify():
     [
         (["exit 127"], r"exits with 127 \(no message\)"),
         (["echo 'pyenv: python3.10: command not found' >&2", "exit 127"], r"127 \(pyenv: python3.10: command not"),
-        (["echo hello"], "does not answer like a Python"),
-        (["true"], "does not answer like a Python"),
-        (["exec sleep 60"], "no answer in 0.5 s"),
+        (["echo hello"], "its output is not that of a Python"),
+        (["true"], "its output is not that of a Python"),
+        (["exec sleep 60"], "did not answer within 0.5 s"),
         (["kill -SEGV $$"], "exits with -11"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_framework_that_does_not_import(package_on_path):
 
 def test_a_framework_that_leaves_while_it_is_imported(package_on_path):
     (package_on_path / "leaver.py").write_text("import os\nos._exit(0)")
-    with pytest.raises(ProbeError, match="gave no answer"):
+    with pytest.raises(ProbeError, match="printed no answer"):
         contents_of(PYTHON, pin("leaver"), importing=True)
 
 
@@ -212,4 +212,4 @@ def test_a_candidate_that_hangs_costs_its_timeout_only(places, monkeypatch):
     script(places / "first" / f"python{UNKNOWN}", "exec /bin/sleep 60")
     wanted = python_that_says(places / "second" / "python3", f"{UNKNOWN}.4")
     assert discover.find_python([UNKNOWN]) == (UNKNOWN, wanted)
-    assert "it gave no answer in 0.3 s" in errors
+    assert "it did not answer within 0.3 s" in errors

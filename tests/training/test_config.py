@@ -292,7 +292,7 @@ def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
     head = "version: 1\nbackends: [torch, {name: two, adapter: torch, ranks: 2}]\n"
     text = LONG.replace("steps: 80", "batch_size: 6, accumulation: 2")
     told = refused(tmp_path, head + text)
-    assert "cases[0].batch_size\n  2 ranks of two cannot have equal parts of a micro-batch of 3 rows" in told
+    assert "cases[0].batch_size\n  a micro-batch of 3 rows cannot be split evenly over the 2 ranks of two" in told
     assert load(tmp_path, head + text, backends=("torch",)).cases
     assert load(tmp_path, head + text.replace("batch_size: 6", "batch_size: 8")).cases
 

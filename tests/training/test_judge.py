@@ -1,4 +1,4 @@
-"""Curves, probes and verdicts of trainings: what parts, who is off, and what is said where something is missing."""
+"""Curves, probes and verdicts of trainings: what diverges, which backend is wrong, and messages for missing data."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_curve_that_no_probe_explains_has_no_stage(case: CasePlan) -> None:
     assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, None, "unexplained")
     [diagnosis] = found.diagnoses
     assert diagnosis.evidence["stage"] is None
-    assert "no stage of the 0 steps probed" in diagnosis.evidence["where"]
+    assert "none of the 0 probed steps" in diagnosis.evidence["where"]
 
 
 def test_a_baseline_that_is_off_is_the_culprit_and_the_others_do_not_part(case: CasePlan) -> None:
@@ -198,7 +198,10 @@ def test_a_curve_that_leaves_the_ensemble_in_right_steps_drifts_and_passes(case:
     curves = {c.tensor: c for c in found.comparisons if c.expected == "honest"}
     assert curves["loss"].verdict is Verdict.CLOSE
     assert curves["loss"].suspect
-    assert curves["loss"].message == "leaves the ensemble at step 7, where every stage is right from its own state"
+    assert (
+        curves["loss"].message
+        == "leaves the envelope at step 7, where every stage is right given the backend's own state"
+    )
     assert not found.diagnoses
 
 
@@ -421,4 +424,4 @@ def test_float64_is_judged_by_float64_where_longdouble_takes_too_long(
     found = judged(case, {"honest": HONEST, "liar": WRONG}, "float64")
     assert found.divergences["honest"] is None
     assert [d.id for d in found.diagnoses] == ["nesterov-form"]
-    assert "longdouble would take too long" in found.diagnoses[0].evidence["oracle"]
+    assert "longdouble takes too long" in found.diagnoses[0].evidence["oracle"]

@@ -183,7 +183,7 @@ def test_ranks_that_do_not_hold_the_same_say_so(tmp_path: Path) -> None:
         two.train(mlp(clip=Clip("norm", 1.0)))
         reply, _ = two.ask("steps", count=2)
     assert reply["outcome"] == "ok"
-    assert reply["message"] == "rank 1 and rank 0 do not hold the same param.linear0.weight after step 1"
+    assert reply["message"] == "rank 1 and rank 0 differ in param.linear0.weight after step 1"
 
 
 @pytest.mark.frameworks

@@ -122,7 +122,7 @@ def test_without_an_ensemble_nothing_is_said(tmp_path, monkeypatch):
     assert results.summary.exit_code != 0
     curves = [row for row in results.comparisons if row.expected == "b0"]
     assert {row.verdict for row in curves} == {"not-compared"}
-    said = "no run of the ensemble of b0 came through; ~1: it cannot be moved"
+    said = "every perturbed run of b0 failed; ~1: it cannot be moved"
     assert [(row.outcome, row.message) for row in results.outcomes] == [("error", said)] * 2
 
 

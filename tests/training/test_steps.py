@@ -384,7 +384,7 @@ def test_an_order_is_a_permutation_per_epoch_in_whole_batches():
     assert not np.array_equal(shuffled[:2], shuffled[2:4])
     plain = order(replace(case, data=replace(case.data, order="sequential")), 0, "case")
     assert plain.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]]
-    with pytest.raises(CaseError, match="more than the 10 rows"):
+    with pytest.raises(CaseError, match="larger than the data, 10 rows"):
         order(replace(case, batch_size=11), 0, "case")
 
 

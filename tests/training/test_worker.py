@@ -90,7 +90,7 @@ def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
     gone, _ = clean.ask("record", step=12 - keeps)
     assert (gone["outcome"], gone["message"]) == (
         "error",
-        f"ValueError: the tensors of step {12 - keeps} are not there; the last step was 12",
+        f"ValueError: the tensors of step {12 - keeps} are no longer kept; the last step was 12",
     )
     records = [clean.record(step) for step in range(13 - keeps, 13)]
     for number, record in enumerate(records, 13 - keeps):
@@ -221,7 +221,7 @@ FAILING = {
         "def sgd(param, grad, momentum_buffer, **options):\n"
         "    return {'param': param.sum(), 'momentum_buffer': momentum_buffer}\n",
         0,
-        "step 1: my_ops.py: sgd returned a param of shape (), where (8, 6) belongs",
+        "step 1: my_ops.py: sgd returned a param of shape () instead of (8, 6)",
     ),
     "a_gradient_too_few": (
         "def clip_grad_norm(grads, max_norm, norm_type, scope):\n    return {'grads': grads[:1]}\n",
@@ -411,7 +411,7 @@ def test_numbers_that_overflow_go_on_as_nan(clean: Desk) -> None:
 def test_requests_without_a_training_are_errors(tmp_path: Path) -> None:
     with desk(tmp_path, "numpy") as d:
         reply, _ = d.ask("steps", count=1)
-    assert (reply["outcome"], reply["message"]) == ("error", "ValueError: there is no training to go on with")
+    assert (reply["outcome"], reply["message"]) == ("error", "ValueError: there is no training to continue")
 
 
 def test_a_ring_uses_its_memory_again() -> None:

@@ -1,4 +1,4 @@
-"""Formats of fewer digits: rounding to them, and whether values lie on their grid."""
+"""Formats of lower precision: rounding to them, and whether values are exact in them."""
 
 from __future__ import annotations
 

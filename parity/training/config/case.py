@@ -40,13 +40,13 @@ def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], re
     """Reports an ensemble of a baseline that cannot run, and micro-batches that do not come out even over ranks."""
     training: Training = built.plan.params
     if training.ensemble == "baseline" and baseline == ORACLE:
-        message = "the baseline of this run is the oracle, and no backend; take an ensemble of auto or oracle"
+        message = "the baseline of this run is the oracle, not a backend; use an ensemble of auto or oracle"
         report.add(built.node.get("ensemble") or built.node, message)
     rows = training.batch_size // training.accumulation
     for spec in backends:
         if rows % spec.ranks:
             node = built.node.get("batch_size") or built.node
-            message = f"{spec.ranks} ranks of {spec.name} cannot have equal parts of a micro-batch of {rows} rows"
+            message = f"a micro-batch of {rows} rows cannot be split evenly over the {spec.ranks} ranks of {spec.name}"
             report.add(node, message, key=f"{built.node.key}.batch_size", value=False)
 
 
@@ -77,7 +77,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     dtypes = scope.dtypes if values is None else values.dtypes or scope.dtypes
     if "float16" in dtypes:
         node = case.get("dtypes")
-        message = "no training runs in float16, whose gradients underflow; use float32 or float64"
+        message = "trainings do not run in float16, whose gradients underflow; use float32 or float64"
         report.add(node or case, message, key=None if node is not None else f"{case.key}.dtypes")
     check_tensor_names(case.get("tolerance"), CURVES, report)
     if training is None or len(report) > n_before:
@@ -161,7 +161,7 @@ def _data(values: Any, case: Node, report: Problems) -> DataSet | None:
 def _rows(values: Any, case: Node, report: Problems) -> int | None:
     """How many examples a micro-batch has; None after reporting that they do not come out even."""
     if values.batch_size % values.accumulation:
-        message = f"{values.accumulation} micro-batches of equal size do not make a batch of {values.batch_size}"
+        message = f"a batch of {values.batch_size} cannot be split evenly into {values.accumulation} micro-batches"
         report.add(case.get("accumulation") or case, message)
         return None
     return int(values.batch_size // values.accumulation)
@@ -185,8 +185,8 @@ def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -
         layers, items = whole.model, place.items
     model = build_model(layers, items, signal, report)
     if model is not None and dataset is not None and model.output != dataset.output:
-        sizes = f"{list(model.output)} per example, and the data set {dataset.data.name} wants {list(dataset.output)}"
-        report.add(node.items[-1] if node.items else node, f"the model answers with {sizes}", value=False)
+        sizes = f"{list(model.output)} per example, but the data set {dataset.data.name} needs {list(dataset.output)}"
+        report.add(node.items[-1] if node.items else node, f"the output of the model is {sizes}", value=False)
         return None
     return model
 
@@ -196,9 +196,9 @@ def _check_rows(case: Node, data: Data, values: Any, report: Problems) -> None:
     batch, steps = values.batch_size, values.steps
     if batch > data.rows:
         node = case.get("batch_size") or case.get("data") or case
-        report.add(node, f"a batch of {batch} is more than the {data.rows} rows of the data")
+        report.add(node, f"a batch of {batch} is larger than the data, {data.rows} rows")
     if batch * steps > MAX_ELEMENTS:
-        message = f"{steps} steps of {batch} rows; at most {MAX_ELEMENTS} rows in all are possible"
+        message = f"{steps} steps of {batch} rows; at most {MAX_ELEMENTS} rows in total are allowed"
         report.add(case.get("steps") or case, message, value=False)
 
 

@@ -59,7 +59,7 @@ def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | N
 def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Problems) -> tuple[WrittenLayer, ...]:
     """The layers of a list under their names, with those in them."""
     if len(items) > MAX_LAYERS:
-        report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are possible", value=False)
+        report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are allowed", value=False)
         return ()
     own = [
         WrittenLayer(KINDS[kind], item.get(kind) or child(item, kind), options, "")
@@ -71,7 +71,7 @@ def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: 
 def _under(layer: WrittenLayer, name: str, report: Problems) -> WrittenLayer:
     """The layer with its whole name, and the layers in it."""
     if len(name) > MAX_NAME:
-        report.add(layer.node, f"the layer's name with those around it has more than {MAX_NAME} characters")
+        report.add(layer.node, f"the full name of the layer has more than {MAX_NAME} characters")
     if not layer.kind.adds:
         return replace(layer, name=name)
     items = (layer.node.get("layers") or layer.node).items
@@ -123,14 +123,14 @@ class _Sizes:
         inner, after = self.resolve(item.layers, signal)
         if item.kind.adds and after != signal:
             sizes = f"{list(signal.shape)} to {list(after.shape)}"
-            self._refuse(item.node, f"{item.name}: x is added to what its layers make of it, but they take {sizes}")
+            self._refuse(item.node, f"{item.name}: x is added to the output of its layers, but they change {sizes}")
         self.n_layers += 1
         self.n_computed += prod(resolved.shape) + resolved.scratch
         self.n_parameters += sum(prod(parameter.shape) for parameter in resolved.parameters)
         if self.n_parameters > MAX_PARAMETERS:
             self._refuse(
                 item.node,
-                f"up to {item.name} there are {self.n_parameters} parameters; at most {MAX_PARAMETERS} are possible",
+                f"the layers up to {item.name} have {self.n_parameters} parameters; the limit is {MAX_PARAMETERS}",
             )
         if self.n_layers > MAX_LAYERS:
             self._refuse(item.node, f"more than {MAX_LAYERS} layers")

@@ -69,13 +69,13 @@ def check_patterns(node: Node, names: Sequence[str], report: Problems) -> None:
         own = [name for name in names if any(matching(pattern.text, [name]) for pattern in patterns)]
         twice = next((name for name in own if name in claimed), None)
         if twice is not None:
-            report.add(group, f'"{twice}" is in groups[{claimed[twice]}] already; it can be in one group only')
+            report.add(group, f'"{twice}" is already in groups[{claimed[twice]}]; a parameter can be in one group only')
         claimed = {**dict.fromkeys(own, i), **claimed}
 
 
 def _check_pattern(node: Node, names: Sequence[str], report: Problems) -> None:
     if isinstance(node.value, str) and not matching(node.value, names):
         wider = f"; *{node.value}* would match" if matching(f"*{node.value}*", names) else ""
-        message = f'no parameter is called "{node.value}" (a pattern matches a whole name){wider}'
+        message = f'no parameter matches "{node.value}" (a pattern matches a whole name){wider}'
         layers = dict.fromkeys(f"{name.rpartition('.')[0]}.*" for name in names)
         report.add(node, message, allowed=(*names, *layers), near=node.value)

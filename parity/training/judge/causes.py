@@ -1,4 +1,4 @@
-"""What may be wrong with a step, as causes that can be computed: a table of sources for each stage.
+"""Computable causes of a wrong step: a table of sources for each stage.
 
 The variants are those of the ops. An alteration's arguments say of what they are options: `update.decoupled`,
 `layer_norm@encoder.norm.ddof` (`oracle.NOTHING`).
@@ -26,11 +26,10 @@ from parity.training.variants import model_variants, narrow_options, on
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
 ALONE, NAMED, LOSSY = 0.125, 0.25, 1.5
-"""What it costs to believe that one layer of a kind does what the others do not, a number that means something, and a
-band of sizes."""
+"""The weights of a fault in one layer of a kind only, of a number with a meaning, and of a range of error sizes."""
 IN_BACKWARD: Mapping[str, Any] = {"backward.only": True}
 CLIPS = "steps in which the norm is above the limit"
-FLOAT64 = "float64, in which it shows what float32 has lost"
+FLOAT64 = "float64, which shows what float32 loses"
 HIDING = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}
 """The stages before, the last first, whose causes appear in a stage where the mode does not show theirs."""
 
@@ -139,12 +138,12 @@ def gradient_factors(stage: Stage) -> Causes:
 
 
 def earlier_gradients(stage: Stage) -> Causes:
-    """Gradients on top of those of the step before, or in their place; nothing where these are not known."""
+    """Gradients added to those of the previous step, or replaced by them; nothing if these are unknown."""
     previous = stage.measured.probe.previous
     if previous is not None and any(name.startswith(("grad.", "clipped.")) for name in previous.tensors):
         for kind, left in (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping")):
             yield cause("gradient-not-zeroed", {"left": left}, shown_by="step 2", gradient__earlier=kind)
-            parameters = {"of": "the step before"}
+            parameters = {"of": "the previous step"}
             yield cause("stale", parameters, 1.0, gradient__earlier=kind, gradient__stale=True)
 
 
@@ -189,7 +188,7 @@ def update_variants(stage: Stage) -> Causes:
 
 
 def precisions(stage: Stage) -> Causes:
-    """Options of the optimizer that are kept in float32, and what is computed from them; only float64 shows them."""
+    """Options of the optimizer stored as float32, and what is computed from them; only float64 shows them."""
     if stage.dtype != "float64":
         return
     variants = optimizer_variants(stage.training)
@@ -203,7 +202,7 @@ def precisions(stage: Stage) -> Causes:
 
 
 def group_options(stage: Stage) -> Causes:
-    """Groups that have another one's options: its weight decay, or all of them; and betas that are exchanged."""
+    """Groups with another one's options, its weight decay or all of them; and exchanged betas."""
     groups = stage.training.groups
     tuples = {name: tuple(reversed(value)) for name, value in groups[0].options.items() if isinstance(value, tuple)}
     for name, value in tuples.items():
@@ -252,7 +251,7 @@ def scheduled_rate(training: Training, arguments: Mapping[str, Any], step: int, 
 
 
 def update_factors(stage: Stage) -> Causes:
-    """Updates that are left out, go the other way, or are longer by one factor; parameters that stayed as they were."""
+    """Updates that are skipped, have the wrong sign or are longer by one factor; unchanged parameters."""
     for name, factor, meaning in (("stale", 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
         yield cause(name, {"update": meaning}, NAMED, update__factor=factor)
     measured = stage.measured

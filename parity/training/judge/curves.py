@@ -24,20 +24,20 @@ SCALARS = ("loss", "grad_norm")
 POOLED = ("param", "state", "buffer")
 JUMP = 3.0
 JUMP_STEPS = 2
-"""Where an element crosses a kink, the distance grows by much more than this within so many steps; a
-small fault of every step makes it grow by little."""
+"""If an element crosses a kink, the distance grows by much more than this within this many steps; a small fault in
+every step makes it grow slowly."""
 FLOOR = 4.0
 """Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""
 NOISE = 0.05
-"""A tensor in which perturbed runs differ by this part of its size holds noise: a gradient that is zero but for
+"""A tensor in which perturbed runs differ by this part of its size is noise: a gradient that is zero except for
 rounding, which an optimizer that divides by its size makes as large as any other."""
 
 
 class CurveRatios(dict[str, list[float]]):
-    """How many envelopes a run is away from another at every step, by quantity; NaN where it cannot be seen."""
+    """The distance of two runs in envelopes at every step, by quantity; NaN if unknown."""
 
     def first_outside(self) -> tuple[int, str, float] | None:
-        """The first step at which a quantity is outside, the quantity that is so most, and its ratio."""
+        """The first step at which a quantity exceeds the error bound, the worst quantity, and its ratio."""
         for i in range(max(map(len, self.values()), default=0)):
             outside = {name: r[i] for name, r in self.items() if i < len(r) and r[i] >= OFF}
             if outside:
@@ -55,7 +55,7 @@ class CurveRatios(dict[str, list[float]]):
         return steps
 
     def jumped(self) -> bool:
-        """Whether tensors that left the envelope did so at once, and did not come out of it by and by."""
+        """Whether tensors left the envelope at once, and not gradually."""
         pooled = [np.nan_to_num(np.array(self[name])) for name in POOLED if self.get(name)]
         first = min((int(np.argmax(values >= OFF)) for values in pooled if (values >= OFF).any()), default=None)
         if first is None:
@@ -64,7 +64,7 @@ class CurveRatios(dict[str, list[float]]):
         return first > 0 and any(v[first] >= max(OFF, JUMP * v[before].max()) for v in pooled if len(v) > first)
 
     def worst(self, quantity: str) -> float | None:
-        """The largest ratio of a quantity; None where it was never seen."""
+        """The largest ratio of a quantity; None if it is unknown."""
         return max((r for r in self.get(quantity, ()) if r == r), default=None)
 
 
@@ -92,7 +92,7 @@ class RunCurves:
 class CurveJudge:
     """Measures chunks of steps as they come; a step leaves a few numbers behind.
 
-    The oracle's own run is what is true, where the ensemble is the oracle's. `n_members` is how many perturbed runs
+    The oracle's own run is exact, if the ensemble is the oracle's. `n_members` is the number of perturbed runs that
     took part to the end.
     """
 
@@ -162,8 +162,8 @@ class CurveJudge:
         return sizes
 
     def _usable(self, spread: Array, norms: Array) -> NDArray[np.bool_]:
-        """Where a tensor says something, [steps, tracked]: from the first step on in which it, or anything else of its
-        parameter, is noise, it does not."""
+        """Whether a tensor is usable, [steps, tracked]: until the first step in which it, or anything else of its
+        parameter, is noise."""
         noisy = spread > NOISE * norms
         owners = [owner(name) for name in self.tracked]
         for name in set(owners):
@@ -174,7 +174,7 @@ class CurveJudge:
         return ~noisy
 
     def _ratios(self, run: Curves, other: Curves, envelopes: Mapping[str, Array]) -> dict[str, Array]:
-        """How many envelopes a run is away from another, per quantity and step; NaN where it cannot be seen."""
+        """The distance of two runs in envelopes, per quantity and step; NaN if unknown."""
         n_steps = min(run.n_steps, other.n_steps, len(envelopes["loss"]))
         ratios = {}
         for name in SCALARS:

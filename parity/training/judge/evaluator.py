@@ -1,4 +1,4 @@
-"""What a stage of a step would give if a cause were true, for the judge's search; and the op that the stage is.
+"""Predicts a stage of a step under a cause, for the judge's search; and the stage as an op.
 
 An optimizer's step of one parameter, the clip of some gradients and the loss of an output are cases of ops, with the
 recorded tensors as inputs and outputs. Forward pass and gradient are one program, that of the whole model.
@@ -29,7 +29,7 @@ from parity.training.spec import RESIDUAL, Training, walk
 from parity.training.steps import by_parameter, clip_params, params_of, units, zero_states
 
 BAND = 8.0
-"""What loses digits has an error of this part of what it loses, or this many times as much."""
+"""Reduced precision explains errors from this part of its own error to this multiple."""
 ALIKE = 0.3
 """The least correlation of these errors: PyTorch 2.13.0's autocast to bfloat16 has 0.4 to 0.8 with products of rounded
 operands, noise of the same size 0.14 and less."""
@@ -66,7 +66,7 @@ def no_reference(*_: Any) -> Mapping[str, Any]:
 
 
 def case_of(oracle: StepOracle, op: str, params: Any) -> CasePlan:
-    """A case that nobody wrote."""
+    """A case that is not in a config."""
     return CasePlan(oracle.case_id, op, params, (oracle.dtype,), (), ToleranceTable(()), WrittenAt("", 0))
 
 
@@ -120,8 +120,8 @@ class StageEvaluator(Evaluator):
         return Predicted(wide, envelope.joined(Envelope(unit * theirs.rms, unit * theirs.max)))
 
     def _in_band(self, values: Mapping[str, Array]) -> Prediction:
-        """For operands of fewer digits: errors as large as the observed ones, where these have the size of what is lost
-        in the tensor in the middle, and go the same way. A tensor that is all error says nothing."""
+        """For operands in a lower precision: errors as large as the observed ones, if in the median tensor these have
+        the predicted size and are correlated. A tensor that is all error is ignored."""
         sizes, apart, alike = {}, [], []
         for name in self.measured.tensors_outside:
             exact = self._exact[name]
@@ -132,7 +132,7 @@ class StageEvaluator(Evaluator):
                 apart.append(max(sizes[name].rms / lost.rms, lost.rms / sizes[name].rms) if known else np.inf)
                 alike.append(float(np.mean(error / sizes[name].rms * (loss / lost.rms))) if known else 0.0)
         if not apart or median(apart) >= BAND or max(apart) >= BAND**2 or median(alike) < ALIKE:
-            raise IncompatibleError("the errors are others")
+            raise IncompatibleError("the errors do not match")
         left = max(1.0, median(apart))
         bands = {name: Envelope(error.rms / left, error.max / left) for name, error in sizes.items()}
         return {n: replace(base, envelope=bands.get(n, base.envelope)) for n, base in self.base.items()}

@@ -1,4 +1,4 @@
-"""What is known about a training, as comparisons, diagnoses and rows of results.json."""
+"""A training's comparisons, diagnoses and rows of results.json."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from parity.training.judge.stages import StepJudge
 from parity.training.spec import STAGES
 
 LARGE = 1e4
-"""Without another dtype to look at, what no cause explains is not one of arithmetic from so many envelopes on."""
+"""With one dtype only, an unexplained error of this many envelopes or more is not arithmetic."""
 SAME = 2.0
-"""Two errors are the same where one is at most so many times the other."""
+"""Two errors are the same if one is at most this many times the other."""
 TENSORS = 8
-"""So many tensors of a stage are named."""
+"""How many tensors of a stage are named."""
 UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
 class FirstDivergence:
-    """The first step and stage at which a backend leaves rounding; `stage` is None where only a curve does."""
+    """The first step and stage that exceed the error bound; `stage` is None if only a curve does."""
 
     step: int
     stage: str | None
@@ -49,7 +49,7 @@ class FirstDivergence:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """What explains it; nothing where there is no cause."""
+        """What explains it; nothing if there is no cause."""
         return () if self.fault is None else self.fault.causes
 
     @property
@@ -68,13 +68,13 @@ def first_divergence(faults: Sequence[StageFault], curve: RunCurves | None, *, o
 
 
 def worst_kind(causes: Sequence[Cause]) -> str:
-    """The kind of an error with these causes."""
+    """The verdict that follows from these causes."""
     return max((cause.kind for cause in causes), key=ORDER.index)
 
 
 def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstDivergence | None]) -> str:
-    """`semantic`, `unstable` or `degraded`, by the cause, else by what the backend does in the `others`, the other
-    dtypes in which the case was judged."""
+    """`semantic`, `unstable` or `degraded`, by the cause, else by the backend's divergence in `others`, the other
+    dtypes of the case."""
     if divergence.causes:
         return worst_kind(divergence.causes)
     if not others:
@@ -110,9 +110,11 @@ def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[Sta
 
 
 def curve_diagnosis(case: str, dtype: str, backend: StepJudge, divergence: FirstDivergence) -> Diagnosis:
-    """That a curve diverges, and no probed step says why."""
+    """The diagnosis of a curve that diverges although no probed step does."""
     probed = sorted(step for step, ratios in backend.probes.items() if ratios)
-    where = f"the curve parts at step {divergence.step}; no stage of the {len(probed)} steps probed is outside"
+    where = (
+        f"the curve diverges at step {divergence.step}; none of the {len(probed)} probed steps exceeds the error bound"
+    )
     evidence = {"step": divergence.step, "stage": None, "where": where, "probed": probed}
     title, ratio = CATALOGUE[UNEXPLAINED].title, divergence.ratio
     tensors = (divergence.tensor,)
@@ -120,10 +122,10 @@ def curve_diagnosis(case: str, dtype: str, backend: StepJudge, divergence: First
 
 
 def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
-    """The diagnoses with the comparisons that they account for as their tensors, by which the ledger accepts them.
+    """The diagnoses with the comparisons that they account for as their tensors, by which `known` entries accept them.
 
-    These are the stage of a cause, the later ones that are off without a cause of their own, and every curve of a
-    backend that is off. The tensors of the step in which the cause was identified are evidence.
+    These are the stage of a cause, later stages without a cause of their own, and every curve of the backend that
+    exceeds the error bound. The tensors of the step in which the cause was identified are evidence.
     """
     own = {(d.backend, d.evidence["stage"]) for d in diagnoses}
     for diagnosis in diagnoses:
@@ -134,7 +136,7 @@ def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]
 
 
 def accounts(diagnosis: Diagnosis, tensor: str, own: Collection[tuple[str, str | None]]) -> bool:
-    """Whether a diagnosis is one of a curve or stage that is off; `own` are the stages with a cause, by backend."""
+    """Whether a diagnosis accounts for a curve or stage; `own` are the stages with a cause, by backend."""
     stage, first = tensor.removeprefix("stage."), diagnosis.evidence["stage"]
     if stage in (tensor, first):
         return True
@@ -143,8 +145,8 @@ def accounts(diagnosis: Diagnosis, tensor: str, own: Collection[tuple[str, str |
 
 
 def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> dict[str, Any]:
-    """Where a stage is outside, by what it is explained, and what else was tried."""
-    slow = "computed in float64: longdouble would take too long"
+    """Where a stage exceeds the error bound, the explanation, and what else was tried."""
+    slow = "the oracle ran in float64, because longdouble takes too long"
     evidence: dict[str, Any] = {
         "parameters": None if cause is None else cause.parameters,
         "expression": fault.expressions[fault.causes.index(cause)]
@@ -159,15 +161,15 @@ def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> d
 
 
 def where(backend: StepJudge, fault: StageFault) -> str:
-    """At which of the steps that were looked at a stage is outside."""
+    """In which of the probed steps a stage exceeds the error bound."""
     if fault.stage not in backend.stages:
-        return f"outside at {len(fault.steps)} of {backend.n_steps} steps, first at step {fault.first}"
+        return f"beyond the error bound at {len(fault.steps)} of {backend.n_steps} steps, first at step {fault.first}"
     probed = backend.stages[fault.stage].probed
     if len(fault.steps) == 1 < len(probed) and fault.first == probed[0]:
-        return f"outside at step {fault.first} only: later steps agree from the same state ({len(probed)} probed)"
+        return f"beyond the error bound at step {fault.first} only: later steps are right ({len(probed)} probed)"
     if len(fault.steps) == len(probed):
-        return f"outside at all {len(probed)} steps that were probed, first at step {fault.first}"
-    return f"outside at {len(fault.steps)} of {len(probed)} steps that were probed: {listed(fault.steps)}"
+        return f"beyond the error bound at all {len(probed)} probed steps, first at step {fault.first}"
+    return f"beyond the error bound at {len(fault.steps)} of {len(probed)} probed steps: {listed(fault.steps)}"
 
 
 def listed(steps: Sequence[int]) -> str:
@@ -186,7 +188,7 @@ def plain(value: Any) -> Any:
 
 
 def fault_of(stage: str, faults: Sequence[StageFault]) -> StageFault | None:
-    """The fault behind a stage that is outside: its own, else the first one before it, of which it is a consequence."""
+    """The fault behind a stage: its own, else the first one before it, of which it is a consequence."""
     own = next((fault for fault in faults if fault.stage == stage), None)
     earlier = (fault for fault in faults if STAGES.index(fault.stage) < STAGES.index(stage))
     return own or next(earlier, None)

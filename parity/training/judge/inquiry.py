@@ -32,11 +32,11 @@ from parity.training.judge.oracle import StepOracle, UnknownError, of_model
 from parity.training.model import Variants
 
 SEARCH_S = 60.0
-"""So many seconds of passes through the model, about, are spent on the causes of a stage."""
+"""About how many seconds of passes through the model are spent on the causes of a stage."""
 PASSES = 16
 """So many times as many passes as there are causes are made where several are looked for together."""
 MISSED = 1.0
-"""What it costs to believe that a cause is not at work in a step in which it would show."""
+"""The weight of assuming that a cause is absent in a step in which it would show."""
 MOST_REFUTED = 12
 MOST_STEPS = 128
 """Of a model's program, forward and backward: the edits of 100 steps take some seconds, those of 300 minutes."""
@@ -45,7 +45,7 @@ OPTION = "option-value"
 
 @dataclass(frozen=True)
 class StageFault:
-    """A stage that is outside and no consequence of an earlier one: where, by how much, and why.
+    """A stage that exceeds the error bound, not as a consequence of an earlier one: where, by how much, and why.
 
     `tensors` are those outside at the first step, the worst first. The `causes` together explain it and leave `left`;
     `evidence` is what else is known, and `expressions` what each cause computes.
@@ -62,7 +62,7 @@ class StageFault:
 
     @property
     def first(self) -> int:
-        """The first step outside."""
+        """The first step beyond the error bound."""
         return self.steps[0]
 
 
@@ -108,7 +108,7 @@ class StageInquiry(Inquiry):
         return replace(fault, causes=best.causes, left=left, evidence=evidence, expressions=expressions)
 
     def _settles(self, explanation: KernelExplanation) -> bool:
-        """Whether nothing else can be easier to believe."""
+        """Whether no other explanation can be simpler."""
         return self._order(explanation)[0] <= COST + NAMED
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
@@ -206,7 +206,7 @@ class StageInquiry(Inquiry):
 
 
 def spoils(explanation: KernelExplanation, question: Question) -> bool:
-    """Whether a right step would be wrong, as far as can be told."""
+    """Whether a right step would be wrong, if that can be computed."""
     try:
         other = unaltered(question.evaluator, question.observed).extended(*explanation.causes)
     except UnknownError:

@@ -38,17 +38,17 @@ from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import CURVES, STAGES, Training
 
 SLOW_S = 10.0
-"""Seconds that a step of the oracle in longdouble may take; float64 is judged by float64 where it takes longer."""
-APPROXIMATE = "no cause explains it, and it is as little as a library's approximate functions lose"
-ONE_DTYPE = "judged in one dtype only, so that the kind of the error is less certain"
+"""Seconds that a step of the oracle in longdouble may take; if it takes longer, float64 is judged by float64."""
+APPROXIMATE = "no cause explains it, and it is as small as the error of a library's approximate functions"
+ONE_DTYPE = "judged in one dtype only, so the kind of the error is less certain"
 
 Divergences = Mapping[str, FirstDivergence | None]
-"""Where each backend diverges first; None where it does not."""
+"""The first divergence of each backend; None if there is none."""
 
 
 @dataclass(frozen=True)
 class JudgedTraining:
-    """What is known about a training in one dtype; `rows` are those of results.json, without `norms`."""
+    """The result of a training in one dtype; `rows` are those of results.json, without `norms`."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
@@ -58,8 +58,8 @@ class JudgedTraining:
 
 @dataclass(frozen=True)
 class BackendFaults:
-    """What is wrong with one backend: its faults, where it diverges first and the kind of that, or where its curve only
-    drifts out of the ensemble."""
+    """One backend's faults, its first divergence with its verdict, or where its curve only drifts out of the
+    envelope."""
 
     faults: Sequence[StageFault]
     divergence: FirstDivergence | None = None
@@ -89,7 +89,7 @@ class TrainingJudge:
         self.curves = CurveJudge(self.training, dtype, baseline, ensemble)
 
     def observe(self, curves: Mapping[str, Curves]) -> dict[str, tuple[int, ...]]:
-        """The next steps of everybody; the steps among them whose records are wanted, by backend."""
+        """The next steps of all participants; returns the steps whose records are wanted, by backend."""
         self.curves.take(curves)
         taken = {name: range(c.first, c.first + c.n_steps) for name, c in curves.items() if name in self.backends}
         for name in taken:
@@ -102,7 +102,7 @@ class TrainingJudge:
         return {name: steps for name, steps in wanted.items() if steps}
 
     def take(self, name: str, record: StepRecord) -> None:
-        """A record that was wanted."""
+        """A requested record."""
         self.backends[name].take(record)
 
     def judged(
@@ -112,7 +112,7 @@ class TrainingJudge:
         *,
         diagnose: bool = True,
     ) -> JudgedTraining:
-        """Verdicts and causes of everybody, without causes where there is no time for them; `others` are the
+        """Verdicts and causes of all backends, without causes if there is no time for them; `others` are the
         divergences in the case's dtypes that were judged before."""
         wrong = self._faults(others or {}, diagnose=diagnose)
         comparisons = [c for name in self.backends for c in self._comparisons(name, wrong, outcomes)]
@@ -131,7 +131,8 @@ class TrainingJudge:
 
     @property
     def _expected(self) -> str:
-        """Whose curves the others are compared with: the baseline's, the oracle's where the baseline has none."""
+        """The name of the curves that others are compared with: the baseline, or the oracle if the baseline has
+        none."""
         alone = self.baseline not in self.curves.runs and ORACLE in self.curves.runs
         return ORACLE if alone else self.baseline
 
@@ -141,11 +142,11 @@ class TrainingJudge:
         return curve.ratio.crossings() | curve.own.crossings()
 
     def _faults(self, others: Mapping[str, Divergences], *, diagnose: bool) -> dict[str, BackendFaults]:
-        """What is wrong with everybody.
+        """The faults of all backends.
 
-        A curve that leaves only a baseline which is off itself is no divergence. Nor is one that leaves the ensemble in
-        a step that is right from its own state: an element crossed a kink, or chaos went further
-        than the few perturbed runs did.
+        A curve that leaves only a baseline that is wrong itself does not diverge. Nor does one that leaves the envelope
+        in a step that is right given its own state: an element crossed a kink, or chaos went further than the few
+        perturbed runs.
         """
         own = self.ensemble.of == ORACLE
         faults = {name: backend.faults(diagnose=diagnose) for name, backend in self.backends.items()}
@@ -164,8 +165,8 @@ class TrainingJudge:
         return wrong
 
     def _drifts(self, name: str) -> bool:
-        """Whether the curves of a backend left the envelopes at once, and every stage was right in each step in which
-        they went on to 8 envelopes, 64, 512, ..."""
+        """Whether a backend's curves left the envelope at once, and every stage was right in each step in which they
+        reached 8 envelopes, 64, 512, ..."""
         both = (self.curves.runs[name].ratio, self.curves.runs[name].own)
         finite = all(np.isfinite(ratios.worst(q) or 0.0) for q in CURVES for ratios in both)
         at_once = all(ratios.jumped() for ratios in both)
@@ -182,7 +183,7 @@ class TrainingJudge:
         yield from self._stage_comparisons(name, wrong[name])
 
     def _quantities(self, name: str) -> list[str]:
-        """What is compared: what any backend or the plan has of it."""
+        """The tensors to compare: those that any backend or the plan has."""
         tracked = {tensor.partition(".")[0] for tensor in self.curves.tracked}
         curve = self.curves.runs.get(name)
         hidden = curve is not None and bool(curve.loss) and not any(np.isfinite(curve.grad_norm))
@@ -204,7 +205,7 @@ class TrainingJudge:
         metrics = curve_metrics(curve, expected, quantity, rtol, atol)
         alone, own = self._expected != self.baseline, self.ensemble.of == ORACLE
         ratio = (curve.own if alone else curve.ratio).worst(quantity)
-        # Whoever diverges from the oracle is off where two curves diverge, else the backend under test.
+        # Of two diverging curves, the culprit is the one that diverges from the oracle, else the backend under test.
         both = [n for n in (name, self.baseline) if n in wrong]
         guilty = [n for n in both if wrong[n].kind]
         culprit = tuple(guilty or [name]) if ratio is not None and ratio >= OFF else ()
@@ -226,7 +227,9 @@ class TrainingJudge:
         drifts = [drift for n in both if (drift := wrong[n].drift)]
         if verdict.passes or verdict is Verdict.NONFINITE or rtol or atol or guilty or not drifts:
             return comparison
-        message = f"leaves the ensemble at step {drifts[0].step}, where every stage is right from its own state"
+        message = (
+            f"leaves the envelope at step {drifts[0].step}, where every stage is right given the backend's own state"
+        )
         return replace(comparison, verdict=Verdict.CLOSE, suspect=True, message=message)
 
     def _stage_comparisons(self, name: str, wrong: BackendFaults) -> Iterator[Comparison]:
@@ -257,7 +260,7 @@ class TrainingJudge:
             )
 
     def _row(self, name: str, divergence: FirstDivergence | None, *, searched: bool) -> TrainingRow:
-        """A row of `trainings`; where no cause was `searched` for, none is missing."""
+        """A row of `trainings`; if no cause was `searched` for, none is missing."""
         curve = self.curves.runs[name]
         probes = self.backends[name].ratios() if name in self.backends else {}
         shown = {} if name == self._expected else curve.ratio if self._expected == self.baseline else curve.own
@@ -296,7 +299,7 @@ def curve_metrics(curve: RunCurves, expected: RunCurves, quantity: str, rtol: fl
 
 
 def curve_verdict(metrics: Metrics, ratio: float | None, kinds: Sequence[str], *, given: bool, off: bool) -> Verdict:
-    """What a curve comes to: by the envelope, or by a tolerance that was `given`; `kinds` are those of whoever is
+    """The verdict of a curve: by the envelope, or by a `given` tolerance; `kinds` are those of the backends in
     `off`."""
     if given or ratio is None:
         verdict = verdict_of(metrics)

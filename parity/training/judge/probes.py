@@ -1,5 +1,5 @@
-"""Which steps are asked about: the first ones, those where the recipe changes, some spread over the run, and where a
-curve diverges."""
+"""The probed steps: the first ones, those where the recipe changes, some spread over the run, and where a curve
+diverges."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
 
 FIRST = (1, 2, 3)
-"""Two steps in a row show what the one leaves to the other."""
+"""Two steps in a row show what one leaves to the next."""
 PROBES = 8
 FEWEST = 2
 PROBES_S = 300.0
-"""So many seconds, about, the oracle may take for the probes of all backends; the first two are always asked about."""
+"""About how many seconds the oracle may take for the probes of all backends; the first two are always made."""
 
 
 def planned_steps(training: Training, n_backends: int = 1, dtype: str = "float32") -> tuple[int, ...]:
-    """The steps that are asked about in any case, in order: about eight, and fewer where the oracle needs long."""
+    """The steps that are always probed, in order: about eight, fewer if the oracle is slow."""
     first = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
     room = max(0, PROBES - len(set(first)))
     spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []

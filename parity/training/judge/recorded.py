@@ -1,4 +1,4 @@
-"""What every step tells without the oracle: the rows that were used, and the rates."""
+"""What every step shows without the oracle: its rows and its rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE = 0.5
 
 
 def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
-    """Causes with another name that are as easy to believe, one of each."""
+    """Equally simple causes with another id, one of each."""
     others = {c.id: dict(c.parameters) for c in causes if c.id != best.id and c.weight <= best.weight}
     return [{"id": name, "parameters": parameters} for name, parameters in others.items()]
 
@@ -65,7 +65,7 @@ class Rows:
         if np.array_equal(np.sort(used), np.sort(right)):
             return Cause("batch-order", {"rows": "those of the step in another order"})
         if self.used and np.array_equal(np.sort(used), np.sort(self.used[-1])):
-            return Cause("repeated-data", {"rows": "those of the step before"})
+            return Cause("repeated-data", {"rows": "those of the previous step"})
         others = np.flatnonzero((np.sort(self.order, axis=1) == np.sort(used)).all(axis=1)) + 1
         if others.size:
             nearest = int(others[np.argmin(np.abs(others - step))])
@@ -126,7 +126,7 @@ class Rates:
 
     @property
     def fault(self) -> StageFault | None:
-        """What explains rates that are off; None where there are none."""
+        """The cause of wrong rates; None if the rates are right."""
         ratios = self.ratios
         steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
         if not steps:
@@ -151,7 +151,7 @@ class Rates:
             "schedule-ignored", {"constant": expected[0].tolist()}, shown_by="steps in which the rate changes"
         )
         yield ignored, np.broadcast_to(expected[0], expected.shape)
-        narrow = Cause("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot hold")
+        narrow = Cause("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot represent")
         yield narrow, expected.astype(np.float32).astype(np.float64)
         factors = np.unique(np.round(np.stack(self.seen)[expected != 0] / expected[expected != 0], 6))
         if len(factors) == 1 and factors[0]:

@@ -1,4 +1,4 @@
-"""One who takes part in a training: a worker of its own, the steps it has taken, and what it has shown of them."""
+"""A participant of a training: its worker, the steps it has taken, and their records."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from parity.training.lockstep.workers import Reply, Worker, Workers
 from parity.training.records import Curves, StepRecord, joined, read_curves
 
 START_S = 60.0
-"""What the first step may take beyond the time that is allowed for a step: compilers are at work."""
+"""Extra time for the first step, which compiles."""
 BURST_S = 2.0
 SLOWER = 20.0
-"""Steps that took a second once may take 20 in all, and one of them what is allowed for a step."""
+"""A request whose steps took a second before may take 20, and a single step its own limit."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """Who takes part as what: `recipe` is the training as a worker gets it.
+    """A participant's role: `recipe` is the training as its worker gets it.
 
-    `seed` is that by which the weights are perturbed by an ulp, 0 where they are not. Nobody asks for the records of
-    those who are not `recorded`.
+    `seed` perturbs the weights by an ulp, unless it is 0. Records are requested only of those that are `recorded`.
     """
 
     name: str
@@ -41,10 +40,10 @@ class Role:
 
 
 class Participant:
-    """Asks its worker; whatever goes wrong ends its part with an outcome, and is nobody else's matter.
+    """Sends requests to its worker; an error ends its part with an outcome, and does not affect the others.
 
-    One thread at a time may use it: whoever holds its `lock`. Steps that an interrupted run took are not taken again
-    where the worker can be put behind them: their curves and records come from the checkpoint.
+    Only the thread that holds its `lock` may use it. Steps of an interrupted run are not repeated if the worker can
+    continue after them: their curves and records come from the checkpoint.
     """
 
     def __init__(self, role: Role, workers: Workers, checkpoints: Checkpoints, stopped: threading.Event) -> None:

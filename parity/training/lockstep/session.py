@@ -33,7 +33,7 @@ WIDE = {"float64": "longdouble"}
 """The dtype of the oracle's own run; float64 for all others."""
 
 CHECKPOINT = "checkpoint"
-"""The folder in that of a training that says, as long as it is there, that the training is not finished."""
+"""The folder in a training's folder that exists as long as the training is not finished."""
 
 Result = TypeVar("Result")
 
@@ -67,8 +67,7 @@ def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
 
 
 def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
-    """Who takes part, and the ensemble: `of` the oracle (which then runs beside it in a wider dtype too), or of a
-    backend.
+    """The participants, and the ensemble: `of` the oracle (which then also runs in a wider dtype), or of a backend.
 
     Members have their weights perturbed by an ulp, and take their steps as `as_member` says.
     """
@@ -100,7 +99,8 @@ def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
 class TrainingSession:
     """All participants of a training in one dtype, in lockstep; `folder` keeps their checkpoints.
 
-    Whoever fails drops out with an outcome, and the others go on. `tick` is called again and again while all wait.
+    A participant that fails drops out with an outcome, and the others continue. `tick` is called repeatedly while
+        waiting.
     """
 
     def __init__(
@@ -130,17 +130,17 @@ class TrainingSession:
 
     @property
     def going(self) -> list[Participant]:
-        """Those who go on."""
+        """The active participants."""
         return [participant for participant in self.participants.values() if participant.going]
 
     @property
     def position(self) -> int:
-        """The step that everybody who goes on has taken."""
+        """The step that every active participant has taken."""
         return min((participant.position for participant in self.going), default=0)
 
     @property
     def keeps(self) -> int:
-        """Number of latest steps that every recorded participant who goes on still holds."""
+        """Number of latest steps that every active, recorded participant still holds."""
         return min((participant.keeps for participant in self.going if participant.role.recorded), default=1)
 
     def begin(self) -> None:
@@ -148,7 +148,7 @@ class TrainingSession:
         self._for_each(lambda participant: participant.begin(self._drawn.message), self.participants)
 
     def advance(self, last: int) -> dict[str, Curves]:
-        """Let everybody go on to step `last`; the steps since the last call of those who took any."""
+        """Continue to step `last`; returns the steps since the last call of those that took any."""
         self._for_each(lambda participant: participant.advance(last), self.participants)
         reports = {name: participant.report() for name, participant in self.participants.items()}
         return {name: curves for name, curves in reports.items() if curves is not None}
@@ -161,11 +161,11 @@ class TrainingSession:
             yield from ((name, record) for name, record in records.items() if record is not None)
 
     def save(self) -> None:
-        """Write everybody's checkpoint; to be called at the end of a chunk, once its records are taken."""
+        """Write all checkpoints; to be called at the end of a chunk, once its records are taken."""
         self._for_each(Participant.save, self.participants)
 
     def comes_to_rest(self, last: int) -> bool:
-        """Whether everybody gets to step `last` within a few seconds, after an interrupt."""
+        """Whether all reach step `last` within a few seconds, after an interrupt."""
         if max(participant.needs(last) for participant in self.participants.values()) > REST_S:
             return False
         if wait(self._running, REST_S).not_done:
@@ -194,7 +194,7 @@ class TrainingSession:
         """What `work` gives for each of these participants, in threads; raises what it raises, but for outcomes."""
 
         def alone(participant: Participant) -> Result:
-            # An interrupt in `submit` leaves work behind that nobody waits for: it must not run beside the next.
+            # An interrupt in `submit` leaves work behind: it must not run at the same time as the next.
             with participant.lock:
                 if self._stopped.is_set():
                     raise CancelledError

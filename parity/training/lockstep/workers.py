@@ -45,19 +45,19 @@ class Worker:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """While a reply is read: ends a worker whose reply makes no sense, and raises WorkerError."""
+        """While a reply is read: ends a worker whose reply is invalid, and raises WorkerError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, OSError) as error:
             self.process.kill()
-            raise WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}") from error
+            raise WorkerError(Outcome.CRASH, f"sent an invalid reply: {error!r}") from error
 
 
 class Workers:
-    """Gives a worker to whoever wants one of a backend, and ends them all; `post` takes the events of their starts.
+    """Provides workers of backends, and ends them all; `post` takes the events of their starts.
 
-    `threads` are for whoever works with them: at most `n_computing` at the same time. They must outlive the workers,
-    which Linux ends together with the thread that started them.
+    `threads` run the requests to workers, at most `n_computing` at the same time. They must outlive the workers, which
+    Linux ends together with the thread that started them.
     """
 
     def __init__(self, options: EngineOptions, ops: Sequence[str], log: RunLog, post: Callable[[Any], None]) -> None:

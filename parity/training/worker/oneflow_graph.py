@@ -41,7 +41,7 @@ class GraphTrainer(OneflowTrainer):
     def build(self) -> None:
         for name in (*IN_GRAPH, self.recipe["optimizer"]):
             if self.job.own(name) is not None:
-                raise Unsupported(f"an oneflow.nn.Graph holds OneFlow's own {name}; no other can take its place")
+                raise Unsupported(f"an oneflow.nn.Graph uses OneFlow's own {name}, which cannot be replaced")
         super().build()
 
     def clear_gradients(self) -> None:

@@ -52,7 +52,7 @@ class TrainingRequests:
     def current(self) -> RunningTraining:
         """The training; raises ValueError where there is none."""
         if self.training is None:
-            raise ValueError("there is no training to go on with")
+            raise ValueError("there is no training to continue")
         return self.training
 
     def train(self, request: Message) -> Message:
@@ -159,7 +159,7 @@ class RunningTraining:
     def record(self, step: int) -> Dict[str, Any]:
         """Every tensor of a step; without a clip, gradients are their own clipped ones."""
         if step not in self.ring.entries or step - 1 not in self.ring.entries:
-            raise ValueError(f"the tensors of step {step} are not there; the last step was {self.done}")
+            raise ValueError(f"the tensors of step {step} are no longer kept; the last step was {self.done}")
         tensors = self.ring.record(step)
         if self.recipe["clip"] is None:
             gradients = {name: array for name, array in tensors.items() if name.startswith("grad.")}

@@ -2,8 +2,8 @@
 
 To add a framework: subclass `Trainer` (or `TorchStyleTrainer`, where the interfaces agree), implement the methods that
 raise NotImplementedError here, and name the class in the adapter's table `trainers`. A mode is a subclass of its
-framework's trainer with a row of its own in that table. What a mode does not show (gradients inside of a compiled
-step) it does not keep. Whatever a framework lacks raises Unsupported with the reason, as early as it is known.
+framework's trainer with a row of its own in that table. What a mode does not show (gradients inside of a compiled step)
+is not kept. Whatever a framework lacks raises Unsupported with the reason, as early as possible.
 
 Names are canonical everywhere: a parameter is `<layer>.<parameter>`, with PyTorch's layout in every array.
 """
@@ -69,7 +69,7 @@ class Trainer:
         raise NotImplementedError
 
     def tensor(self, array: Any) -> Any:
-        """A tensor of the framework with the values of `array`, which nobody else uses and no gradient goes to."""
+        """A tensor of the framework, without gradient, with the values of `array`, which is not used elsewhere."""
         return self.adapter.leaf(array, False)
 
     def forward(self, x: Any) -> Any:
@@ -309,7 +309,7 @@ class Trainer:
         optional = (*off, *group.states, *group.absent, "step")
         own = self.job.own(op, optional=optional, returns=("param", *group.states))
         if own is None:
-            raise Unsupported(f"nobody brings {op}")
+            raise Unsupported(f"there is no user function {op}")
         absent = dict.fromkeys(group.absent)
         return partial(own, **{**absent, **group.options, **changing})
 
@@ -393,5 +393,5 @@ def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
     """What a user's function returned in the place of `like`; raises OwnError where its shape is another."""
     if shape_of(value) != shape_of(like):
-        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)}, where {shape_of(like)} belongs")
+        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
     return value
