@@ -303,9 +303,13 @@ def accepted(
         for i, covered in c.covered.items():
             parts.setdefault(i, set()).update(covered)
             reasons.setdefault(i, {}).setdefault(c.deviation.reason)
+    placed: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for row in causes:
+        placed.setdefault(row[:3], []).append(row)
     for i, comparison in enumerate(comparisons):
         blamed = (*comparison.culprit, *reach.absent(comparison))
-        if i in parts and all(is_covered(name, comparison, parts[i], causes) for name in blamed):
+        found = [(name, placed.get((comparison.case, comparison.dtype, name), ())) for name in blamed]
+        if i in parts and all(is_covered(name, comparison, parts[i], own) for name, own in found):
             yield replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison
