@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
+from parity.judge.compare.cell import NOTHING_FINITE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Judgement
@@ -96,7 +97,7 @@ class Reach:
 
     def absent(self, c: Comparison) -> list[str]:
         """The backends without which a comparison could not be made; none if it was made."""
-        names = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
+        names = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED and c.message != NOTHING_FINITE else ()
         return [name for name in names if name != ORACLE and (c.case, c.dtype, name) not in self.answered]
 
 
@@ -114,7 +115,7 @@ def apply(
     """
     if not plan.known:
         return LedgerResult(tuple(comparisons), ())
-    deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect}
+    deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect or c.message == NOTHING_FINITE}
     causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
     reach = Reach(plan.everything, frozenset(answers_in(comparisons)), frozenset(unsupported))
     missing = {i: c for i, c in enumerate(comparisons) if c.verdict is Verdict.NOT_COMPARED}

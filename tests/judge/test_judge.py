@@ -195,7 +195,7 @@ def test_a_tensor_without_a_finite_exact_value_compares_nothing():
         judge.take(dtype, outcomes)
     found = [c for c in judge.judged().comparisons if c.tensor == "y"]
     assert {c.verdict for c in found} == {Verdict.NOT_COMPARED}
-    assert {c.message for c in found} == {"no exact value is finite: there is nothing to compare"}
+    assert {c.message for c in found} == {"no exact value is finite, so nothing can be compared"}
     assert exit_code(found) == 3
 
 

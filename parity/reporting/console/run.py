@@ -14,7 +14,7 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.reporting.kinds import CaseReport, report_of, reports_of
 from parity.reporting.results.cells import tally_text
-from parity.reporting.results.rows import FAILING, NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
+from parity.reporting.results.rows import NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
 from parity.reporting.text.evidence import called
 from parity.reporting.text.findings import Finding, findings
@@ -99,7 +99,7 @@ def indented(text: str, width: int, indent: int, style: str = "") -> Iterator[Te
 def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
     """A table for each op that has something to show, and a line for what agrees."""
     lines = tensor_lines(results)
-    shown = {op: rows if verbose else [row for row in rows if row.verdict in FAILING] for op, rows in lines.items()}
+    shown = {op: rows if verbose else [row for row in rows if row.open] for op, rows in lines.items()}
     tables = {op: OpTable(rows[: None if verbose else ROWS_PER_OP], results) for op, rows in shown.items() if rows}
     for op, table in tables.items():
         console.print(Text(f"\n{printable(op)}", style="bold"))
@@ -135,9 +135,12 @@ def lineup(results: Results) -> Text:
 def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
     """One line for each reason why something was not compared, and for what is worth knowing about what was.
 
-    Without `verbose`, a message is cut.
+    Without `verbose`, a message is cut, and what is accepted is left out.
     """
-    groups = grouped(((row.backend, row.outcome, row.message), row) for row in results.outcomes if row.message)
+    missing = [row for row in results.comparisons if not row.compared and row.known is not None]
+    accepted = set() if verbose else {(row.case, row.dtype, row.actual) for row in missing}
+    told = [row for row in results.outcomes if row.message and row.key not in accepted]
+    groups = grouped(((row.backend, row.outcome, row.message), row) for row in told)
     for (backend, outcome, message), rows in sorted(groups.items(), key=lambda item: -len(item[1])):
         label = "note" if outcome == "ok" else outcome
         cases, dtypes = {row.case for row in rows}, sorted({row.dtype for row in rows})
@@ -211,6 +214,11 @@ class TensorLine:
         """The worst verdict."""
         return self.worst.verdict
 
+    @property
+    def open(self) -> bool:
+        """Whether it differs and nobody accepted that."""
+        return self.worst.fails and self.worst.known is None
+
 
 def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
     """A line for each case, dtype and tensor, by op, the worst first."""
@@ -226,7 +234,7 @@ def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
 def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLine:
     """What the comparisons of one tensor come to."""
     made = [row for row in group if row.compared]
-    worst = max(made or group, key=lambda row: (SEVERITY[row.verdict], report.excess(row)))
+    worst = max(made or group, key=lambda row: (row.fails and not row.known, SEVERITY[row.verdict], report.excess(row)))
     return TensorLine(
         worst=worst,
         excess=report.excess(worst),

@@ -172,13 +172,22 @@ KNOWN_STYLES = {
     State.STALE.value: "bold red",
     State.EXPIRED.value: "bold red",
     State.WORSE.value: "bold red",
-    State.MATCHED.value: "dim",
     State.NOT_CHECKED.value: "yellow",
+    State.MATCHED.value: "dim",
 }
-"""The states of entries of `known`: first those that fail, then what is accepted, last what was not checked."""
+"""The states of `known` entries: first those that fail, then what was not checked, last what is accepted."""
 
 
 def known_lines(rows: Sequence[KnownRow]) -> Iterator[Text]:
-    """A line for each entry of `known`."""
+    """A line for each entry of `known`: what to do about it, or what it accepts and why."""
     for state, style in KNOWN_STYLES.items():
-        yield from (Text.assemble(("known", style), " ", printable(row.message)) for row in rows if row.state == state)
+        for row in rows:
+            if row.state == state:
+                told = accepted_text(row) if state == State.MATCHED.value else row.message
+                yield Text.assemble(("known: ", style), printable(told))
+
+
+def accepted_text(row: KnownRow) -> str:
+    """`paddle running-var-ddof: Paddle 3.3.1 updates running_var with the biased variance`."""
+    what = " ".join(filter(None, (row.backend, row.diagnosis or row.outcome)))
+    return f"{what or row.case}: {row.reason}"
