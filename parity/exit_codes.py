@@ -25,10 +25,12 @@ FAILING: Mapping[str, frozenset[str]] = {
 """What fails at each level of `--fail-on`; NaN on one side and another structure do so at every level."""
 
 FAIL_ON = tuple(FAILING)
-"""The levels of `--fail-on`, the strictest first, which is the default."""
+"""The levels of `--fail-on`, the strictest first."""
+DEFAULT_FAIL_ON = "degraded"
+"""Findings fail; a difference that is `rounding` is a warning."""
 
 
-def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = "mismatch", ledger_fails: bool = False) -> int:
+def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_ON, ledger_fails: bool = False) -> int:
     """1 for any mismatch at the level `fail_on` or a failing ledger, else 3 where something or all is missing, else 0.
 
     A comparison that the ledger accepts (`known` is set) is no mismatch, and is not missing; where nothing at all was

@@ -6,10 +6,9 @@ import contextlib
 import datetime
 import errno
 import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from msgspec import structs
 
 from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
-from parity.config.plan import ORACLE, BackendSpec, Plan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine import (
     BackendInfo,
     BackendStarted,
@@ -26,10 +25,12 @@ from parity.engine import (
     CellFinished,
     EngineOptions,
     Event,
+    Judging,
+    Resumed,
     TrainingFinished,
     execute,
 )
-from parity.engine.inputs import slug
+from parity.engine.inputs import save_array, slug
 from parity.judge import known as deviations
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
@@ -39,10 +40,12 @@ from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.cells import cells, counts
+from parity.reporting.results.directory import LOCK, Losses, held, reserve
 from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
+    REPORTS,
     ResultsError,
     as_json,
     new_directory,
@@ -73,7 +76,9 @@ class RunState:
     run_dir: Path
     command: Sequence[str]
     options: EngineOptions
-    fail_on: str = exit_codes.FAIL_ON[0]
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON
+    exitfirst: bool = False
+    stopped: bool = False
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
@@ -86,6 +91,7 @@ class RunState:
     memory: Memory = field(default_factory=Memory)
     judges: dict[str, CaseJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
+    losses: Losses = field(default_factory=Losses)
     stored: dict[Key, ComparisonRow] = field(default_factory=dict)
 
     def resume(self, finished: Finished) -> None:
@@ -102,13 +108,33 @@ class RunState:
         self.diagnoses += finished.diagnoses
         self.stored = {key(row): row for row in finished.comparisons}
 
-    def take(self, judged: JudgedCase) -> None:
-        """A case that a client has run and judged."""
+    def take(self, judged: JudgedCase) -> Sequence[Comparison]:
+        """A case that a client has run and judged; its comparisons, as `take_judged` gives them."""
         self.outcomes += map(record.outcome_row, judged.outcomes)
-        self.comparisons += judged.comparisons
-        self.diagnoses += judged.diagnoses
         self.trainings += judged.rows
         self.judging_s += judged.judge_seconds
+        return self.take_judged(judged.case, judged.comparisons, judged.diagnoses)
+
+    def take_judged(
+        self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
+    ) -> Sequence[Comparison]:
+        """What was found in a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
+        self.comparisons += comparisons
+        self.diagnoses += diagnoses
+        if not any(c.verdict.fails for c in comparisons):
+            return comparisons
+        known = tuple(entry for entry in self.plan.known if deviations.matches(case.id, entry.case))
+        alone = replace(self.plan, cases=(case,), known=known, asked=None)
+        held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
+        found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
+        self.stopped = self.stopped or (self.exitfirst and found)
+        return held
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell has its outcomes."""
+        answered = {(row.case, row.dtype) for row in self.outcomes}
+        return all((case.id, dtype) in answered for case in self.plan.cases for dtype in case.dtypes)
 
     def row(self, comparison: Comparison) -> ComparisonRow:
         """A comparison's row; that of a resumed run as it stands."""
@@ -128,7 +154,9 @@ class RunState:
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         summary = summary_of(self.outcomes, rows, exit_codes.INTERRUPTED if interrupted else code)
         results = Results(
-            run=structs.replace(run, fail_on=self.fail_on, **{name: round(s, 3) for name, s in seconds.items()}),
+            run=structs.replace(
+                run, fail_on=self.fail_on, stopped=self.stopped, **{name: round(s, 3) for name, s in seconds.items()}
+            ),
             backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
             cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
             outcomes=self.outcomes,
@@ -141,9 +169,10 @@ class RunState:
         return structs.replace(results, summary=structs.replace(summary, cells=counts(cells(results))))
 
     def write(self, *, interrupted: bool = False) -> Results:
-        """Write results.json and return what it holds."""
+        """Write results.json, where that is possible, and return what it holds."""
         results = self.results(interrupted=interrupted)
-        write_atomically(self.run_dir / FILE_NAME, as_json(results))
+        with self.losses.at(self.run_dir / FILE_NAME):
+            write_atomically(self.run_dir / FILE_NAME, as_json(results))
         return results
 
 
@@ -155,31 +184,39 @@ def run_and_show(
     command: Sequence[str],
     outputs: Outputs,
     verbosity: int = 0,
-    fail_on: str = exit_codes.FAIL_ON[0],
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON,
+    exitfirst: bool = False,
     resume: bool = False,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
 
-    Raises OSError where `run_dir` or a file cannot be written, and ResumeError as `run` does.
+    Raises OSError in the end where something could not be written, and ResumeError as `run` does.
     """
     from rich.console import Console
 
     from parity.reporting.console.progress import reporter_for
 
-    n_cells = sum(len(case.dtypes) for case in plan.cases if case.op not in CLIENTS)
+    losses = Losses()
+    how: dict[str, Any] = {"fail_on": fail_on, "exitfirst": exitfirst, "resume": resume, "losses": losses}
     with outputs.silenced():
-        with reporter_for(Console(stderr=True), n_cells, quiet=verbosity < 0) as reporter:
-            results = run(plan, options, run_dir, reporter, command, fail_on=fail_on, resume=resume)
+        with reporter_for(Console(stderr=True), *n_left(plan, Finished()), quiet=verbosity < 0) as reporter:
+            results = run(plan, options, run_dir, reporter, command, **how)
         if not outputs.on_stdout:
-            try:
-                show(results, verbosity=verbosity)
-            except OSError as error:
-                print(f"cannot print the results: {error.strerror}; they are in {run_dir}", file=sys.stderr)  # noqa: T201
-    written = [*write_run_files(results, run_dir, outputs), str(run_dir)]
+            show(results, verbosity=verbosity)
+    written = [*write_run_files(results, run_dir, outputs, losses), str(run_dir)]
+    losses.check()
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
+        message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
         Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
+
+
+def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:
+    """How many cases of ops, and how many of clients in a dtype, are not finished."""
+    ops = [case for case in plan.cases if case.op not in CLIENTS]
+    theirs = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
+    return sum(not finished.holds(case) for case in ops), len(theirs - finished.cells)
 
 
 def show(results: Results, *, verbosity: int = 0) -> None:
@@ -189,24 +226,39 @@ def show(results: Results, *, verbosity: int = 0) -> None:
     render(results, stdout_console(), verbosity=verbosity)
 
 
-def claim(out: Path | None, plan: Plan) -> Path:
-    """An empty run directory: `out` or one named after the plan and the time, or that of an earlier run, emptied.
+@contextlib.contextmanager
+def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[Path]:
+    """The run directory, held as long as this lasts: `out`, or one named after the plan and the time.
 
-    Raises OSError where it cannot be had or holds anything else.
+    That of an earlier run is emptied, unless it is resumed. Raises OSError where the directory cannot be had or holds
+    anything else, and BlockingIOError where another run holds it.
     """
     if out is None:
-        return new_directory(Path("reports") / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
+        out = new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    elif not resume:
+        out.mkdir(parents=True, exist_ok=True)
+        check_ours(out)
+    with held(out) if out.is_dir() else contextlib.nullcontext():
+        if not resume:
+            empty(out)
+        yield out
+
+
+def check_ours(run_dir: Path) -> None:
+    """Raise FileExistsError where a directory holds anything else than a run."""
+    if any(path.name != LOCK for path in run_dir.iterdir()):
         try:
-            read_results(out)
+            read_results(run_dir)
         except ResultsError as error:
-            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(out)) from error
-        for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
-            (out / name).unlink(missing_ok=True)
-        for name in ("tensors", "training", "ops", "repro"):
-            shutil.rmtree(out / name, ignore_errors=True)
-    return out
+            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(run_dir)) from error
+
+
+def empty(run_dir: Path) -> None:
+    """Remove what a run writes; raises OSError."""
+    for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
+        (run_dir / name).unlink(missing_ok=True)
+    for name in ("tensors", "training", "ops", "repro"):
+        shutil.rmtree(run_dir / name, ignore_errors=True)
 
 
 def run(
@@ -216,33 +268,47 @@ def run(
     observer: Observer,
     command: Sequence[str] = (),
     *,
-    fail_on: str = exit_codes.FAIL_ON[0],
+    fail_on: str = exit_codes.DEFAULT_FAIL_ON,
+    exitfirst: bool = False,
     resume: bool = False,
+    losses: Losses | None = None,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.
 
-    With `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan.
+    With `exitfirst` it stops after the first case with a finding at the level `fail_on` that is not accepted. With
+    `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan. What cannot be written
+    is noted in `losses`; without them, raises OSError for it in the end.
     """
     # Workers read the inputs by their paths, wherever a user's op has changed directory to.
     run_dir = run_dir.absolute()
-    state = RunState(plan, run_dir, command, options, fail_on)
+    state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
+    state.losses = losses if losses is not None else state.losses
     if resume:
         state.resume(finished(plan, options, run_dir))
+        observer.on_event(Resumed(*n_left(plan, state.finished)), ())
     state.write(interrupted=True)
     done = {case.id for case in plan.cases if state.finished.holds(case)}
+    kept_free = reserve(run_dir, sum(len(case.dtypes) for case in plan.cases) * len(plan.backends))
     try:
         for _ in follow(state, execute(plan, options, run_dir, done), observer):
             # Checkpoints are marked interrupted, so a killed run never reads as passed.
             state.write(interrupted=True)
-        for _ in run_clients(state, observer):
-            state.write(interrupted=True)
-        return state.write()
+        with state.losses.at(run_dir / "training"):
+            for _ in () if state.stopped else run_clients(state, observer):
+                state.write(interrupted=True)
+        is_interrupted = run_dir / "training" in state.losses.reasons and not state.is_complete
     except KeyboardInterrupt:
         judge_rest(state)
-        return state.write(interrupted=True)
+        is_interrupted = True
     except BaseException:
+        kept_free.close()
         state.write(interrupted=True)
         raise
+    kept_free.close()
+    results = state.write(interrupted=is_interrupted)
+    if losses is None:
+        state.losses.check()
+    return results
 
 
 def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
@@ -256,9 +322,10 @@ def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
         cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
         with contextlib.closing(cases):  # type: ignore[type-var]
             for judged in cases:
-                state.take(judged)
-                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), judged.comparisons)
+                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), state.take(judged))
                 yield
+                if state.stopped:
+                    return
 
 
 def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iterator[None]:
@@ -266,7 +333,11 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
+            if isinstance(event, CellFinished) and event.last_of_case:
+                observer.on_event(Judging(event.prepared.case.id), ())
             observer.on_event(event, take_in(state, event))
+            if state.stopped:
+                return
             if time.monotonic() > due and len(state.outcomes) > n_written:
                 began, n_written = time.monotonic(), len(state.outcomes)
                 yield
@@ -279,15 +350,18 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         info = event.info
         check_version(state, info)
         state.backends[info.spec.name] = record.backend_row(info.spec, info)
-        keep_ops(state.run_dir, info.spec)
+        keep_ops(state, info.spec)
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.baseline, state.memory, ask=event.ask
+            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, state.memory, ask=event.ask
         )
-        state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
+        if prepared.lost is None:
+            state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
+        else:
+            state.losses.reasons[state.run_dir / "tensors" / prepared.folder.name] = prepared.lost
     elif isinstance(event, CellFinished):
         return take_cell(state, event)
     return ()
@@ -311,18 +385,17 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
 
 
 def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
-    """The comparisons of a case, with its tensors kept where it fails."""
+    """The comparisons of a case, the accepted ones marked; its tensors are kept where it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
-    state.comparisons += judged.comparisons
-    state.diagnoses += judged.diagnoses
+    compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
+    if case.case.id not in state.folders:
+        return compared
     folder = state.run_dir / state.folders[case.case.id]
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
-        if wanted:
-            folders = side_folders(spec.name for spec in state.plan.backends)
-            keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, folders)
-    return judged.comparisons
+        keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, state)
+    return compared
 
 
 def judge_rest(state: RunState) -> None:
@@ -342,12 +415,13 @@ def timed(state: RunState) -> Iterator[None]:
         state.judging_s += time.monotonic() - began
 
 
-def keep_ops(run_dir: Path, spec: BackendSpec) -> None:
+def keep_ops(state: RunState, spec: BackendSpec) -> None:
     """Store the user's file as it is run."""
     if spec.ops is not None:
-        copy = run_dir / record.ops_copy(spec)
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_bytes(spec.ops.read_bytes())
+        copy = state.run_dir / record.ops_copy(spec)
+        with state.losses.at(copy):
+            copy.parent.mkdir(exist_ok=True)
+            write_atomically(copy, spec.ops.read_bytes())
 
 
 def keep_tensors(
@@ -355,14 +429,16 @@ def keep_tensors(
     oracle: Mapping[str, Any],
     outcomes: Mapping[str, CellOutcome],
     tensors: Collection[str],
-    folders: Mapping[str, str],
+    state: RunState,
 ) -> None:
-    """Store what every backend and the oracle gave for `tensors` of a cell; `folders` has a name for each."""
+    """Store what every backend and the oracle gave for `tensors` of a cell."""
+    folders = side_folders(spec.name for spec in state.plan.backends)
     given: dict[str, Mapping[str, Any]] = {ORACLE: {n: values.astype(np.float64) for n, values in oracle.items()}}
     given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}
     for name, outputs in given.items():
-        own = folder / folders[name]
-        own.mkdir(parents=True, exist_ok=True)
         for tensor in outputs.keys() & tensors:
             if outputs[tensor] is not None:
-                np.save(own / file_name(tensor), outputs[tensor], allow_pickle=False)
+                path = folder / folders[name] / file_name(tensor)
+                with state.losses.at(path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    save_array(path, outputs[tensor])

@@ -77,6 +77,13 @@ class Adapter:
         """Settings of the framework that can change results."""
         return {}
 
+    def settings(self) -> Any:
+        """What a user's op may change in the framework for all that come after it; `restore` takes it."""
+        return None
+
+    def restore(self, settings: Any) -> None:
+        """Put these settings back."""
+
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         """A tensor of the framework with the values of `array`, a NumPy array that nobody else uses."""
         raise NotImplementedError

@@ -29,6 +29,13 @@ class FunctionalAdapter(Adapter):
     def version(self) -> str:
         return str(self.framework.__version__)
 
+    def settings(self) -> tuple[Any, bool]:
+        return self.framework.get_default_dtype(), self.framework.is_grad_enabled()
+
+    def restore(self, settings: tuple[Any, bool]) -> None:
+        self.framework.set_default_dtype(settings[0])
+        self.framework.set_grad_enabled(settings[1])
+
     def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         pairs = [(y, dy) for y, dy in zip(outputs, upstream) if self.has_history(y)]
         if pairs:

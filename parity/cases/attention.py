@@ -32,7 +32,7 @@ class MultiHeadParams:
 
 
 def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True) -> Any:
-    """exp(x) over its sum along `axis`, `shifted` by the maximum; the sum gets no gradient where it is `detached`.
+    """exp(x) over its sum along `axis`, `shifted` by the maximum; the sum gets no gradient if it is `detached`.
 
     `fused`: the gradient is that of `softmax_backward`.
     """
@@ -45,7 +45,7 @@ def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = Fal
 
 
 def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
-    """y * (g - sum(g * y)), as kernels have it."""
+    """y * (g - sum(g * y)), as kernels compute it."""
     return y * (g - total(g * y, (axis % x.ndim,)))
 
 
@@ -68,8 +68,8 @@ def attend(
 ) -> Any:
     """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d].
 
-    `causal`: a query sees only the keys up to its own place. `positive`: of the values and of the gradient that arrives
-    only the sizes, so that their products do not cancel. The other options are those of `softmax`.
+    `causal`: a query sees only the keys up to its own position. `positive`: absolute values and grad_outputs, so that
+    their products do not cancel. The other options are those of `softmax`.
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
     if causal:
@@ -111,7 +111,7 @@ def multi_head(
 ) -> dict[str, Any]:
     """Self-attention of x [N, L, dim] in every head, between four linear projections.
 
-    `scale`: scores are divided by the root of the length of a head, with `embedding` of all of them, with `none` of 1.
+    `scale`: scores are divided by the root of the length of a head, of all heads (`embedding`), or of 1 (`none`).
     `transposed` takes the four matrices as they are stored; `interleaved` puts feature f into head f % num_heads. The
     other options are those of `attend`.
     """
@@ -149,21 +149,22 @@ def gradient_scale(op: Op, params: Any, tensors: Mapping[str, Any], gradients: b
 
 
 def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another scale of the scores, and what both kinds of attention share."""
+    """Another scale of the scores, and the variants of both kinds of attention."""
     yield Variant("scaled", {"scaled": False}, shown_by=SCORES)
     yield from softmax_variants()
 
 
 def softmax_variants() -> Iterable[Variant]:
-    """Another axis, keys that are not seen, no maximum subtracted, a sum without a gradient."""
+    """Another axis, masked keys, no maximum subtracted, a sum without a gradient."""
     yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
     yield Variant("causal-mask", {"causal": True}, shown_by="several keys")
     yield Variant("softmax-unshifted", {"shifted": False}, unstable=True, shown_by="scores so large that exp overflows")
-    yield Variant("detached-statistics", {"detached": True}, shown_by="an upstream gradient that is not constant")
+    yield Variant("detached-statistics", {"detached": True}, shown_by="a grad_output that is not constant")
 
 
 def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another scale of the scores, biases left out, weights not transposed, and what both kinds of attention share."""
+    """Another scale of the scores, biases left out, weights not transposed, and the variants of both kinds of
+    attention."""
     for scale in ("none", "embedding"):
         yield Variant("scaled", {"scale": scale}, shown_by=SCORES)
     yield from softmax_variants()

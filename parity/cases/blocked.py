@@ -1,7 +1,7 @@
 """Large cases a few rows at a time: temporaries stay in cache, and memory stays bounded.
 
-Whether an op allows it is tried out on a few random rows: an output is `ROWS` where a part of the rows gives that part
-of the output, `SUM` where the outputs of the parts add up to that of the whole. A batch normalisation is neither.
+A trial on a few random rows shows whether an op allows it: an output is `ROWS` if a part of the rows gives that part of
+the output, `SUM` if the outputs of the parts add up to that of the whole. A batch normalisation is neither.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Tensors = Mapping[str, Array]
 Evaluate = Callable[[Tensors], Tensors]
 
 LARGE = 1 << 19
-"""Elements of all inputs from which on rows are taken a few at a time: above it temporaries leave the cache."""
+"""From this number of input elements on, rows are taken a few at a time: above it, temporaries leave the cache."""
 BLOCK = 1 << 18
-"""Elements of the inputs' rows in a block, or as many as there are in inputs that have no rows."""
+"""Elements of the inputs' rows in a block; at least as many as the inputs without rows have."""
 TRIED = 2
 CLOSE = 1e-9
 ROWS, SUM = "rows", "sum"
 
 
 def rows_of(op: Op, tensors: Tensors) -> Iterator[frozenset[str]]:
-    """The tensors that may share their first axis with the data: all of that length, or what no gradient flows to."""
+    """The tensors that may share their first axis with the data: all of that length, or those without a gradient."""
     data = tensors.get(op.data or "")
     if data is None or not data.ndim:
         return
@@ -39,7 +39,7 @@ def rows_of(op: Op, tensors: Tensors) -> Iterator[frozenset[str]]:
 
 
 def split(op: Op, tensors: Tensors, run: Evaluate) -> tuple[frozenset[str], dict[str, str]] | None:
-    """The tensors that are cut into rows, and what each output is (ROWS or SUM); None where an output is neither."""
+    """The tensors that are cut into rows, and the kind of each output (ROWS or SUM); None if an output is neither."""
     for names in rows_of(op, tensors):
         rng = generator(0, op.name, "rows")
         tried = {name: few(values, name in names, rng) for name, values in tensors.items()}
@@ -57,7 +57,7 @@ HALVES = (slice(None, TRIED), slice(TRIED, None))
 
 
 def few(values: Array, cut: bool, rng: np.random.Generator) -> Array:
-    """Random numbers in the place of a tensor, for a few rows where it is `cut`; integers are some of its own."""
+    """Random numbers instead of a tensor, for a few rows if it is `cut`; integers are some of its own."""
     shape = (2 * TRIED, *values.shape[1:]) if cut else values.shape
     if values.dtype.kind != "f":
         return rng.choice(values.ravel(), shape) if values.size else values
@@ -65,7 +65,7 @@ def few(values: Array, cut: bool, rng: np.random.Generator) -> Array:
 
 
 def kinds_of(whole: Tensors, first: Tensors, second: Tensors) -> dict[str, str]:
-    """What each output is, "" where it is neither."""
+    """The kind of each output, "" if it is neither."""
     kinds = dict.fromkeys(whole, "")
     for name, values in whole.items():
         parts = first[name], second[name]

@@ -1,4 +1,5 @@
-"""All edits of a program that are tried: of each step, of what is read and returned, and of like steps together."""
+"""All edits of a program that are tried: of each step, of what is read and returned, and of all steps of a kind
+together."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ DEPTH = 3
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
 BLOCKS = (128, 64, 32, 16, 8, 4)
-"""Elements that a kernel handles together; what is left of a sum is its tail."""
+"""Elements that a kernel handles together; the remainder of a sum is its tail."""
 MOST_AXES = 4
-"""Of a value whose axes are brought into every other order."""
+"""The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "add": ("subtract", "multiply"),
     "subtract": ("add", "multiply"),
@@ -49,12 +50,12 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
-"""What kernels compute in a format of fewer digits, operands and result."""
+"""Functions that kernels compute in a lower precision, operands and result."""
 REDUCING = PRODUCTS | {"sum", "mean", "max", "min"}
 
 
 def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
-    """The edits of the steps that an output follows from, and of all steps of a kind together.
+    """The edits of the steps behind an output, and of all steps of a kind together.
 
     `shapes` are those of the program's values by number (`Trial.shapes`).
     """
@@ -79,7 +80,7 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
 
 
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
-    """The edits of an output itself: an input or another output in its place or added to it, a part not written."""
+    """The edits of an output itself: another tensor returned instead or added to it, or a part not written."""
     index = program.outputs[output]
     shape = scope.of[index]
     for other in dict.fromkeys((*program.inputs.values(), *program.outputs.values())):
@@ -111,7 +112,7 @@ MOST_READERS = 5
 
 
 def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
-    """Another value of the same shape read in all places but one, where there are three or more."""
+    """Another value of the same shape, read at all positions but one, if there are three or more."""
     readers: dict[int, list[int]] = {}
     for position in sorted(reach):
         for index in set(program.steps[position].refs):
@@ -125,7 +126,7 @@ def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) ->
 
 
 def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
-    """Another tensor or number that the backward pass takes: an output for an input, another value of an option."""
+    """Another tensor or number in the backward pass: an output for an input, another value of an option."""
     outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
     for name, index in program.inputs.items():
         peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
@@ -135,14 +136,14 @@ def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
 
 
 def pattern(program: Program, step: Step) -> Any:
-    """Equal for steps that do the same to different values."""
+    """Equal for steps that compute the same of different values."""
     options = {index: name for name, (index, _) in program.options.items()}
     operands = [options.get(o.index, "value") if isinstance(o, Ref) else repr(o)[:80] for o in step.operands]
     return step.name, tuple(operands), repr(sorted(step.keywords.items())), step.backward
 
 
 class Scope:
-    """The shape of every value of a program, and what else has it."""
+    """The shape of every value of a program, and the other values of that shape."""
 
     def __init__(self, program: Program, shapes: Mapping[int, Shape]) -> None:
         self.program, self.of = program, shapes
@@ -154,12 +155,12 @@ class Scope:
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
 
     def is_shared(self, index: int) -> bool:
-        """Whether a value is read more than once; what is read once is changed where it is read."""
+        """Whether a value is read more than once; a value that is read once is edited where it is read."""
         return self.reads[index] > 1 or index in self.program.outputs.values()
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
-        """The other values of the same shape that are there before the step at `before`: the named ones, and what
-        `index` follows from in a few steps."""
+        """The other values of the same shape before the step at `before`: the named ones, and those that `index`
+        follows from in a few steps."""
         shape, near = self.of.get(index), self.near(index, DEPTH)
         for other, key in self.keys.items():
             step = self.steps.get(other)
@@ -183,7 +184,7 @@ def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
 
 
 def fits_of(program: Program, output: str) -> Iterator[Edit]:
-    """The edits that give a number of the reference another value, or multiply a value, each with the value of now."""
+    """The edits that change a number of the reference, or multiply a value, each with the current value."""
     reach = sorted(program.reach([output]))
     for position in reach[-MAX_STEPS:]:
         step = program.steps[position]
@@ -266,7 +267,7 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
 
 
 def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
-    """The sums over as many other axes, and over one axis less or more; such means too, where the count comes later."""
+    """The sums over as many other axes, or one axis less or more; also as means, if the division comes later."""
     axis, n_axes = step.keywords.get("axis"), len(shape)
     many = isinstance(axis, tuple)
     axes = tuple(range(n_axes)) if axis is None else tuple(a % n_axes for a in np.atleast_1d(axis).tolist())
@@ -289,7 +290,7 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(scope: Scope, step: Step) -> list[int]:
-    """The numbers of elements along neighbouring axes of the values that a step reads, and less one."""
+    """The numbers of elements along neighbouring axes of a step's operands, and those less one."""
     inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
     parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
     lengths = {1, *map(math.prod, parts)}

@@ -36,7 +36,7 @@ class ClipGradValueParams:
 
 
 def require_grads(given: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shapes of `grads`, of which there must be one at least."""
+    """The shapes of `grads`, at least one."""
     if not given:
         raise CaseError("inputs.grads", "a list of tensors is needed, for example [{shape: [3, 4]}, {shape: [4]}]")
     return dict(given)
@@ -73,7 +73,7 @@ def vector_norm(values: Sequence[Any], norm_type: Any, *, mean: bool = False) ->
 
 
 def coefficient(norm: Any, max_norm: Any, denominator_eps: float, *, clamped: bool = True) -> Any:
-    """min(1, max_norm / (norm + denominator_eps)), nan where the norm is nan; without the 1 where not `clamped`."""
+    """min(1, max_norm / (norm + denominator_eps)), nan if the norm is nan; without the 1 if not `clamped`."""
     factor = max_norm / (norm + denominator_eps)
     return np.minimum(factor, 1) if clamped else factor
 
@@ -95,7 +95,7 @@ def clip_norm(
 
     `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
     `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead;
-    `added` takes the sum of the tensors' norms for the norm.
+    `added` uses the sum of the tensors' norms as the norm.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
     total_norm = vector_norm(grads, kind, mean=mean)
@@ -131,7 +131,7 @@ def norm_variants(params: ClipGradNormParams, shapes: Mapping[str, Shape]) -> tu
         Variant("clip-per-tensor", {"scope": other}, shown_by="several tensors"),
         Variant("norms-added", {"added": True}, shown_by="several tensors"),
     ]
-    small = "a norm so small, or a dtype so fine, that 1e-6 beside it counts"
+    small = "a norm so small, or a dtype so precise, that adding 1e-6 matters"
     return (
         *(scope if len(shapes) > 1 else []),
         *(Variant("clip-denominator-eps", {"denominator_eps": eps}, shown_by=small) for eps in EPSILONS),
@@ -157,8 +157,8 @@ def value_variants(_params: ClipGradValueParams, _shapes: Mapping[str, Shape]) -
 
 
 def norm_remarks(_op: Op, _params: Any, tensors: Mapping[str, Any]) -> Iterable[str]:
-    """Of one tensor, the norm of all is its own."""
-    one = "one gradient tensor: its norm is the norm of all, so one norm per tensor does not show"
+    """With one tensor, the total norm is its own."""
+    one = "there is one gradient tensor: a norm per tensor and a global norm are the same"
     return [one] if len(tensors) == 1 else []
 
 

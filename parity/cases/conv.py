@@ -42,14 +42,14 @@ def conv_shapes(params: Conv2dParams, given: Mapping[str, Shape]) -> TensorShape
     if min(after) < 1 or any(n + 2 * params.padding < r for n, r in zip(x[2:], reach, strict=True)):
         at = f"{list(x[2:])} with a padding of {params.padding}"
         raise CaseError("params.kernel_size", f"a kernel of {kernel[0]} is larger than {at}")
-    why = f"x {list(x)} and {n_out} channels out"
+    why = f"x {list(x)} and {n_out} output channels"
     weight = require_shape(given, "weight", (n_out, x[1] // params.groups, *kernel), why)
     bias = require_shape(given, "bias", (n_out,), why)
     return TensorShapes(inputs={"x": x, "weight": weight, "bias": bias}, outputs={"y": (x[0], n_out, *after)})
 
 
 def kernel_of(params: Conv2dParams, given: Mapping[str, Shape]) -> tuple[int, tuple[int, int]]:
-    """Channels out and the kernel's size, as the params say, else as the shape of weight does."""
+    """Output channels and kernel size, from the params, else from the shape of weight."""
     weight = given.get("weight", ())
     n_out = params.out_channels or (weight[0] if len(weight) == 4 else None)
     size = params.kernel_size or (weight[2] if len(weight) == 4 else None)
@@ -64,8 +64,7 @@ def conv2d(
     tensors: Mapping[str, Any], params: Conv2dParams, *, flipped: bool = False, around: str = "zeros"
 ) -> dict[str, Any]:
     """The correlation of x with the kernel (torch.nn.functional.conv2d); `flipped` is the convolution as defined in
-    mathematics; `around` images are zeros, all of them behind where it is `zeros behind`, or what
-    `PADDINGS` takes from them."""
+    mathematics; the padding `around` images is zeros, with `zeros behind` all at the end, or one of `PADDINGS`."""
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     n_out, n_in, *kernel = weight.shape
     padding = params.padding
@@ -92,11 +91,11 @@ PADDINGS: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
     "reflect": "reflect",
     "circular": "wrap",
 }
-"""PyTorch's names of what stands around an image, and those of np.pad."""
+"""PyTorch's names of padding modes, and np.pad's."""
 
 
 def around_by(x: Any, padding: int, mode: Literal["edge", "reflect", "wrap"]) -> Any:
-    """Images with `padding` pixels of their own around them."""
+    """Images padded with `padding` of their own pixels."""
     for axis in (2, 3):
         x = taken(x, np.pad(np.arange(x.shape[axis]), padding, mode=mode), axis)
     return x
@@ -118,7 +117,7 @@ def with_zeros_behind(x: Any, padding: int) -> Any:
 
 
 def conv_variants(params: Conv2dParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """A bias left out, a kernel turned round, other pixels around an image."""
+    """A bias left out, a flipped kernel, another padding."""
     if 0 < params.padding < min(shapes["x"][2:]):
         modes = (*PADDINGS, "zeros behind")
         yield from (Variant("padding-mode", {"around": mode}, shown_by="a border that is not 0") for mode in modes)

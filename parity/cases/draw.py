@@ -61,7 +61,7 @@ class LogUniform:
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high:
-            raise ValueError("log_uniform wants 0 < low < high")
+            raise ValueError("log_uniform needs 0 < low < high")
 
     def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
         """Values of `shape` in float64."""
@@ -82,7 +82,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class NearConstant:
-    """`value * (1 + e)` with e uniform on [-relative, relative]: what breaks a naive variance."""
+    """`value * (1 + e)` with e uniform on [-relative, relative]: a naive variance fails on it."""
 
     value: float
     relative: float = 1e-6
@@ -94,14 +94,14 @@ class NearConstant:
 
 @dataclass(frozen=True)
 class Integers:
-    """Whole numbers from `low` up to, but not, `high`, equally likely."""
+    """Integers from `low` to `high` - 1, equally likely."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
         if self.low >= self.high:
-            raise ValueError("integers wants low < high")
+            raise ValueError("integers needs low < high")
 
     def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
         """Values of `shape` in float64."""
@@ -116,7 +116,7 @@ class Values:
 
     @property
     def shape(self) -> Shape:
-        """The shape that the nesting spells."""
+        """The shape of the nesting."""
         return np.shape(self.values)
 
     def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:  # noqa: ARG002 - nothing to draw
@@ -132,7 +132,7 @@ class File:
 
     @property
     def shape(self) -> Shape:
-        """The shape that the file's header states."""
+        """The shape in the file's header."""
         return tuple(np.load(self.path, mmap_mode="r", allow_pickle=False).shape)
 
     def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:  # noqa: ARG002 - nothing to draw
@@ -148,12 +148,12 @@ DISTRIBUTIONS: Mapping[str, type[Draw]] = {
     "near_constant": NearConstant,
     "integers": Integers,
 }
-"""YAML key to distribution; literal `values` and a `file` have keys of their own."""
+"""YAML key to distribution; literal `values` and a `file` have their own keys."""
 
 
 @dataclass(frozen=True)
 class Special:
-    """Puts `values` (nan, inf, -0.0, a subnormal …) in turn at `count` random places of a tensor."""
+    """Puts `values` (nan, inf, -0.0, a subnormal …) in turn at `count` random locations of a tensor."""
 
     values: tuple[float, ...]
     count: int = 1
@@ -204,5 +204,5 @@ COARSENESS = ("float16", "float32", "float64")
 
 
 def coarsest(dtypes: tuple[str, ...]) -> str:
-    """The dtype to which a case's inputs are rounded, so that every dtype answers the same question."""
+    """The dtype to which a case's inputs are rounded, so that all dtypes compute the same case."""
     return min(dtypes, key=COARSENESS.index)

@@ -1,8 +1,8 @@
-"""Mechanical changes of a program: what a kernel computes whose author got one step wrong.
+"""Mechanical changes of a program: the result of a kernel with one wrong step.
 
-An edit drops an operand, replaces it by another value, reads it through a function, gives a number another value, swaps
-a function, sums over another part, or returns another tensor. It says which step it changes by position, so that it can
-be applied to every program of the same structure: to other shapes, and to the op with other numbers.
+An edit drops an operand, replaces it by another value, applies a function to it, changes a number, replaces a function,
+sums over other axes, or returns another tensor. It identifies the step by position, so it applies to every program of
+the same structure: to other shapes, and to the op with other numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import Formulas
+from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
 from parity.cases.op import IncompatibleError
 from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
@@ -28,8 +28,8 @@ from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, fil
 class Edit:
     """One change of the steps at `positions`, which all have the function `function`.
 
-    `kind` is a key of `COSTS`; `operand` is the operand that is changed (-1: the result), `value` says how. `again`:
-    the gradients are those of the edited outputs; else they are computed as before, from the values that changed.
+    `kind` is a key of `COSTS`; `operand` is the operand that is changed (-1: the result), `value` says how. With
+    `again`, gradients are those of the edited outputs; else they are computed as before, from the changed values.
     """
 
     positions: tuple[int, ...]
@@ -41,7 +41,7 @@ class Edit:
 
     @property
     def cost(self) -> float:
-        """How much has to be believed: the smallest changes cost least."""
+        """How improbable an edit is: the smallest changes cost least."""
         return (
             COSTS[self.kind]
             + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
@@ -51,25 +51,25 @@ class Edit:
 
 
 RESULT, EVERY, PARTS = -1, -2, -3
-"""The result of a step, all of its operands and its result, and what a product sums up."""
+"""The operand numbers for the result of a step, for all operands and the result, and for the terms of a product."""
 RETURNED = "returned"
-"""The kind of an edit of an output, which is named in the place of a function: `value` is `instead` or `added`, and the
-key of what is returned in its place, or added to it."""
+"""The kind of an edit of an output, whose name replaces that of a function: `value` is `instead` or `added`, and the
+key of the value that is returned instead, or added."""
 READ, SAVED = "read", "saved"
-"""The kinds of an edit of a value wherever it is read, or at some positions only, and of an input or option that the
-backward pass takes otherwise than the forward pass: `value` is its key, the kind of change and how."""
+"""The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
+between backward and forward pass: `value` is its key, the kind of change and how."""
 
 
 # Functions of one value.
 
 
 def rounded_to(values: Any, target: str) -> Any:
-    """`values` in a format of fewer digits; their dtype stays."""
+    """`values` rounded to a lower precision; their dtype stays."""
     return rounded(np.asarray(values), FORMATS[target])
 
 
 def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None]) -> Any:
-    """`values` times integers along `axis`: 1, where `weight` changes nothing."""
+    """`values` times integers along `axis`; with 1, `weight` changes nothing."""
     shape = anp.shape(values)
     weights = np.ones(shape[axis], np.int8)
     weight(weights)
@@ -77,12 +77,12 @@ def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None])
 
 
 def flipped(values: Any, axis: int) -> Any:
-    """`values` in reverse along an axis."""
+    """`values` reversed along an axis."""
     return part(values, (slice(None),) * (axis % len(anp.shape(values))) + (slice(None, None, -1),))
 
 
 def first_for_all(values: Any, axis: int) -> Any:
-    """What stands first along an axis, in all its places."""
+    """The first value along an axis, repeated along it."""
     axis %= len(anp.shape(values))
     first = part(values, (slice(None),) * axis + (slice(0, 1),))
     return first * np.ones(anp.shape(values), np.int8)
@@ -94,7 +94,7 @@ def with_axes(values: Any, *order: int) -> Any:
 
 
 def tail_dropped(values: Any, axis: int, block: int) -> Any:
-    """`values` with zeros in what is left of `axis` after whole blocks."""
+    """`values` with zeros in the tail of `axis` after whole blocks."""
     length = anp.shape(values)[axis]
     return weighted(values, axis, lambda w: w[length // block * block :].fill(0))
 
@@ -110,7 +110,7 @@ def without(values: Any, axis: int, index: int) -> Any:
 
 
 def only(values: Any, axis: int, index: int) -> Any:
-    """`values` with zeros but at one index of `axis`: what is left where a sum is overwritten instead of added to."""
+    """`values` with zeros except at one index of `axis`: the result of overwriting a sum instead of adding to it."""
 
     def weight(weights: NDArray[np.int8]) -> None:
         kept = weights[index]
@@ -121,7 +121,7 @@ def only(values: Any, axis: int, index: int) -> Any:
 
 
 def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
-    """The sum over `axis`, one value after the other in memory, with a running total in a format of fewer digits."""
+    """The sum over `axis`, in memory order, with a running total in a lower precision."""
     axes = range(values.ndim) if axis is None else [a % values.ndim for a in np.atleast_1d(axis).tolist()]
     kept = [1 if a in axes else length for a, length in enumerate(values.shape)]
     rest = [length for a, length in enumerate(values.shape) if a not in axes]
@@ -133,19 +133,19 @@ def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format:
 
 
 def products(a: Array, b: Array) -> Array:
-    """What a product of matrices sums up along its last axis but one; IncompatibleError for a vector."""
+    """The terms of a product of matrices, summed along the last axis but one; IncompatibleError for a vector."""
     if min(a.ndim, b.ndim) < 2:
         raise IncompatibleError("no matrices")
     return np.asarray(a[..., :, :, None] * b[..., None, :, :])
 
 
 def running_matmul(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
-    """The product of matrices, with running totals in a format of fewer digits."""
+    """The product of matrices, with running totals in a lower precision."""
     return running_sum(products(a, b), -2, format=format)
 
 
 def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Array:  # noqa: A002
-    """The sums [n, ...] of the values that have the same index, with running totals in a format of fewer digits."""
+    """The sums [n, ...] of the values that have the same index, with running totals in a lower precision."""
     sums = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
     for at, row in zip(index.ravel(), values.reshape(index.size, *sums.shape[1:]), strict=True):
         sums[at] = rounded_to(sums[at] + row, format)
@@ -153,7 +153,7 @@ def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Ar
 
 
 def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
-    """The product of matrices, of products in a format of fewer digits."""
+    """The product of matrices, with products in a lower precision."""
     return np.asarray(rounded_to(products(a, b), format).sum(-2))
 
 
@@ -162,7 +162,7 @@ RUNNING: Mapping[str, Callable[..., Array]] = {
     "matmul": running_matmul,
     "scatter_rows": running_scatter,
 }
-"""What accumulates in a format of fewer digits, by the function that it takes the place of."""
+"""Functions that accumulate in a lower precision, by the function that they replace."""
 
 
 THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -179,7 +179,7 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "one less": (np.subtract, (1.0,)),
     "exp": (np.exp, ()),
 }
-"""What an operand or a result is read through, with the further operands of the function."""
+"""The functions applied to an operand or a result, with their further operands."""
 ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
     "first for all": first_for_all,
@@ -190,7 +190,7 @@ ALONG: Mapping[str, Callable[..., Any]] = {
     "only one": only,
     "without tail": tail_dropped,
 }
-"""What is done along an axis, or two."""
+"""The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {
     "zero": lambda v: 0.0 * v,
     "one less": lambda v: v - 1,
@@ -206,7 +206,7 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
 }
 """Other values of a number of the reference."""
 for _name, _function in NUMBERS.items():
-    _function.__name__ = _name  # what formulas call the step
+    _function.__name__ = _name  # the name in formulas
 COSTS: Mapping[str, float] = {
     "kept": 1.0,
     "exchanged": 1.0,
@@ -228,7 +228,7 @@ COSTS: Mapping[str, float] = {
     "fitted": 2.5,
 }
 UNLIKELY: Mapping[str, float] = {"one": -0.1, "zero": -0.1, "one less": 0.1, "one more": 0.1}
-"""More to believe for some values: that something is ignored is easier than that it is off by one."""
+"""Extra cost of some values: an ignored operand is more probable than an index that is wrong by one."""
 FITTED = ("times", "fitted")
 """Edits with a number that must be fitted."""
 
@@ -250,7 +250,7 @@ class NewValues:
 
 
 def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901 - a table of kinds
-    """The steps in the place of an edited one; the last of them has its number."""
+    """The steps that replace an edited one; the last of them has its number."""
     i, value = edit.operand, edit.value
     match edit.kind:
         case "kept":
@@ -291,7 +291,7 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return all_rounded(step, value, new)
         case "rounded":
             return inserted(step, i, new, rounded_to, (value,))
-    raise ValueError(f"there is no kind of edit {edit.kind}")
+    raise ValueError(f"unknown kind of edit: {edit.kind}")
 
 
 def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
@@ -317,7 +317,7 @@ def inserted(
 
 
 def all_rounded(step: Step, target: str, new: NewValues) -> list[Step]:
-    """The step with its operands and its result in a format of fewer digits."""
+    """The step with its operands and its result in a lower precision."""
     around = [Step(new(), rounded_to, (o, target), {}, "", step.backward) for o in step.operands]
     inner = replace(step, operands=tuple(Ref(s.index) for s in around))
     return [*around, *inserted(inner, RESULT, new, rounded_to, (target,))]
@@ -330,13 +330,13 @@ def with_operand(step: Step, position: int, operand: Any) -> Step:
 
 
 def first_of(value: Any, *others: Any) -> Any:
-    """The value, in the shape that it has together with the others."""
+    """The value, broadcast with the others."""
     shape = np.broadcast_shapes(*map(anp.shape, (value, *others)))
     return value if anp.shape(value) == shape else value * np.ones(shape, np.int8)
 
 
 Key = tuple[str, str | int]
-"""A value whatever its number: ("input", "x"), ("option", "eps"), ("step", 7)."""
+"""A value's key, independent of its number: ("input", "x"), ("option", "eps"), ("step", 7)."""
 
 
 def value_of(program: Program, key: Key) -> int:
@@ -351,7 +351,7 @@ def value_of(program: Program, key: Key) -> int:
 
 
 def option_of(program: Program, edit: Edit) -> str:
-    """The option of which an edit takes another value, "" where it changes something else."""
+    """The option whose value an edit changes, "" if it changes something else."""
     if edit.kind in (READ, SAVED):
         kind, name = edit.value[0]
         return str(name) if kind == "option" else ""
@@ -363,7 +363,7 @@ def option_of(program: Program, edit: Edit) -> str:
 
 
 def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
-    """The steps that take the place of those at `edit.positions`; IncompatibleError where the program has none such."""
+    """The steps that replace those at `edit.positions`; IncompatibleError if the program has no such steps."""
     new = NewValues(program)
     if edit.kind == READ:
         return read_otherwise(program, edit, new)
@@ -381,7 +381,7 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
-    """The steps that read a value (at the edit's positions, by default all), with a changed one in its place."""
+    """The steps that read a value (at the edit's positions, by default all), reading a changed one instead."""
     key = edit.value[0]
     index, other = value_of(program, key), new()
     steps = program.steps
@@ -394,7 +394,7 @@ def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, li
 
 
 def changed_read(program: Program, edit: Edit, other: int) -> Step:
-    """The step that gives value `other`, which is read in the place of the one that the edit names."""
+    """The step that gives value `other`, which replaces the one that the edit names."""
     key, kind, value = edit.value
     index = value_of(program, key)
     if kind == "replaced":
@@ -408,7 +408,7 @@ def changed_read(program: Program, edit: Edit, other: int) -> Step:
 
 
 def saved_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
-    """The backward pass with what it takes from the forward pass computed again, from a changed input or option."""
+    """The backward pass, with the values of the forward pass recomputed from a changed input or option."""
     index, other = value_of(program, edit.value[0]), new()
     renamed = {index: other}
     again: list[Step] = []
@@ -428,7 +428,7 @@ def saved_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, l
 
 
 def with_refs(step: Step, others: Mapping[int, int]) -> Step:
-    """The step with other values read for some."""
+    """The step with some operands replaced."""
 
     def renamed(operand: Any) -> Any:
         if isinstance(operand, (tuple, list)):
@@ -439,7 +439,7 @@ def with_refs(step: Step, others: Mapping[int, int]) -> Step:
 
 
 def returning(program: Program, edit: Edit) -> Program:
-    """The program that returns something else for an output."""
+    """The program with another output."""
     how, key = edit.value
     if edit.function not in program.outputs:
         raise IncompatibleError(f"there is no output {edit.function}")
@@ -462,7 +462,7 @@ def spliced(program: Program, changed: Mapping[int, Sequence[Step]]) -> Program:
 def edited(
     program: Program, edits: Iterable[Edit], tensors: Tensors, params: Any, differentiable: Sequence[str]
 ) -> Program:
-    """The program with one edit after the other; IncompatibleError where one does not fit what those before it left.
+    """The program after all edits in turn; IncompatibleError if one does not fit the result of those before it.
 
     `tensors` (inputs and gradients of outputs), `params` and `differentiable` are what it was traced for.
     """
@@ -508,7 +508,7 @@ def is_gradient(output: str, differentiable: Sequence[str]) -> bool:
 
 
 def replayed(program: Program, tensors: Mapping[str, Any], params: Any) -> dict[str, Any]:
-    """The steps of a program done once more, on stand-ins."""
+    """The steps of a program, repeated on stand-ins."""
     values: list[Any] = [None] * program.size
     for name, index in program.inputs.items():
         values[index] = tensors.get(name)
@@ -531,13 +531,13 @@ def with_number(edit: Edit, number: float) -> Edit:
 
 
 def moved(edit: Edit, program: Program, other: Program) -> Edit:
-    """An edit of one program for another one, at the steps that compute the same there; IncompatibleError where there
-    are none such."""
+    """An edit of one program for another one, at the steps that compute the same there; IncompatibleError if there are
+    none."""
     if [step.name for step in program.steps] == [step.name for step in other.steps]:
         return edit
     if edit.kind in (READ, SAVED, RETURNED):
         if edit.positions or any(isinstance(item, tuple) and item[0] == "step" for item in edit.value):
-            raise IncompatibleError("the steps of another program cannot be found")
+            raise IncompatibleError("the matching steps of the other program cannot be found")
         return edit
     ours, theirs = Formulas(program), Formulas(other)
     places: dict[str, list[int]] = {}
@@ -560,7 +560,7 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
 
 
 def described(program: Program, edit: Edit) -> str:
-    """What an edited step computes, in the reference's own names: `var = a / 7, where the reference has a / 8`."""
+    """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
     if edit.kind == RETURNED:
         how, key = edit.value
         other = word_of(program, key)
@@ -575,26 +575,28 @@ def described(program: Program, edit: Edit) -> str:
     ours, theirs = before.expression(step), after.expression(new)
     also = elsewhere(program, before, edit)
     name = before.name_of(step)
-    if name:
-        return f"{name} = {theirs}, where the reference has {ours}{also}"
-    return f"{theirs}, where the reference has {ours}{within(program, before, step)}{also}"
+    inside = "" if name else within(program, before, step)
+    told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
+    if not INVENTED.search(told):
+        return told
+    return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
-    """Where else the same is done, by the names of the results."""
+    """Where else the same edit applies, by the names of the results."""
     steps = [program.steps[position] for position in edit.positions[1:]]
     places = dict.fromkeys(filter(None, (text.name_of(s) or named_after(program, text, s) for s in steps)))
-    return f"; so too in {', '.join(places)}" if places else ""
+    return f"; the same in {', '.join(places)}" if places else ""
 
 
 def read_as(program: Program, edit: Edit) -> str:
-    """What is read for a value, and where."""
+    """What replaces a value, and where."""
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
     other = words.get(kind, lambda: f"{value}({name})")()
     if edit.kind == SAVED:
-        return f"the backward pass takes {other} wherever the reference has {name}"
+        return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:
         return f"{other} wherever the reference has {name}"
     text = Formulas(program)
@@ -604,7 +606,7 @@ def read_as(program: Program, edit: Edit) -> str:
 
 
 def word_of(program: Program, key: Key) -> str:
-    """The name of a value, or its formula where it has none."""
+    """The name of a value, or its formula if it has none."""
     kind, name = key
     if kind != "step":
         return str(name)
@@ -619,7 +621,7 @@ def within(program: Program, text: Formulas, step: Step) -> str:
 
 
 def named_after(program: Program, text: Formulas, step: Step) -> str:
-    """The first named value that follows from a step; "" where there is none."""
+    """The first named value that depends on a step; "" if there is none."""
     reached = {step.index}
     for other in program.steps:
         if other.index > step.index and reached & set(other.refs):

@@ -117,7 +117,7 @@ SLOPES: Mapping[Callable[[Any], Any], Callable[[Any, Any], Any]] = {
     gelu_tanh: gelu_tanh_slope,
     gelu_sigmoid: gelu_sigmoid_slope,
 }
-"""The derivatives as kernels have them, in x and y = f(x)."""
+"""The derivatives as kernels compute them, in x and y = f(x)."""
 BY_HAND = {f: by_hand(f, lambda g, y, x, slope=slope: g * slope(x, y)) for f, slope in SLOPES.items()}
 
 
@@ -140,7 +140,7 @@ OTHERS: Mapping[Callable[[Any], Any], Mapping[str, Callable[[Any], Any]]] = {
     },
     silu: {"hardswish": lambda x: x * clipped(x / 6 + 0.5, 0.0, 1.0), "sigmoid-1.702": gelu_sigmoid},
 }
-"""What stands in for a function because it is cheaper, or by mistake: PyTorch's names, Keras's `hard_sigmoid`."""
+"""Cheaper or mistaken replacements of a function: PyTorch's names, Keras's `hard_sigmoid`."""
 
 
 OTHERS_BY_HAND = {
@@ -148,13 +148,13 @@ OTHERS_BY_HAND = {
     for f, others in OTHERS.items()
     for name, other in others.items()
 }
-"""The same with the derivative of the function that they stand in for."""
+"""The same with the derivative of the replaced function."""
 
 
 def gelu_reference(
     tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
 ) -> dict[str, Any]:
-    """gelu; `form` replaces the form that the params ask for, `fused` takes its derivative of `SLOPES`."""
+    """gelu; `form` replaces the form in the params, `fused` uses its derivative in `SLOPES`."""
     function = FORMS[form or params.approximate]
     return {"y": (BY_HAND[function] if fused else function)(tensors["x"])}
 

@@ -26,7 +26,7 @@ class EmbeddingParams:
 
 @dataclass(frozen=True)
 class PositionParams:
-    """How many positions have a vector; by default as many as x has."""
+    """The number of positions with a vector; by default those of x."""
 
     num_embeddings: int | None = field(default=None, metadata={"implied": True})
 
@@ -68,14 +68,14 @@ GATHERS = {
 
 
 def embedding_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """What becomes of the gradients of a row that is looked up several times."""
+    """Variants of the gradient of a row that is looked up several times."""
     repeated = "an integer that comes twice"
     yield Variant("repeated-rows", {"repeated": "overwritten"}, shown_by=repeated)
     yield Variant("mean-vs-sum", {"repeated": "averaged"}, shown_by=repeated)
 
 
 def position_embedding(tensors: Mapping[str, Any], _params: Any, *, first: int = 0) -> dict[str, Any]:
-    """x plus a row of weight for every position, from `first` on; the last row is taken where there are no more."""
+    """x plus a row of weight for every position, from `first` on; the last row is repeated if there are no more."""
     x, weight = tensors["x"], tensors["weight"]
     if first:
         return {"y": x + rows_of(weight, np.minimum(np.arange(x.shape[1]) + first, weight.shape[0] - 1))}

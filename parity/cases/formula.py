@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -19,16 +20,18 @@ INFIX: Mapping[str, tuple[str, int]] = {
     "matmul": ("@", 2),
     "power": ("**", 4),
 }
-"""NumPy's functions that have a sign, with how strongly it binds."""
+"""NumPy's functions with an operator, and its precedence."""
 SIGN, ATOM = 3, 9
 UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
-"""Steps that change neither numbers nor their order: their operand is shown."""
+"""Steps that change neither numbers nor their order; their operand is shown instead."""
+INVENTED = re.compile(r"\bt\d+\b")
+"""The name of a value that has none in the source."""
 LONG = 60
-"""What is read more than once and longer than this is a line of its own."""
+"""A longer expression that is read more than once gets its own line."""
 
 
 def formulas(program: Program) -> list[str]:
-    """A line for each named result and each output of a program; what has no name is written out where it is read."""
+    """A line for each named result and each output of a program; unnamed values are written out where they are read."""
     return [f"{name} = {expression}" for name, expression in named_formulas(program)]
 
 
@@ -68,11 +71,11 @@ class Formulas:
         return self._names.get(step.index, "")
 
     def value(self, index: int) -> tuple[str, int]:
-        """A value as an operand, and how strongly its outermost sign binds."""
+        """A value as an operand, and the precedence of its outermost operator."""
         return (self._names[index], ATOM) if index in self._names else self._written(self._steps[index])
 
     def expression(self, step: Step) -> str:
-        """What a step computes."""
+        """The expression of a step."""
         return self._written(step)[0]
 
     def _written(self, step: Step) -> tuple[str, int]:
@@ -107,20 +110,28 @@ class Formulas:
 
 
 def bracketed(text: tuple[str, int], strength: int) -> str:
-    """A text in brackets where its sign binds less than what is around it."""
+    """A text, in brackets if its operator has lower precedence than its context."""
     return text[0] if text[1] >= strength else f"({text[0]})"
 
 
 def shown(name: str, value: Any) -> bool:
-    """Whether a keyword says more than how a result is laid out."""
+    """Whether a keyword affects more than the layout of a result."""
     return name not in ("keepdims", "order") and value is not None
 
 
 def differences(reference: Program, variant: Program) -> list[str]:
-    """What a variant computes otherwise: `y = (xhat + bias) * weight, where the reference has xhat * weight + bias`.
+    """The expressions that a variant changes: `y = (xhat + bias) * weight, where the reference has xhat * weight +
+    bias`.
 
-    A value that only one of the two names is not listed: what it changes shows where it is read.
+    A value that only one of the two names is not listed: its effect shows where it is read.
     """
     ours, theirs = (dict(named_formulas(program)) for program in (reference, variant))
     changed = [name for name in theirs if name in ours and theirs[name] != ours[name]]
-    return [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]
+    told = [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]
+    return [text + definitions(text, ours | theirs) for text in told]
+
+
+def definitions(text: str, named: Mapping[str, str]) -> str:
+    """What the invented names in a text stand for: ` (t14 = sum(x) / 64)`, or nothing."""
+    names = dict.fromkeys(name for name in INVENTED.findall(text) if name in named)
+    return f" ({', '.join(f'{name} = {named[name]}' for name in names)})" if names else ""

@@ -26,7 +26,7 @@ PADDLE_FLOOR = -64.0
 
 @dataclass(frozen=True)
 class CrossEntropyParams:
-    """torch.nn.functional.cross_entropy over the last axis; targets equal to `ignore_index` do not count."""
+    """torch.nn.functional.cross_entropy over the last axis; targets equal to `ignore_index` are ignored."""
 
     ignore_index: int = -100
     reduction: Literal["mean", "sum"] = "mean"
@@ -45,7 +45,7 @@ def log_loss(shifted: Any, target: Any) -> Any:
 
 
 def log_loss_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
-    """(softmax - onehot) * g, as kernels have it."""
+    """(softmax - onehot) * g, as kernels compute it."""
     powers = anp.exp(shifted)
     softmax = powers / total(powers, (1,))
     onehot = np.arange(shifted.shape[1]) == np.reshape(target, (-1, 1))
@@ -66,7 +66,7 @@ LOG_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
     "fused": fused_log_loss,
     "chained": lambda shifted, target: -entries(chained_log_softmax(shifted), target),
 }
-"""The reference, and with gradients as kernels have them: in one step, and by log_softmax."""
+"""The reference, and forms with gradients as kernels compute them: in one step, or by log_softmax."""
 
 
 def cross_entropy(
@@ -79,12 +79,12 @@ def cross_entropy(
     smoothing: float = 0.0,
     floor: float = 0.0,
 ) -> dict[str, Any]:
-    """The mean of -log softmax(x)[target] over the targets that count; x [..., C], target [...].
+    """The mean of -log softmax(x)[target] over the targets that are not ignored; x [..., C], target [...].
 
     `reduction` replaces that of the params: `sum` does not divide, `all` divides by the number of all targets.
     `backward`: the gradient is one of `LOG_LOSSES`; without `shift` the maximum is not subtracted. `smoothing` is the
-    part of a target that all classes share (Szegedy et al. 2016, arXiv:1512.00567, section 7); shifted logits are at
-    least `floor`, where it is below 0.
+    part of a target spread over all classes (Szegedy et al. 2016, arXiv:1512.00567, section 7); shifted logits are
+    clipped at `floor` if that is below 0.
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     logits = anp.reshape(x, (target.shape[0], -1))
@@ -121,7 +121,8 @@ def mse_loss(
 ) -> dict[str, Any]:
     """The mean of (x - target)^2; `reduction` replaces that of the params: `half` divides by 2 n.
 
-    `fused`: the gradient is 2 / n * (x - target) * g. `paired` takes every target from every x, as [N, 1] - [N] does.
+    `fused`: the gradient is 2 / n * (x - target) * g. `paired` subtracts every target from every x, as [N, 1] - [N]
+    does.
     """
     if fused:
         size = tensors["x"].size if params.reduction == "mean" else 1
@@ -139,7 +140,7 @@ def class_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (*, C); target: integers of shape (*); y: a scalar."""
     x = require_x(given, (), "")
     if len(x) < 2:
-        raise CaseError("inputs.x", f"shape {list(x)} has {len(x)} axes; (*, classes) has two or more")
+        raise CaseError("inputs.x", f"shape {list(x)} has {len(x)} axes; (*, classes) needs at least two")
     target = require_shape(given, "target", x[:-1], f"x {list(x)}")
     return TensorShapes(inputs={"x": x, "target": target}, outputs={"y": ()}, integers={"target": (0, x[-1])})
 

@@ -15,7 +15,7 @@ from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, affine_
 
 @dataclass(frozen=True)
 class LinearParams:
-    """Both may be left out: `in_features` follows from x, `out_features` from the shape of weight or bias."""
+    """Both are optional: `in_features` follows from x, `out_features` from the shape of weight or bias."""
 
     in_features: int | None = field(default=None, metadata={"implied": True})
     out_features: int | None = field(default=None, metadata={"implied": True})
@@ -25,7 +25,7 @@ def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> TensorSha
     """x: (*, in_features); weight: (out_features, in_features); bias: (out_features,); y: (*, out_features)."""
     x = require_x(given, (), "linear")
     if not x:
-        raise CaseError("inputs.x", "x needs at least one axis, its last one has length in_features")
+        raise CaseError("inputs.x", "x needs at least one axis; the last has length in_features")
     if params.in_features is not None and params.in_features != x[-1]:
         raise CaseError("params.in_features", f"{params.in_features} is not the last axis of x, {x[-1]}")
     n_out = out_features(params, given)
@@ -35,7 +35,7 @@ def linear_shapes(params: LinearParams, given: Mapping[str, Shape]) -> TensorSha
 
 
 def out_features(params: LinearParams, given: Mapping[str, Shape]) -> int:
-    """out_features as the params state it, else as the first axis of weight or bias does."""
+    """out_features from the params, else from the first axis of weight or bias."""
     if params.out_features is not None:
         return params.out_features
     for name, rank in (("weight", 2), ("bias", 1)):

@@ -1,7 +1,7 @@
 """The normalisations: layer_norm, group_norm, instance_norm, batch_norm.
 
-They differ in what they normalise over, which is a `Grouping`; all else is shared: statistics, normalising, affine. A
-keyword argument whose default is what PyTorch documents is a convention; another value of it is a variant.
+They differ in the axes that they normalise over, a `Grouping`; statistics, normalising and the affine step are shared.
+A keyword argument is a convention: its default is PyTorch's documented one, other values are variants.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ X = Input("x", differentiable=True)
 
 @dataclass(frozen=True)
 class Grouping:
-    """What is normalised over: `axes` of x seen in `shape`; weight and bias are seen in the shape `affine`."""
+    """What is normalised over: `axes` of x reshaped to `shape`; weight and bias are reshaped to `affine`."""
 
     shape: Shape
     axes: Axes
@@ -65,9 +65,8 @@ def statistics(
     """Mean and variance over `axes`, kept as axes of length 1.
 
     `variance`: `two-pass` is mean((x - m)^2), `naive` is mean(x^2) - m^2 (Chan, Golub, LeVeque 1983), `naive-clamped`
-    the same and at least 0, `welford` has the errors of both moments that updating them one by one makes. `ddof`: what
-    is subtracted from n in the variance's divisor. `variance_sum`: the variance is not divided by n at all. `errors`
-    are added to mean and variance.
+    the same and at least 0, `welford` adds the rounding errors of Welford's updates to both moments. The variance is
+    divided by n - `ddof`, or with `variance_sum` not at all. `errors` are added to mean and variance.
     """
     n = count(x.shape, axes)
     mean = total(x, axes) / n
@@ -86,7 +85,7 @@ def statistics(
     if errors is None:
         return mean, var
     if any(np.shape(error) not in ((), mean.shape) for error in errors):
-        raise IncompatibleError("these are errors of the statistics of other groups")
+        raise IncompatibleError("the errors belong to the statistics of other groups")
     return mean + errors[0], var + errors[1]
 
 
@@ -94,8 +93,8 @@ def statistics(
 def welford(x: Array, axes: Axes) -> Array:
     """Mean and variance, stacked, by Welford's updates (1962), in the dtype of `x`.
 
-    Of more than MAX_UPDATES elements the updates are made for so many, evenly spaced. The errors that they make, as a
-    random walk does, grow with the root of n, and so they are added to the moments of all elements.
+    Of more elements than MAX_UPDATES, that many, evenly spaced, are updated. Their errors grow as a random walk, with
+    the root of n, so they are scaled and added to the moments of all elements.
     """
     n = count(x.shape, axes)
     rows = np.moveaxis(x, axes, range(len(axes))).reshape(n, -1)
@@ -124,7 +123,7 @@ def unbiasing(n: int, ddof: int, like: Any) -> Any:
 
 
 def count(shape: Shape, axes: Axes) -> int:
-    """How many elements one mean over `axes` takes."""
+    """The number of elements in one mean over `axes`."""
     n = 1
     for axis in axes:
         n *= shape[axis]
@@ -163,8 +162,8 @@ def apply(
     """(x - mean) / sqrt(var + eps) * weight + bias.
 
     `eps_placement="outside"` divides by sqrt(var) + eps; `centered=False` does not subtract the mean, with
-    `root_mean_square` the variance does not know of it either (Zhang, Sennrich 2019); `folded` is
-    x * scale + (bias - mean * scale); `affine_order="bias-first"` is (xhat + bias) * weight.
+    `root_mean_square` neither does the variance (Zhang, Sennrich 2019); `folded` is x * scale + (bias - mean * scale);
+    `affine_order="bias-first"` is (xhat + bias) * weight.
     """
     mean, var = moments
     if root_mean_square:
@@ -172,7 +171,7 @@ def apply(
     deviation = anp.sqrt(var + eps) if eps_placement == "inside" else anp.sqrt(var) + eps
     if folded:
         if not centered:
-            raise IncompatibleError("what is folded subtracts the mean")
+            raise IncompatibleError("the folded form always subtracts the mean")
         scale = 1 / deviation if weight is None else weight / deviation
         return x * scale + (-mean * scale if bias is None else bias - mean * scale)
     xhat = (x - mean if centered else x) / deviation
@@ -194,7 +193,7 @@ def forward(x: Any, axes: Axes, eps: Any) -> Any:
 
 
 def fused_backward(g: Any, xhat: Any, x: Any, axes: Axes, eps: Any) -> Any:
-    """rstd * (g - mean(g) - xhat * mean(g * xhat)), as kernels have it."""
+    """rstd * (g - mean(g) - xhat * mean(g * xhat)), as kernels compute it."""
     n = count(x.shape, axes)
     _, var = statistics(x, axes)
     rstd = 1 / anp.sqrt(var + eps)
@@ -222,7 +221,7 @@ def stored(x: Any, mean: Any, var: Any, _axes: Axes, eps: Any) -> Any:
 
 
 def stored_backward(g: Any, xhat: Any, x: Any, _mean: Any, var: Any, axes: Axes, eps: Any) -> Any:
-    """`fused_backward` with stored statistics, which do not depend on x, so that its means should not be there."""
+    """`fused_backward` with stored statistics; since they do not depend on x, its means are wrong there."""
     n = count(x.shape, axes)
     return 1 / anp.sqrt(var + eps) * (g - total(g, axes) / n - xhat * total(g * xhat, axes) / n)
 
@@ -231,12 +230,12 @@ as_in_training = by_hand(stored, stored_backward)
 
 
 def detach(pair: tuple[Any, Any], which: str) -> tuple[Any, Any]:
-    """Mean and variance, of which `mean`, `variance` or `both` are taken for constants by the gradient."""
+    """Mean and variance; the gradient treats `mean`, `variance` or `both` as constants."""
     mean, var = pair
     return getval(mean) if which in ("mean", "both") else mean, getval(var) if which in ("variance", "both") else var
 
 
-# What each of them normalises over.
+# The axes of each op.
 
 
 def last_axes(rank: int, n: int) -> Axes:
@@ -290,7 +289,7 @@ GROUPING_OPTIONS = frozenset(("axes", "groups", "interleaved", "across_batch"))
 
 
 def seen(tensors: Mapping[str, Any], grouping: Grouping, name: str) -> Any:
-    """x, weight or bias in the shape of the grouping; None where the tensor is absent."""
+    """x, weight or bias in the shape of the grouping; None if the tensor is absent."""
     values = tensors.get(name)
     if values is None:
         return None
@@ -325,9 +324,9 @@ def batch_reference(
 ) -> dict[str, Any]:
     """batch_norm; `running_ddof` and `momentum_complement` are the conventions of the running statistics.
 
-    `axes` replaces the axes that y is normalised over, `batch_statistics` says whose statistics normalise (by default
-    the batch's in training), `gradient_of_training` differentiates stored statistics as if they were the batch's. The
-    other options are those of `statistics`, `apply` and `normalize`.
+    `axes` replaces the axes of y's statistics, `batch_statistics` chooses the statistics (by default the batch's in
+    training), `gradient_of_training` differentiates stored statistics as if they were the batch's. The other options
+    are those of `statistics`, `apply` and `normalize`.
     """
     x = tensors["x"]
     groups = batch_grouping(params, x.shape)
@@ -353,14 +352,14 @@ def batch_reference(
     return {"y": y, "running_mean": running[0], "running_var": running[1]}
 
 
-# What an output tells of the statistics.
+# The statistics that an output implies.
 
 
 def implied(tensors: Mapping[str, Any], params: Any, y: Any, *, grouping: Callable[..., Grouping]) -> Implied | None:
-    """What mean and variance a kernel must have had to return `y`, by least squares in each group.
+    """The mean and variance with which a kernel returns `y`, by least squares in each group.
 
-    y - bias = weight * ((x - mean) * scale + shift): scale is 1 / sqrt(variance + eps) as the kernel had it, and
-    -shift / scale the error of its mean. None where a group has no spread, or where they are not those of the batch.
+    y - bias = weight * ((x - mean) * scale + shift): scale is 1 / sqrt(variance + eps) as the kernel had it, and -shift
+    / scale the error of its mean. None if a group has no spread, or if they are not those of the batch.
     """
     if not getattr(params, "training", True):
         return None
@@ -398,11 +397,11 @@ FAINT_EPS = 1e-3
 
 
 def remarks(op: Op, params: Any, tensors: Mapping[str, Array]) -> Iterator[str]:
-    """Weights and biases that show nothing, and an eps that is far below every variance."""
+    """Weights and biases that hide faults, and an eps far below every variance."""
     yield from affine_remarks(tensors)
     bare = {name: values for name, values in tensors.items() if name not in ("weight", "bias")}
     if params.eps and eps_is_faint(op, params, bare):
-        yield f"eps is below {FAINT_EPS:g} of every variance: its place and its value hardly show"
+        yield f"eps is below {FAINT_EPS:g} of every variance: errors in its placement or value hardly show"
 
 
 def eps_is_faint(op: Op, params: Any, tensors: Mapping[str, Array]) -> bool:
@@ -418,7 +417,7 @@ def eps_is_faint(op: Op, params: Any, tensors: Mapping[str, Array]) -> bool:
 
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-2)
 """What frameworks and models use: BERT 1e-12, Flax 1e-6, PyTorch 1e-5, Keras 1e-3."""
-UPSTREAM = "an upstream gradient that is not constant"
+UPSTREAM = "a grad_output that is not constant"
 OFFSET = (
     "an offset of x that is large beside its spread, up to where its square times the unit roundoff is its variance"
 )
@@ -426,7 +425,7 @@ SPREAD = "several rows of different variance, some of it not far above eps"
 
 
 def norm_variants(params: Any, shapes: Mapping[str, Shape], others: Sequence[Variant]) -> tuple[Variant, ...]:
-    """What all normalisations may do otherwise, and `others`, which normalise over something else."""
+    """The variants of all normalisations, and `others`, which normalise over other axes."""
     epsilons = [value for value in (*EPSILONS, 2 * params.eps) if value != params.eps]
     affine_inputs = [name for name in ("weight", "bias") if name in shapes]
     return (
@@ -487,15 +486,15 @@ def group_variants(params: GroupNormParams, shapes: Mapping[str, Shape]) -> tupl
 
 
 def batch_variants(params: BatchNormParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
-    """batch_norm over other axes, with other statistics, and other conventions of the running ones."""
+    """batch_norm over other axes, with other statistics, or other conventions of the running ones."""
     yield from channel_variants(params, shapes, batch_axes)
     yield Variant(
         "statistics-source",
         {"batch_statistics": not params.training},
-        shown_by="running statistics that are not those of the batch",
+        shown_by="running statistics other than the batch's",
     )
     if not params.training:
-        constant = "an upstream gradient that is not constant"
+        constant = "a grad_output that is not constant"
         yield Variant("statistics-source", {"gradient_of_training": True}, shown_by=constant)
     if params.training:
         yield Variant(
@@ -520,7 +519,7 @@ class LayerNormParams:
 
     @property
     def axis_lengths(self) -> tuple[int, ...]:
-        """`normalized_shape` as the list that it has become."""
+        """`normalized_shape` as a tuple."""
         return (self.normalized_shape,) if isinstance(self.normalized_shape, int) else self.normalized_shape
 
 
@@ -541,7 +540,7 @@ class InstanceNormParams:
 
 @dataclass(frozen=True)
 class BatchNormParams:
-    """`training` uses and updates with the batch's statistics, else the running ones are used.
+    """`training` normalises with the batch's statistics and updates the running ones; else the running ones are used.
 
     `momentum` is PyTorch's: the weight of the new statistic in running = (1 - momentum) * running + momentum * batch.
     """
@@ -552,9 +551,9 @@ class BatchNormParams:
 
 
 def require_positive(eps: float) -> None:
-    """Refuses an eps that is negative or not finite."""
+    """Reject an eps that is negative or not finite."""
     if not (0.0 <= eps < float("inf")):
-        raise CaseError("params.eps", f"eps must be a finite number >= 0, not {eps}")
+        raise CaseError("params.eps", f"eps must be a finite number of at least 0, not {eps}")
 
 
 def channel_shapes(x: Shape, given: Mapping[str, Shape], *names: str) -> dict[str, Shape]:
@@ -595,14 +594,16 @@ def batch_shapes(params: BatchNormParams, given: Mapping[str, Shape]) -> TensorS
     """x: (N, C), (N, C, L) or (N, C, H, W); all others (C,); y: as x."""
     require_positive(params.eps)
     if not 0.0 <= params.momentum <= 1.0:
-        raise CaseError("params.momentum", f"momentum must lie in 0 .. 1, not {params.momentum}")
+        raise CaseError("params.momentum", f"momentum must be from 0 to 1, not {params.momentum}")
     x = require_x(given, (2, 3, 4, 5), "(N, C) or (N, C, *spatial)")
     inputs = {"x": x, **channel_shapes(x, given, "weight", "bias", "running_mean", "running_var")}
     return TensorShapes(inputs=inputs, outputs={"y": x, "running_mean": (x[1],), "running_var": (x[1],)})
 
 
 EPS = Fit("eps-value", "eps", lambda params: params.eps, shown_by="rows of different variance")
-MOMENTUM = Fit("momentum-value", "momentum", lambda params: params.momentum, "running statistics off the batch's")
+MOMENTUM = Fit(
+    "momentum-value", "momentum", lambda params: params.momentum, "running statistics other than the batch's"
+)
 
 LAYER_NORM = Op(
     name="layer_norm",

@@ -1,4 +1,4 @@
-"""What an op is: its params, its tensors with their shapes, and the oracle's few lines of NumPy."""
+"""The definition of an op: its params, its tensors with their shapes, and its reference, a few lines of NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parity.cases.draw import Draw, Shape
 
 
 class CaseError(ValueError):
-    """A case that no framework should see. `key` is the path inside the case, e.g. `params.normalized_shape`."""
+    """An invalid case. `key` is the path inside the case, e.g. `params.normalized_shape`."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -28,10 +28,10 @@ class IncompatibleError(ValueError):
 class Input:
     """An input tensor of an op.
 
-    `default` is drawn where the config says nothing (None: the config must say). `optional` inputs may be switched
-    off with `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results. `integers`: it
-    holds int64. `state`: it is an output too, which a training carries from step to step. `start` is what the tensor
-    of a layer holds before the first step of a training (None: a draw by the number of inputs, `training.layers`).
+    `default` is drawn if the config says nothing (None: it must say). `optional` inputs may be switched off with
+    `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results. `integers`: it holds
+    int64. `state`: it is an output too, which a training carries from step to step. `start` is the value in a layer
+    before the first step of a training (None: a draw by the number of inputs, `training.layers`).
     """
 
     name: str
@@ -46,9 +46,9 @@ class Input:
 
 @dataclass(frozen=True)
 class TensorShapes:
-    """The shapes of an op's inputs and outputs (gradients have the shape of what they are the gradient of).
+    """The shapes of an op's inputs and outputs (a gradient has the shape of its tensor).
 
-    `integers` are the least number and the one after the largest that an input of integers may hold.
+    `integers` are the smallest value of an integer input, and the largest plus one.
     """
 
     inputs: Mapping[str, Shape]
@@ -60,9 +60,9 @@ class TensorShapes:
 class Variant:
     """One way in which a kernel may differ from the oracle: a hypothesis that can be computed.
 
-    `id` is the diagnosis. The oracle is asked with other `arguments` of its lines, with other `params`, or without the
-    inputs in `absent`. `unstable`: the variant is right in exact arithmetic and loses digits in a dtype, so that it is
-    known by the size of its error. `shown_by` says which inputs show it.
+    `id` is the diagnosis. The reference is run with other `arguments`, with other `params`, or without the inputs in
+    `absent`. `unstable`: the variant is exact in exact arithmetic and loses precision in a dtype, so it is recognised
+    by the size of its error. `shown_by` is the input that distinguishes it.
     """
 
     id: str
@@ -79,9 +79,9 @@ class Variant:
 
 @dataclass(frozen=True)
 class Fit:
-    """A number that a kernel may have another value for, `most` at most.
+    """A number whose value may differ in a kernel, at most `most`.
 
-    `target` is a param or an argument of the op's lines.
+    `target` is a param or an option of the reference.
     """
 
     id: str
@@ -104,10 +104,10 @@ class Implied:
 
 @dataclass(frozen=True)
 class Statistics:
-    """How the tensor `output` tells the mean and variance that a kernel had for it.
+    """How the tensor `output` implies the kernel's mean and variance.
 
-    `implied(tensors, params, values)` is None where it cannot be told. The reference takes the errors of both as its
-    option `errors`; its option `algorithm` chooses how a variance is computed.
+    `implied(tensors, params, values)` is None if they cannot be recovered. The reference takes the errors of both as
+    its option `errors`; its option `algorithm` chooses how a variance is computed.
     """
 
     output: str
@@ -127,12 +127,12 @@ def no_variants(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Variant, ..
 
 
 def affine_remarks(tensors: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """Weights and biases that show nothing."""
+    """Weights and biases that hide faults."""
     weight, bias = tensors.get("weight"), tensors.get("bias")
     if weight is not None and (weight == 1).all():
-        yield "the weight is 1 everywhere: y shows neither its lack nor a bias that is added before it"
+        yield "the weight is 1 everywhere: y does not show whether it is applied, or applied after the bias"
     if bias is not None and not bias.any():
-        yield "the bias is 0 everywhere: y shows neither its lack nor its order"
+        yield "the bias is 0 everywhere: y does not show whether it is added, or in which order"
 
 
 @dataclass(frozen=True)
@@ -140,18 +140,16 @@ class Op:
     """An op as parity knows it, in PyTorch's names and layouts.
 
     `params` is a frozen dataclass whose fields are the YAML keys; a field with `metadata={"implied": True}` only
-    determines shapes and is not passed to anyone. `infer_shapes(params, given)` takes the shapes that the config states
-    and returns all of them, or raises CaseError. `reference(tensors, params, **options)` is the op in a few lines of
-    NumPy: `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays.
-    `upstream` names the outputs that receive a gradient. `variants(params, shapes)` are what a kernel may compute
-    instead for these params and input shapes; `fits` the numbers that can be fitted. `terms` are options under which
-    nothing cancels in a gradient; `gradient_scale(op, params, tensors, gradients)` is the size of these terms by
-    tensor: a scale for gradients whose exact value is zero. `careful` are options for algorithms that are as good as
-    the reference's; `forms` those that write it in other lines, with the backward pass of a kernel written by hand, and
-    lose no more than a careful kernel may.
-    `statistics` is how an output tells the mean and the variance that a kernel had, where the op takes
-    them. `remarks(op, params, tensors)` are the blind spots of a case's inputs, a sentence each. `rounded_together` are
-    inputs that a kernel may read in fewer digits while it reads the others whole.
+    determines shapes and is not passed to backends. `infer_shapes(params, given)` takes the shapes in the config and
+    returns all of them, or raises CaseError. `reference(tensors, params, **options)` is the op in a few lines of NumPy:
+    `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream`
+    names the outputs with a grad_output. `variants(params, shapes)` are what a kernel may compute instead; `fits` are
+    the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient, and
+    `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for gradients whose
+    exact value is zero. `careful` are options for algorithms as accurate as the reference's; `forms` are options for
+    other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error. `statistics`
+    says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind spots of a
+    case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision together.
     """
 
     name: str
@@ -173,7 +171,7 @@ class Op:
 
     @property
     def data(self) -> str | None:
-        """The first input that gradients flow to: what others are summed over."""
+        """The first input with a gradient: others' gradients are summed over its axes."""
         return self.differentiable[0] if self.differentiable else None
 
     @property
@@ -197,7 +195,7 @@ def call_params(params: Any) -> dict[str, Any]:
 
 
 def default_params(params: Any) -> frozenset[str]:
-    """Names of the passed params that stand at their default."""
+    """Names of the passed params at their default."""
     passed = call_params(params)
     return frozenset(f.name for f in fields(params) if f.name in passed and getattr(params, f.name) == f.default)
 
@@ -226,10 +224,10 @@ def flatten_lists(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_shape(given: Mapping[str, Shape], name: str, expected: Shape, why: str) -> Shape:
-    """`expected`, after checking that the config does not state another shape for `name`."""
+    """`expected`; CaseError if the config has another shape for `name`."""
     stated = given.get(name, expected)
     if stated != expected:
-        raise CaseError(f"inputs.{name}", f"shape {list(stated)} does not fit: {why} makes it {list(expected)}")
+        raise CaseError(f"inputs.{name}", f"shape {list(stated)} must be {list(expected)}, which follows from {why}")
     return expected
 
 

@@ -1,7 +1,7 @@
 """One step of an optimizer (torch.optim): sgd, adam, adamw, lamb, rmsprop, adagrad.
 
-The state's tensors are inputs and outputs. `step` is the number of this step, from 1, so that bias correction and the
-first step's exceptions show.
+The state's tensors are inputs and outputs. `step` is the number of this step, from 1, so that bias correction and
+exceptions for the first step have an effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATER = "a step after the first"
 
 @dataclass(frozen=True)
 class SgdParams:
-    """torch.optim.SGD: `momentum_buffer` is not read in step 1, which starts it with the gradient itself."""
+    """torch.optim.SGD: step 1 does not read `momentum_buffer` but initializes it with the gradient."""
 
     lr: float = 1e-3
     momentum: float = 0.0
@@ -90,15 +90,15 @@ FRACTIONS = frozenset(("momentum", "dampening", "alpha"))
 
 
 def check(params: Any) -> None:
-    """Raise CaseError for a number that no optimizer takes."""
+    """Raise CaseError for an invalid number."""
     for name, value in vars(params).items():
         numbers = value if isinstance(value, tuple) else (value,)
         fraction = name in FRACTIONS or name == "betas"
         if not all((name in POSITIVE) <= v < (1 if fraction else np.inf) for v in numbers):
-            limits = "from 0 up to, but not, 1" if fraction else "1, 2, ..." if name in POSITIVE else "0 or more"
+            limits = "at least 0 and below 1" if fraction else "1, 2, ..." if name in POSITIVE else "0 or more"
             raise CaseError(f"params.{name}", f"{name} must be {limits}, not {value}")
     if getattr(params, "nesterov", False) and (not params.momentum or params.dampening):
-        raise CaseError("params.nesterov", "nesterov needs a momentum, and no dampening")
+        raise CaseError("params.nesterov", "nesterov needs a momentum and no dampening")
 
 
 def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mapping[str, Shape]], TensorShapes]:
@@ -119,7 +119,7 @@ def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mappin
 def decayed(
     tensors: Mapping[str, Any], lr: Any, weight_decay: Any, *, decoupled: bool, dtype: str | None = None
 ) -> tuple[Any, Any]:
-    """Parameter and gradient after weight decay: the gradient takes it, or, `decoupled`, the parameter.
+    """Parameter and gradient after weight decay, which changes the gradient, or if `decoupled` the parameter.
 
     `dtype` is what lr * weight_decay is computed in.
     """
@@ -133,7 +133,7 @@ def decayed(
 
 
 def kept(value: Any, dtype: str | None) -> Any:
-    """A number as `dtype` keeps it; None: as it is."""
+    """A number rounded to `dtype`; None: unchanged."""
     return value if dtype is None else narrow(value, dtype)
 
 
@@ -174,7 +174,7 @@ def adam(
 ) -> dict[str, Any]:
     """Kingma and Ba, 2015, algorithm 1; `decoupled` is AdamW's decay.
 
-    `rates_dtype` is what lr over the correction and lr * weight_decay are computed in; the other options are those of
+    `rates_dtype` is the dtype of lr over the correction and of lr * weight_decay; the other options are those of
     `adam_update`.
     """
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled, dtype=rates_dtype)
@@ -201,10 +201,10 @@ def adam_update(
     """`lr` times the corrected first moment over the root of the second, and both moments.
 
     `eps_placement`: `after` adds eps to sqrt(v / bc2), `hat` to sqrt(v) with the correction in the rate (Kingma and Ba,
-    section 2's last remark), `inside` under the root. `betas_dtype` is what the moments' betas are kept in,
-    `powers_dtype` the powers beta^t of the correction, `products_dtype` all factors of theirs but the first, and
-    `corrections_dtype` 1 - beta^t and its root. `textbook` corrects both moments, as algorithm 1 does, and moves them
-    towards the gradient.
+    section 2's last remark), `inside` under the root. `betas_dtype` is the dtype of the moments' betas, `powers_dtype`
+    of the powers beta^t of the correction, `products_dtype` of all their factors but the first, and `corrections_dtype`
+    of 1 - beta^t and its root. `textbook` corrects both moments, as algorithm 1 does, and updates them as m + (1 -
+    beta) * (g - m).
     """
     grad = tensors["grad"]
     beta1, beta2 = (kept(beta, betas_dtype) for beta in params.betas)
@@ -235,7 +235,7 @@ def adam_update(
 
 
 def power(beta: Any, step: int, products_dtype: str | None) -> Any:
-    """beta^step, all of whose factors but the first are kept in `products_dtype`."""
+    """beta^step; all factors but the first are rounded to `products_dtype`."""
     return beta**step if products_dtype is None else beta * kept(beta, products_dtype) ** (step - 1)
 
 
@@ -257,9 +257,9 @@ def lamb(
     """param - lr * ratio * u, where u = adam's direction + weight_decay * param and ratio = |param| / |u|.
 
     You et al. 2020, algorithm 2 (arXiv:1904.00962), with Adam's bias correction. `trust`: `decayed` has a ratio of 1
-    where nothing decays, `clamped` takes |param| for 10 at most, `never` has no ratio. `decay`: `unmeasured` is scaled
-    by the ratio but left out of |u|, `outside` is not scaled, `gradient` adds it to the gradient. eps and weight_decay
-    are kept in `options_dtype`, lr and its product with the ratio in `rates_dtype`. The other options are those of
+    without decay, `clamped` limits |param| to 10, `never` has no ratio. `decay`: `unmeasured` is scaled by the ratio
+    but left out of |u|, `outside` is not scaled, `gradient` adds it to the gradient. eps and weight_decay are rounded
+    to `options_dtype`, lr and its product with the ratio in `rates_dtype`. The other options are those of
     `adam_update`.
     """
     lr = kept(params.lr, rates_dtype)
@@ -293,7 +293,7 @@ def rmsprop(
     moved: bool = False,
 ) -> dict[str, Any]:
     """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013). `eps_inside` adds eps under the root, `lr_inside`
-    keeps the rate in the momentum buffer; `moved` writes the averages as moved towards the gradient."""
+    keeps the rate in the momentum buffer; `moved` writes the averages as m + (1 - beta) * (g - m)."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
     alpha = kept(params.alpha, alpha_dtype)
     before = tensors["square_avg"]
@@ -332,19 +332,19 @@ def adagrad(
     return {"param": param - rate * grad / root, "sum": total}
 
 
-TINY = "a state so small that eps beside it counts"
+TINY = "a state so small that eps matters"
 COUPLING = "a weight_decay that is not 0"
-EXACT = "a weight that float32 cannot hold"
+EXACT = "an option that float32 cannot represent"
 
 
 def coupling(params: Any, *, decoupled: bool) -> list[Variant]:
-    """The other way to decay, where there is a decay."""
+    """The other kind of weight decay, if there is any."""
     variant = Variant("weight-decay-coupling", {"decoupled": not decoupled}, shown_by=COUPLING)
     return [variant] if params.weight_decay else []
 
 
 def counted(params: Any) -> list[Variant]:
-    """The step counted from another start."""
+    """The step counted from a different start."""
     return [
         Variant("step-offset", params={"step": step}, shown_by="an early step")
         for step in (params.step - 1, params.step + 1)
@@ -370,7 +370,7 @@ NARROW = (
     ("betas_dtype", "powers_dtype"),
     ("betas_dtype", "rates_dtype"),
 )
-"""What kernels were seen to keep in float32, alone and together."""
+"""What observed kernels store as float32, alone and together."""
 
 
 def adam_variants(params: AdamParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
@@ -391,7 +391,7 @@ NARROW_LAMB = (
     ("betas_dtype", "options_dtype", "products_dtype"),
     ("betas_dtype", "options_dtype", "corrections_dtype", "rates_dtype"),
 )
-"""What kernels were seen to keep in float32, alone and together."""
+"""What observed kernels store as float32, alone and together."""
 
 
 DECAYS = (
@@ -404,7 +404,7 @@ DECAYS = (
 def lamb_variants(params: LambParams, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
     """The hypotheses about LAMB."""
     trusts = ["never", "clamped", *([] if params.weight_decay else ["decayed"])]
-    norms = "a parameter whose norm is not that of its update, nor below 10"
+    norms = "a parameter whose norm is 10 or more and not that of its update"
     return (
         *(Variant("trust-ratio", {"trust": trust}, shown_by=norms) for trust in trusts),
         *(Variant(which, {"decay": decay}, shown_by=COUPLING) for decay, which in DECAYS if params.weight_decay),
@@ -440,7 +440,7 @@ BUFFER = Input("momentum_buffer", default=Normal(), state=True)
 
 
 def rmsprop_states(params: RmspropParams) -> list[str]:
-    """What RMSprop keeps."""
+    """The state of RMSprop."""
     centered = ["grad_avg"] if params.centered else []
     return ["square_avg", *centered, *(["momentum_buffer"] if params.momentum else [])]
 

@@ -1,4 +1,4 @@
-"""Runs an op's reference as a program: outputs and every gradient, in the dtype that is asked for."""
+"""Runs an op's reference as a program: outputs and every gradient, in the requested dtype."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ IN_SEQUENCE: Functions = {
 
 SUMS = (np.add, np.subtract)
 APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
-"""The functions of which a careful library may miss the nearest number (SLEEF's are off by 1.0 ulp, CUDA's by 2)."""
+"""Functions that a careful library may round wrongly (SLEEF's errors reach 1.0 ulp, CUDA's 2)."""
 
 
 def rounded_otherwise(rng: np.random.Generator) -> Functions:
-    """Sums of two and approximate functions whose result is moved by at most a unit roundoff, of a sum that of its
-    larger operand: what is left where it cancels is another number in each run, also where an operand is not, as a
-    tanh near 1. What cancels completely stays zero: an element that is its group's mean is not off from it."""
+    """Sums of two and approximate functions, with results perturbed by at most a unit roundoff (for a sum, of its
+    larger operand). So the remainder of a cancellation differs from run to run, even if an operand does not, such as a
+    tanh near 1. An exact cancellation stays zero: an element that equals its group's mean has no error."""
 
     def moved(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
         def result(*operands: Any) -> Any:
@@ -83,7 +83,7 @@ def evaluate(
         return how(tensors)
     names, kinds = found
     summed = any(kind == SUM for name, kind in kinds.items() if outputs is None or name in outputs)
-    # The sums of blocks would not be one sequence.
+    # Sums of blocks are not one sequence.
     return how(tensors) if functions is IN_SEQUENCE and summed else in_blocks(tensors, names, kinds, how)
 
 
@@ -118,7 +118,7 @@ class Run:
 
 
 def rows_and_sums(how: Run, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
-    """How a large case can be cut into blocks of rows; None where it cannot, or need not."""
+    """How a large case is cut into blocks of rows; None if it cannot or need not be."""
     shapes = tuple((name, np.shape(values)) for name, values in tensors.items())
     if sum(prod(shape) for _, shape in shapes) < LARGE or not all(map(is_plain, how.options.values())):
         return None
@@ -129,7 +129,7 @@ def rows_and_sums(how: Run, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozen
 
 
 SPLITS: dict[Any, tuple[frozenset[str], dict[str, str]] | None] = {}
-"""Of the large cases so far."""
+"""The results for large cases so far."""
 
 
 def program_of(
@@ -143,7 +143,7 @@ def program_of(
 ) -> Program:
     """The program of `op` for tensors of these shapes; traced once for each params, shapes and options.
 
-    Only where it is `labelled` do its steps have names: to find them out takes as long as the rest of a trace.
+    Steps have names only if it is `labelled`: finding them takes as long as the rest of a trace.
     """
     wanted = [f"grad.{name}" for name in op.upstream if f"grad.{name}" in tensors] if gradients else []
     given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not is_arriving(op, n)}
@@ -178,7 +178,7 @@ def is_arriving(op: Op, name: str) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is the same where its text is."""
+    """Whether equal texts mean equal values."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))

@@ -20,7 +20,7 @@ X = (Input("x", Normal(), differentiable=True),)
 
 @dataclass(frozen=True)
 class AvgPool2dParams:
-    """`kernel_size`: the side of the squares, which do not overlap (torch.nn.functional.avg_pool2d)."""
+    """`kernel_size`: the side length of the squares, which do not overlap (torch.nn.functional.avg_pool2d)."""
 
     kernel_size: int
 
@@ -34,7 +34,7 @@ def pool_shapes(params: AvgPool2dParams, given: Mapping[str, Shape]) -> TensorSh
 
 
 def avg_pool2d(tensors: Mapping[str, Any], params: AvgPool2dParams, *, summed: bool = False) -> dict[str, Any]:
-    """Means over squares; rows and columns that fill no square are left out. `summed` takes the sums."""
+    """Means over squares, or with `summed` sums; rows and columns that fill no square are left out."""
     x, k = tensors["x"], params.kernel_size
     n, c, h, w = x.shape
     high, wide = h // k, w // k
@@ -45,7 +45,7 @@ def avg_pool2d(tensors: Mapping[str, Any], params: AvgPool2dParams, *, summed: b
 
 
 def pool_variants(params: AvgPool2dParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Sums for means."""
+    """Sums instead of means."""
     return [Variant("mean-vs-sum", {"summed": True}, shown_by="any input")] if params.kernel_size > 1 else []
 
 

@@ -1,4 +1,4 @@
-"""What references need beyond NumPy: differentiable functions that are one step of a program, in any dtype."""
+"""Functions that references need beyond NumPy: differentiable, one step of a program each, in any dtype."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Array = NDArray[Any]
 
 
 def scalar(value: Any, like: Any) -> Any:
-    """`value` in the dtype of `like`: what is computed from it alone is computed in that dtype."""
+    """`value` in the dtype of `like`, so that computations with it alone use that dtype."""
     return in_dtype_of(getval(value), getval(like))
 
 
 @primitive
 def in_dtype_of(value: Any, like: Any) -> Any:
-    """`scalar` of what no gradient flows to."""
+    """`scalar` of a value without a gradient."""
     return np.asarray(like).dtype.type(value)
 
 
@@ -34,7 +34,7 @@ LIFTED[in_dtype_of.raw] = scalar  # type: ignore[attr-defined]  # set by `primit
 
 @primitive
 def narrow(value: Any, dtype: str) -> Any:
-    """`value`, a number or an array, as `dtype` keeps it; its own dtype stays."""
+    """`value`, a number or an array, rounded to `dtype`; its own dtype stays."""
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return float(np.dtype(dtype).type(value))
     return np.asarray(value).astype(dtype).astype(value.dtype)
@@ -137,7 +137,7 @@ defvjp(entries, lambda _, matrix, columns: lambda g: spread_entries(g, matrix, c
 
 @primitive
 def patches(x: Array, kernel: tuple[int, int], stride: int, padding: int, dilation: int = 1) -> Array:
-    """What a kernel sees of images with zeros around them: (N, C, H, W) to (N, H', W', C, *kernel)."""
+    """The patches of zero-padded images under a kernel: (N, C, H, W) to (N, H', W', C, *kernel)."""
     around = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     reach = tuple(dilation * (k - 1) + 1 for k in kernel)
     windows = np.lib.stride_tricks.sliding_window_view(around, reach, (2, 3))
@@ -147,7 +147,7 @@ def patches(x: Array, kernel: tuple[int, int], stride: int, padding: int, dilati
 
 @primitive
 def from_patches(g: Array, x: Array, stride: int, padding: int, dilation: int) -> Array:
-    """The sums over the patches in which each pixel of `x` is seen."""
+    """The sums over the patches that contain each pixel of `x`."""
     (h, w), (high, wide) = x.shape[2:], g.shape[1:3]
     sums = np.zeros((*x.shape[:2], h + 2 * padding, w + 2 * padding), g.dtype)
     by_offset = g.transpose(0, 3, 4, 5, 1, 2)

@@ -1,7 +1,7 @@
 """An op's reference as a program: a flat list of steps that can be evaluated, printed and changed.
 
 `trace` runs a reference once on stand-ins for its tensors and options, through HIPS autograd where gradients are
-wanted, and writes down every NumPy call: those of the forward pass, and those that the rules of reverse-mode
+wanted, and records every NumPy call: those of the forward pass, and those that the rules of reverse-mode
 differentiation make of it. A step knows its function, its operands (other steps, inputs, options, constants) and the
 name that the source gives its result; `grad of h` is the gradient that flows back into `h`.
 """
@@ -33,7 +33,7 @@ Tensors = Mapping[str, Array]
 
 
 class TraceError(TypeError):
-    """A reference does something that cannot be written down as a step: it branches on data, or leaves NumPy."""
+    """A reference does something that cannot be recorded as a step: it branches on data, or leaves NumPy."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Ref:
 class Step:
     """One call: `function(*operands, **keywords)`, whose result is value `index`.
 
-    Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source,
-    "" where it has none; `backward` says that the step belongs to the gradients.
+    Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source, ""
+    if it has none; `backward`: the step belongs to the gradients.
     """
 
     index: int
@@ -73,8 +73,8 @@ class Step:
 class Program:
     """The steps of a reference for one set of shapes.
 
-    `inputs` are the values that tensors go into (`x`, and `grad.y` for the gradient of an output), `options` those of
-    the op's numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`).
+    `inputs` are the values of tensors (`x`, and `grad.y` for the gradient of an output), `options` those of the op's
+    numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`).
     """
 
     inputs: Mapping[str, int]
@@ -92,7 +92,7 @@ class Program:
     ) -> dict[str, Array]:
         """The outputs for `tensors`, computed in `dtype`; integers stay integers.
 
-        `options` gives numbers of the op other values, `functions` replaces the function of every step that has it.
+        `options` changes numbers of the op, `functions` replaces the functions of steps.
         """
         kind, instead, numbers = np.dtype(dtype), functions or {}, options or {}
         values: list[Any] = [None] * self.size
@@ -127,20 +127,20 @@ class Program:
         return freed
 
     def step(self, label: str) -> Step:
-        """The step whose result has this label; KeyError where none has, or several have."""
+        """The step whose result has this label; KeyError unless there is exactly one."""
         matching = [step for step in self.steps if step.label == label]
         if len(matching) != 1:
             raise KeyError(f"{len(matching)} steps are called {label!r}")
         return matching[0]
 
     def with_step(self, changed: Step) -> Program:
-        """The program with another step in the place of the one with the same number."""
+        """The program with the step of the same number replaced."""
         if all(step.index != changed.index for step in self.steps):
             raise KeyError(f"there is no step {changed.index}")
         return replace(self, steps=tuple(changed if s.index == changed.index else s for s in self.steps))
 
     def reach(self, outputs: Collection[str]) -> set[int]:
-        """The positions of the steps that these outputs follow from."""
+        """The positions of the steps behind these outputs."""
         wanted = {self.outputs[name] for name in outputs}
         reached = set()
         for position in range(len(self.steps) - 1, -1, -1):
@@ -151,7 +151,7 @@ class Program:
         return reached
 
     def needed(self, outputs: Collection[str] | None = None) -> Program:
-        """The program with nothing but what these outputs (by default all) follow from."""
+        """The program with only the steps behind these outputs (by default all)."""
         kept = {n: i for n, i in self.outputs.items() if outputs is None or n in outputs}
         reached = self.reach(kept)
         return replace(self, steps=tuple(s for p, s in enumerate(self.steps) if p in reached), outputs=kept)
@@ -166,11 +166,11 @@ PYTHON: Mapping[Callable[..., Any], Callable[..., Any]] = {
     np.negative: operator.neg,
     np.sqrt: math.sqrt,
 }
-"""Arithmetic of options is that of Python's floats, so that a result takes on the dtype of the tensor it meets."""
+"""Options are computed as Python floats, so that a result takes the dtype of the tensor it is combined with."""
 
 
 def call(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """The function's result; of Python's numbers alone it is one."""
+    """The function's result; a Python float if all operands are."""
     if not all(type(item) in (int, float, bool) for item in operands) or not operands:
         return function(*operands, **keywords)
     try:
@@ -186,7 +186,7 @@ def in_dtype(values: Array, kind: np.dtype[Any]) -> Array:
 
 
 def filled(operands: Any, values: Sequence[Any], kind: np.dtype[Any]) -> Any:
-    """Operands with values in the place of references, and floating-point constants in the dtype."""
+    """Operands with references replaced by values, and floating-point constants in the dtype."""
     if isinstance(operands, Ref):
         return values[operands.index]
     if isinstance(operands, (tuple, list)):
@@ -207,7 +207,7 @@ def leaves(operands: Any) -> Iterator[Any]:
 
 
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
-    """A stand-in for an array or an option: what is done with it is written down in its `tape`."""
+    """A stand-in for an array or an option: what is computed with it is recorded in its `tape`."""
 
     __array_priority__ = 50.0
 
@@ -295,7 +295,7 @@ def concrete(item: Any) -> Any:
 
 @dataclass
 class Tape:
-    """What is written down while a reference runs."""
+    """The record of a reference's run."""
 
     values: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -310,7 +310,7 @@ class Tape:
         return Traced(self, value, len(self.values) - 1)
 
     def record(self, function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Compute a step and write it down; a sum over axes of length 1 is none, the same once more is no other."""
+        """Compute a step and record it, unless it is a sum over axes of length 1 or was recorded before."""
         if function is np.sum and sums_nothing(operands[0], keywords):
             return operands[0]
         function, operands, keywords = as_broadcast(function, operands, keywords)
@@ -327,17 +327,17 @@ class Tape:
 
 
 def has_no_arrays(operands: Any) -> bool:
-    """Whether operands are the same where their text is."""
+    """Whether equal texts mean equal operands."""
     items = operands.values() if isinstance(operands, Mapping) else operands
     return not any(isinstance(item, (np.ndarray, Traced)) for item in leaves(tuple(items)))
 
 
 OUTLINED = 1 << 19
-"""Elements from which on a tape holds an array's shape and one number instead of it."""
+"""From this number of elements on, a tape holds an array's shape and one number instead of the array."""
 
 
 def outlined(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """What a step computes; of a large result its shape and dtype, filled with one number."""
+    """The result of a step; a large one as its shape and dtype, filled with one number."""
     shape_of = np.broadcast_shapes if isinstance(function, np.ufunc) else getattr(function, "result_shape", None)
     shapes = [np.shape(item) for item in operands] if shape_of else []
     if shape_of is None or max(map(math.prod, shapes), default=0) < OUTLINED:
@@ -365,7 +365,7 @@ def as_broadcast(
 
 
 def constant(function: Callable[..., Any], item: Any, kind: np.dtype[Any]) -> Any:
-    """An operand that is no stand-in: a shape is a tuple, a tensor of zeros to choose from is 0."""
+    """An operand other than a stand-in: a shape is a tuple, a tensor of zeros to choose from is 0."""
     if not isinstance(item, np.ndarray):
         return item
     if function in (np.reshape, np.broadcast_to):
@@ -374,7 +374,7 @@ def constant(function: Callable[..., Any], item: Any, kind: np.dtype[Any]) -> An
 
 
 def plain(item: Any) -> Any:
-    """Arrays in the place of stand-ins."""
+    """Stand-ins replaced by arrays."""
     if isinstance(item, (tuple, list)):
         return type(item)(map(plain, item))
     if isinstance(item, Mapping):
@@ -383,11 +383,11 @@ def plain(item: Any) -> Any:
 
 
 def referred(item: Any) -> Any:
-    """References in the place of stand-ins."""
+    """Stand-ins replaced by references."""
     if isinstance(item, (tuple, list)):
         return tuple(map(referred, item)) if isinstance(item, tuple) else list(map(referred, item))
     if isbox(item):
-        raise TraceError("a tensor that gradients flow to reached a function that autograd does not know")
+        raise TraceError("a differentiable tensor reached a function that autograd does not know")
     return Ref(item.index) if isinstance(item, Traced) else item
 
 
@@ -445,7 +445,7 @@ def trace(
     `params` is a dataclass; its floats become options. `gradients` are those of outputs, by output name: with them the
     program also has `grad.<input>` for every input in `differentiable`. `regroup` and `flatten` go between tensors by
     name and what the reference takes and returns (lists). `labelled` steps have the names of the source. Of values with
-    OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what no program can say.
+    OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what cannot be recorded.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
     tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))
@@ -478,7 +478,7 @@ def differentiated(
     names: Sequence[str],
     arriving: Mapping[str, Traced],
 ) -> dict[str, Any]:
-    """The outputs of `forward`, and `grad.<name>` for the inputs `names`, from the gradients of outputs that arrive."""
+    """The outputs of `forward`, and `grad.<name>` for the inputs `names`, from the gradients of the outputs."""
     collected: dict[str, Any] = {}
     with trace_stack.new_trace() as level:
         roots = {name: NamedNode.new_root() for name in names}
@@ -499,7 +499,7 @@ def differentiated(
 
 
 class TracedParams:
-    """An op's params whose floats are stand-ins: everything else of them is as it was."""
+    """An op's params with stand-ins for floats."""
 
     def __init__(self, params: Any, tape: Tape, options: dict[str, tuple[int, float]]) -> None:
         self._params = params
@@ -526,12 +526,12 @@ def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, fl
 
 ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
 OWN = frozenset((__name__, "parity.cases.op"))
-"""Modules whose local variables are no names of a reference."""
+"""Modules whose local variables do not count as names of a reference."""
 
 
 @contextmanager
 def named(tape: Tape) -> Iterator[None]:
-    """Inside, whatever a function of the reference assigns to a local variable is labelled with its name."""
+    """Inside, a value that the reference assigns to a local variable is labelled with its name."""
 
     def on_event(frame: FrameType, event: str, _argument: Any) -> None:
         module = frame.f_globals.get("__name__", "")
@@ -553,7 +553,7 @@ def named(tape: Tape) -> Iterator[None]:
 
 
 def labels(tape: Tape, outputs: Mapping[str, Traced]) -> Iterator[str]:
-    """The label of every step: its name in the source where no other value has it, else that of an output, else ""."""
+    """The label of every step: its name in the source if unique, else that of an output, else ""."""
     counts = Counter(tape.labels.values())
     of_outputs = {item.index: name for name, item in outputs.items()}
     for step in tape.steps:
@@ -566,9 +566,10 @@ LIFTED: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def by_hand(function: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(x, *rest)` whose gradient is `backward(gradient, result, x, *rest)` instead of what its steps give.
+    """`function(x, *rest)` whose gradient is `backward(gradient, result, x, *rest)` instead of the derivative of its
+    steps.
 
-    Both are written down in steps, which a `primitive` is not.
+    Unlike a `primitive`, both are recorded in steps.
     """
     whole = autograd_primitive(function)
     defvjp(whole, lambda result, x, *rest: lambda gradient: backward(gradient, result, x, *rest), argnums=(0,))

@@ -1,4 +1,4 @@
-"""Trying many edits of one program on one set of tensors."""
+"""Tries many edits of one program on one set of tensors."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Trial:
 
     @property
     def costs(self) -> Mapping[str, int]:
-        """How many steps every output follows from."""
+        """The number of steps behind every output."""
         return {name: len(needed) for name, needed in self._needed.items()}
 
     def output(self, edit: Edit, name: str) -> Array | None:
-        """An output of the edited program; None where the edit does not fit, or changes no number of it."""
+        """An output of the edited program; None if the edit does not fit, or does not change it."""
         try:
             if edit.kind == RETURNED:
                 return self._returned(edit) if edit.function == name else None
@@ -87,7 +87,7 @@ class Trial:
 
 
 def takes_the_place(shape: Shape, of: Shape) -> bool:
-    """Whether a value of a shape can stand where one of another was: as large, or to be repeated."""
+    """Whether a value of one shape can replace one of another: as large, or broadcastable."""
     if math.prod(shape) == math.prod(of):
         return True
     return len(shape) == len(of) and all(n in (1, m) for n, m in zip(shape, of, strict=True))

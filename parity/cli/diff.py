@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @main.command(
     epilog=example(
         "parity diff main-run pr-run --markdown diff.md",
-        "parity diff old-run new-run --map paddle==2.6.2=paddle",
+        "parity diff old-run new-run --map my-paddle=paddle",
         "parity diff RUN RUN --map paddle==2.6.2=paddle",
     )
 )
@@ -62,6 +62,7 @@ def diff(
 ) -> NoReturn:
     """Tell what differs from the run in RUN_A to that in RUN_B: new, worse, vanished, fixed and better findings.
 
+    A backend in another release (`paddle==2.6.2` and `paddle`) is found where only one fits.
     An error below 8 times that of careful code is noise and never worse. A finding that vanished is not fixed.
 
     Exit code: 0 nothing is worse, 1 something is new or worse, 2 the command is wrong or a run cannot be read,

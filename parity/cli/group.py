@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity import __version__
+from parity.cli.streams import stdout_loss, use_lossy_streams
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
@@ -66,9 +66,29 @@ def is_config(path: Path) -> bool:
 
 
 class InterruptibleGroup(click.Group):
-    """Ends with 130 where click would end with 1, which says that something differs."""
+    """Ends with 130 where click would end with 1, which says that something differs.
+
+    A loss of stdout or stderr changes no exit code, but that of a command whose output is all that it is for.
+    """
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line."""
+        use_lossy_streams()
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and say where its output is lost."""
+        try:
+            result = self.invoke_interruptible(ctx)
+        finally:
+            loss = stdout_loss()
+            if loss is not None:
+                click.echo(f"stdout is incomplete: {loss.strerror}", err=True)
+        if loss is not None:
+            ctx.exit(USAGE)
+        return result
+
+    def invoke_interruptible(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
@@ -99,9 +119,6 @@ def main(ctx: click.Context) -> None:
     """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
     # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     if ctx.invoked_subcommand is None:
         click.echo(
             "parity checks whether a kernel or a framework computes what it should, and says who does not and why.\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.exit_codes import FAIL_ON, INCOMPLETE
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -22,7 +24,9 @@ LIMIT_HELP = "of all tensors or of one. Repeatable."
 plan_options = options(
     click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
     click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."),
-    click.option("-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'pair or offset'."),
+    click.option(
+        "-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'offset and not (large or pair)'."
+    ),
     click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only this dtype. Repeatable."),
     *(
         click.option(f"--{limit}", multiple=True, metavar="V|TENSOR:V", help=f"Override {limit}, {LIMIT_HELP}")
@@ -40,7 +44,8 @@ plan_options = options(
     epilog=example(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
-        "parity run configs/*.yaml --fail-on degraded --out parity-run --junit-xml parity.xml --github",
+        "parity run configs/layernorm.yaml --last-failed -x",
+        "parity run configs/*.yaml --fail-on mismatch --out parity-run --junit-xml parity.xml --github",
     )
 )
 @plan_options
@@ -73,9 +78,18 @@ plan_options = options(
 @click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
-    default=FAIL_ON[0],
+    default=DEFAULT_FAIL_ON,
     show_default=True,
-    help="Exit with 1 from this verdict on; NaN on one side and another structure always do.",
+    help="Exit with 1 from this verdict on. `mismatch` is strict: rounding fails too. NaN in one backend always fails.",
+)
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first case with a finding; --resume goes on.")
+@click.option(
+    "--lf",
+    "--last-failed",
+    "last_failed",
+    is_flag=True,
+    help="Only cases with a finding, or not compared, in the last run of CONFIGS: that in --out, else the newest in "
+    "reports/. All, where there is none.",
 )
 @output_options
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
@@ -89,6 +103,8 @@ def run(
     timeout: float,
     threads: int,
     fail_on: str,
+    exitfirst: bool,
+    last_failed: bool,
     no_provision: bool,
     quiet: bool,
     verbose: bool,
@@ -102,12 +118,14 @@ def run(
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
 
-    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, 3 nothing differs but something
-    could not be compared, 130 interrupted (what was finished is kept, and --resume goes on).
+    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, or not all could be written,
+    3 nothing differs but something could not be compared, 130 interrupted (what was finished is kept, and --resume
+    goes on).
     """
     from parity.engine import EngineOptions
+    from parity.reporting.results import last
     from parity.reporting.results.resume import ResumeError
-    from parity.run import claim, run_and_show
+    from parity.run import claimed, run_and_show
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
@@ -116,12 +134,18 @@ def run(
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
         raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
-    if out is not None and not resume and (out / "results.json").is_file():
-        click.echo(f"replaces the earlier run in {out}", err=True)
+    if last_failed:
+        plan, message = last.last_failed(plan, out, resume=resume)
+        click.echo(message, err=True)
+    replaces = out is not None and not resume and (out / "results.json").is_file()
     try:
-        run_dir = out if out is not None and resume else claim(out, plan)
+        run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
+    except BlockingIOError as error:
+        fail(f"cannot use {error.filename}: {error.strerror}; wait for its end, or name another --out")
     except OSError as error:
         fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
+    if replaces:
+        click.echo(f"replaces the earlier run in {out}", err=True)
     end_once_on_signals()
     try:
         results = run_and_show(
@@ -132,12 +156,13 @@ def run(
             outputs=wanted,
             verbosity=verbose - quiet,
             fail_on=fail_on,
+            exitfirst=exitfirst,
             resume=resume,
         )
     except ResumeError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}", INCOMPLETE)
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; what was computed is shown above")
     sys.exit(results.summary.exit_code)
 
 
@@ -147,23 +172,41 @@ def run(
 @plan_options
 @click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
-    """Check CONFIGS without running anything; all errors at once, exit code 2 if there are any."""
+    """Check CONFIGS without running anything.
+
+    Exit code: 0 fine, 1 no run of them can pass (a `known` entry has expired or is for no case, a file of `ops`
+    defines none of the ops), 2 they are wrong; all errors are told at once.
+    """
+    from parity.foreseen import foreseen
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
     ops = tuple(case for case in plan.cases if not case.is_training)
     n_trainings = len(plan.cases) - len(ops)
-    n_cells = sum(len(case.dtypes) for case in plan.cases)
-    names = ", ".join(spec.name for spec in plan.backends)
     trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
-    counted = f"{plural(len(plan.cases), 'case')}{trainings}, {plural(n_cells, 'cell')}"
-    click.echo(f"ok: {counted} on each of {names}; baseline {plan.baseline}")
+    parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
+    problems = list(foreseen(plan, datetime.date.today()))
+    answer = "no run of this can pass" if problems else "ok"
+    click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
+    for problem in problems:
+        click.echo(problem, err=True)
     if audit and n_trainings:
         click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
     if audit and ops:
         from parity.reporting.console.audit import audit_and_show
 
         audit_and_show(replace(plan, cases=ops))
+    if problems:
+        sys.exit(MISMATCH)
+
+
+def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:
+    """How many cells are for which backends and baseline: several configs each have their own."""
+    n_cells: Counter[tuple[tuple[str, ...], str]] = Counter()
+    for case in plan.cases:
+        own = plan.of(case)
+        n_cells[tuple(spec.name for spec in own.backends), own.baseline] += len(case.dtypes)
+    return list(n_cells.items())
 
 
 @main.command(epilog=example("parity schema > parity.schema.json"))

@@ -26,17 +26,19 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
     The exit code is 0 whatever the run found, and 2 where there is no run or a file cannot be written.
     """
+    from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_asked
     from parity.reporting.results.results import ResultsError, read_results
     from parity.run import show
 
-    wanted = outputs(**asked)
+    wanted, losses = outputs(**asked), Losses()
     try:
         results = read_results(run_dir)
         if not (wanted.files or wanted.github):
             show(results, verbosity=verbose - quiet)
-        for path in write_asked(results, run_dir, wanted):
+        for path in write_asked(results, run_dir, wanted, losses):
             click.echo(f"written to {path}", err=True)
+        losses.check()
     except ResultsError as error:
         fail(str(error))
     except OSError as error:
@@ -53,8 +55,11 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 @click.option("--list", "as_list", is_flag=True, help="List the diagnoses.")
 @click.option("--dtype", metavar="NAME", help="Of the case, only this dtype.")
 @click.option("--tensor", metavar="GLOB", help="Of the case, only these tensors.")
-def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None) -> None:
-    """Tell what a diagnosis means, or all that the run in RUN_DIR knows about CASE (an id, or a part of one)."""
+@click.option("-v", "--verbose", is_flag=True, help="Of the case, every number and all evidence.")
+def explain(
+    subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None, verbose: bool
+) -> None:
+    """Tell what a diagnosis means, or what the run in RUN_DIR found in CASE (an id, or a part of one)."""
     from parity.reporting.console.explain import ExplainError, explain_case, explain_id, explain_list
     from parity.reporting.console.run import stdout_console
     from parity.reporting.results.results import ResultsError
@@ -68,7 +73,7 @@ def explain(subject: str | None, case: str | None, as_list: bool, dtype: str | N
         elif case is None and not Path(subject).is_dir():
             explain_id(subject, console)
         else:
-            explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor)
+            explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor, verbose=verbose)
     except (ExplainError, ResultsError) as error:
         fail(str(error))
     except OSError as error:

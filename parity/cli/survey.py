@@ -92,6 +92,7 @@ def env_create(backend: str) -> None:
     from parity import environments
 
     adapter, _, version = backend.partition("==")
+    end_once_on_signals()
     try:
         environment = environments.create_environment(adapter, version or None, click.echo)
     except environments.EnvironmentUnavailable as error:

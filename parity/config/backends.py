@@ -168,8 +168,12 @@ def _python(node: Node | None, report: Problems) -> Path | None:
     """An interpreter: a path, or a command on PATH such as python3.10."""
     if node is None:
         return None
-    command = shutil.which(node.text) if isinstance(node.value, str) and _is_bare(node) else None
-    path = Path(command) if command else existing_file(node, report, "python")
+    if isinstance(node.value, str) and _is_bare(node):
+        command = shutil.which(node.text)
+        if command is None:
+            report.add(node, f'no command on PATH is called "{node.text}", and no file beside the config')
+        return None if command is None else _absolute(Path(command))
+    path = existing_file(node, report, "python")
     if path is not None and not os.access(path, os.X_OK):
         report.add(node, "not executable; name an interpreter such as ./venv/bin/python")
     return _absolute(path)

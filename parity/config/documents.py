@@ -96,7 +96,7 @@ def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set
     if real in seen:
         return Document(path)
     seen.add(real)
-    read = read_yaml(path, report)
+    read = read_yaml(path, report, place)
     if read is None or not _version_ok(read, report):
         return Document(path)
     keys = read_partly(ConfigKeys, read.root, report)

@@ -15,7 +15,7 @@ from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
 from parity.config.nodes import Node, Problems
-from parity.config.plan import ORACLE, BackendSpec, KnownDeviation, Overrides, Plan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, KnownDeviation, Overrides, Plan
 from parity.config.select import Draft, select
 from parity.config.tolerances import check_tensor_names
 
@@ -29,7 +29,6 @@ class FilePlan:
     document: Document
     backends: tuple[tuple[BackendSpec, Node], ...]
     backends_ok: bool
-    baseline: Node | None
     seed: int
     cases: tuple[BuiltCase, ...]
     known: tuple[KnownDeviation, ...]
@@ -69,8 +68,19 @@ def _file_plan(document: Document, report: Problems) -> FilePlan:
         defaults.check_tensor_names(compared, report)
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
-    named = _named(cases, report)
-    return FilePlan(document, backends, backends_ok, document.get("baseline"), settings.seed, named, known)
+    baseline = _baseline(document.get("baseline"), [spec.name for spec, _ in backends] if backends_ok else [], report)
+    own = {"backends": tuple(spec.name for spec, _ in backends), "baseline": baseline}
+    named = tuple(built.with_plan(**own) for built in _named(cases, report))
+    return FilePlan(document, backends, backends_ok, settings.seed, named, known)
+
+
+def _baseline(node: Node | None, backends: Sequence[str], report: Problems) -> str:
+    """The baseline that a file names, empty where it names none; `backends`: those there are, empty for unchecked."""
+    if node is None:
+        return ""
+    if node.text and backends and node.text not in (*backends, ORACLE):
+        report.add(node, f'no backend is called "{node.text}"', allowed=(*backends, ORACLE), near=node.text)
+    return node.text
 
 
 def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
@@ -134,16 +144,15 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> b
 
 
 def _draft(files: Sequence[FilePlan], report: Problems) -> Draft:
-    backends = _united_backends(files, report)
     stems = [file.document.path.stem for file in files]
     name = stems[0] if len(stems) == 1 else f"{stems[0]}-and-{len(stems) - 1}-more"
     configs = dict.fromkeys(config for file in files for config in file.document.files)
+    backends = _united_backends(files, report)
     return Draft(
         name=name,
         configs=tuple(configs),
         backends=tuple(backends),
         backends_ok=all(file.backends_ok for file in files),
-        baseline=_united_baseline(files, backends, report),
         seed=_united_seed(files, report),
         cases=_united_cases(files, report),
         known=tuple(dict.fromkeys(entry for file in files for entry in file.known)),
@@ -160,37 +169,38 @@ def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[Backen
     return [spec for spec, _ in united.values()]
 
 
-def _united_baseline(files: Sequence[FilePlan], backends: Sequence[BackendSpec], report: Problems) -> str | None:
-    """The baseline that the files agree on; None where none names one."""
-    names = [spec.name for spec in backends] if all(file.backends_ok for file in files) else []
-    stated = [node for file in files if (node := file.baseline) is not None]
-    for node in stated:
-        if node.text and names and node.text not in (*names, ORACLE):
-            report.add(node, f'no backend is called "{node.text}"', allowed=(*names, ORACLE), near=node.text)
-        elif node.text != stated[0].text:
-            report.add(node, f"one run has one baseline, and {stated[0].file}:{stated[0].line} names {stated[0].text}")
-    return stated[0].text if stated else None
-
-
 def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
     first = files[0]
     for file in files[1:]:
         if file.seed != first.seed:
             message = f"one run has one seed: here it is {file.seed}, in {first.document.path} it is {first.seed}"
+            message += "; run them one by one"
             node = file.document.get("seed")
             report.add_file(str(file.document.path), message, node.line if node is not None else 0)
     return first.seed
 
 
 def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCase, ...]:
-    """The cases of all files; one that came in twice, through a file included by two, is taken once."""
+    """The cases of all files, each with its file's backends and baseline.
+
+    One that came in twice, through a file included by two, is taken once, with the backends of both.
+    """
     taken: dict[str, BuiltCase] = {}
     for file in files:
         ids = set()
         for built in file.cases:
-            same = taken.get(built.plan.id)
-            if built.plan.id in ids or (same is not None and same.plan == built.plan):
+            case_id, same = built.plan.id, taken.get(built.plan.id)
+            if case_id in ids:
                 continue
-            ids.add(built.plan.id)
+            if same is not None and _question(same) == _question(built):
+                both = tuple(dict.fromkeys(same.plan.backends + built.plan.backends))
+                taken[case_id] = same.with_plan(backends=both)
+                continue
+            ids.add(case_id)
             _claim(built, taken, report)
     return tuple(taken.values())
+
+
+def _question(built: BuiltCase) -> CasePlan:
+    """What a case asks, whoever answers."""
+    return built.with_plan(backends=(), baseline="").plan

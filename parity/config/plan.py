@@ -6,8 +6,8 @@ Everything here is frozen, checked and free of YAML: shapes are known, names are
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,8 @@ class CasePlan:
     """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
     `tensors` holds every input and every upstream gradient (`grad.y`) in the order in which they are drawn.
-    `gradients` says whether gradients are computed and compared.
+    `gradients` says whether gradients are computed and compared. `backends` and `baseline` are empty where they are
+    those of the plan; several configs in one run each have their own.
     """
 
     id: str
@@ -116,6 +117,12 @@ class CasePlan:
     tolerance: ToleranceTable
     source: WrittenAt
     gradients: bool = True
+    backends: tuple[str, ...] = ()
+    baseline: str = ""
+
+    def runs_on(self, backend: str) -> bool:
+        """Whether it is to be computed on the backend of this name."""
+        return not self.backends or backend in self.backends
 
     @property
     def kind(self) -> str:
@@ -127,6 +134,9 @@ class CasePlan:
         """Whether this is a training, whose `params` are a `Training`, and no case of an op."""
         return self.kind != OP
 
+
+ACCEPTED_DAYS = 182
+"""How long something is accepted unless a date is given: half a year, about two releases of a framework."""
 
 REASON_WANTED = "WHY IS IT ACCEPTED?"
 """Stands for the reason in the entries of `known` that are offered for copying; somebody has to give one."""
@@ -165,12 +175,17 @@ class Asked:
     """All that the files ask for, from which the command line chose: case ids with their dtypes, and backends.
 
     `altered`: it also changed a tolerance, the baseline or the length of a training, so what passes or fails is not the
-    files' answer.
+    files' answer. `narrower`: the backends of each case that is not for all of them.
     """
 
     cases: tuple[tuple[str, tuple[str, ...]], ...]
     backends: tuple[str, ...]
     altered: bool = False
+    narrower: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def backends_of(self, case: str) -> tuple[str, ...]:
+        """The backends that a case is for."""
+        return self.narrower.get(case, self.backends)
 
 
 @dataclass(frozen=True)
@@ -190,7 +205,21 @@ class Plan:
     def everything(self) -> Asked:
         """What the files ask for, whether or not it is run."""
         own = tuple((case.id, case.dtypes) for case in self.cases)
-        return self.asked or Asked(own, tuple(spec.name for spec in self.backends))
+        narrower = {case.id: case.backends for case in self.cases if case.backends}
+        return self.asked or Asked(own, tuple(spec.name for spec in self.backends), narrower=narrower)
+
+    def of(self, case: CasePlan) -> Plan:
+        """The plan as one of its cases sees it: with the backends and the baseline of that case."""
+        if not case.backends and not case.baseline:
+            return self
+        backends = tuple(spec for spec in self.backends if case.runs_on(spec.name))
+        return replace(self, backends=backends, baseline=case.baseline or self.baseline)
+
+    def only(self, ids: Collection[str]) -> Plan:
+        """The plan with these of its cases alone, and the backends that they need."""
+        cases = tuple(case for case in self.cases if case.id in ids)
+        backends = tuple(spec for spec in self.backends if any(case.runs_on(spec.name) for case in cases))
+        return replace(self, cases=cases, backends=backends, asked=self.everything)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.cases.draw import COARSENESS
-from parity.config.case_filter import keyword_matcher
+from parity.config.case_filter import KeywordError, keyword_matcher, nearest_first
 from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
@@ -17,7 +17,7 @@ from parity.config.tolerances import parse_options
 
 @dataclass(frozen=True)
 class Draft:
-    """All that the files ask for; `baseline` is None where none of them names one.
+    """All that the files ask for; each case has the backends and the baseline (empty: the first) of its file.
 
     `backends_ok`: none of them was left out for being wrong, so an unknown name is unknown indeed.
     """
@@ -26,7 +26,6 @@ class Draft:
     configs: tuple[ConfigFile, ...]
     backends: tuple[BackendSpec, ...]
     backends_ok: bool
-    baseline: str | None
     seed: int
     cases: tuple[BuiltCase, ...]
     known: tuple[KnownDeviation, ...]
@@ -34,48 +33,73 @@ class Draft:
 
 def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
     """The plan that is left, or None after reporting what is wrong."""
-    backends = _backends(draft, overrides.backends, report)
-    baseline = _baseline(draft, backends, overrides, report)
+    backends = _backends(draft, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
+    cases = _placed(cases, backends, overrides, report)
     for built in cases:
         if built.plan.kind != OP:
-            case_kind(built.plan.kind).check(built, baseline, backends, report)
-    _check_memory(cases, len(backends), report)
-    if len(report) or not backends or not cases:
-        return None
-    plans = tuple(built.plan for built in cases)
-    asked = _asked(draft, baseline, overrides)
-    return Plan(draft.name, draft.configs, backends, baseline, draft.seed, plans, draft.known, asked)
+            own = tuple(spec for spec in backends if built.plan.runs_on(spec.name))
+            case_kind(built.plan.kind).check(built, built.plan.baseline, own, report)
+    _check_memory(cases, report)
+    return None if len(report) or not cases else _plan(draft, backends, cases, overrides)
 
 
-def _asked(draft: Draft, baseline: str, overrides: Overrides) -> Asked:
-    """The draft before anything was chosen from it."""
+def _plan(draft: Draft, backends: Sequence[BackendSpec], cases: Sequence[BuiltCase], overrides: Overrides) -> Plan:
+    """The plan of these cases: its backends are those that they need, its baseline is that of the first."""
+    specs = tuple(spec for spec in backends if any(built.plan.runs_on(spec.name) for built in cases))
+    names, baseline = {spec.name for spec in specs}, cases[0].plan.baseline
+    plans = []
+    for built in cases:
+        own = () if set(built.plan.backends) == names else built.plan.backends
+        other = "" if built.plan.baseline == baseline else built.plan.baseline
+        plans.append(replace(built.plan, backends=own, baseline=other))
+    asked = _asked(draft, cases, overrides)
+    return Plan(draft.name, draft.configs, specs, baseline, draft.seed, tuple(plans), draft.known, asked)
+
+
+def _asked(draft: Draft, cases: Sequence[BuiltCase], overrides: Overrides) -> Asked:
+    """The draft before anything was chosen from it; `cases` are what was."""
     names = tuple(spec.name for spec in draft.backends)
+    stated = {built.plan.id: _baseline(built, built.plan.backends, None) for built in draft.cases}
     altered = bool(overrides.rtol or overrides.atol or overrides.steps)
-    altered = altered or baseline != (draft.baseline or names[0])
-    return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered)
+    altered = altered or any(built.plan.baseline != stated[built.plan.id] for built in cases)
+    narrower = {built.plan.id: built.plan.backends for built in draft.cases if set(built.plan.backends) != set(names)}
+    return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered, narrower)
 
 
-def _backends(draft: Draft, wanted: Sequence[str], report: Problems) -> tuple[BackendSpec, ...]:
-    names = [spec.name for spec in draft.backends]
+def _backends(draft: Draft, overrides: Overrides, report: Problems) -> tuple[BackendSpec, ...]:
+    """The backends that are wanted; names of backends, and of a baseline, that there are not are reported."""
+    names, wanted = [spec.name for spec in draft.backends], overrides.backends
     for name in wanted:
         if draft.backends_ok and name not in names:
             report.add_command_line(f"--backend {name}", "the config has no such backend", names, name)
-    return tuple(spec for spec in draft.backends if not wanted or spec.name in wanted)
+    kept = tuple(spec for spec in draft.backends if not wanted or spec.name in wanted)
+    baseline, allowed = overrides.baseline, (*(spec.name for spec in kept), ORACLE)
+    if baseline is not None and draft.backends_ok and baseline not in allowed:
+        report.add_command_line(f"--baseline {baseline}", "no backend of this run", allowed, baseline)
+    return kept
 
 
-def _baseline(draft: Draft, backends: tuple[BackendSpec, ...], overrides: Overrides, report: Problems) -> str:
-    """The command line's, else the config's as long as it is kept (the oracle stands in for it), else the first."""
-    names = [spec.name for spec in backends]
-    if overrides.baseline is not None:
-        if draft.backends_ok and overrides.baseline not in (*names, ORACLE):
-            option = f"--baseline {overrides.baseline}"
-            report.add_command_line(option, "no backend of this run", (*names, ORACLE), overrides.baseline)
-        return overrides.baseline
-    if draft.baseline is not None:
-        return draft.baseline if draft.baseline in names else ORACLE
-    return names[0] if names else ORACLE
+def _placed(
+    cases: tuple[BuiltCase, ...], backends: Sequence[BackendSpec], overrides: Overrides, report: Problems
+) -> tuple[BuiltCase, ...]:
+    """The cases with those of their backends that are wanted, and their baselines; a case that has none goes."""
+    wanted = {spec.name for spec in backends}
+    placed = []
+    for built in cases:
+        own = tuple(name for name in built.plan.backends if name in wanted)
+        if own:
+            placed.append(built.with_plan(backends=own, baseline=_baseline(built, own, overrides.baseline)))
+    if cases and wanted and not placed:
+        report.add_command_line(f"--backend {' --backend '.join(overrides.backends)}", "none of the cases is for it")
+    return tuple(placed)
+
+
+def _baseline(built: BuiltCase, kept: Sequence[str], named: str | None) -> str:
+    """The command line's, else the config's (the oracle stands in for one that is not kept), else the first."""
+    baseline = named or built.plan.baseline
+    return kept[0] if not baseline else baseline if baseline in kept else ORACLE
 
 
 def _with_tolerances(cases: tuple[BuiltCase, ...], overrides: Overrides, report: Problems) -> tuple[BuiltCase, ...]:
@@ -108,10 +132,17 @@ def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Pr
 def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Problems) -> tuple[BuiltCase, ...]:
     if keyword is None:
         return cases
-    matches = keyword_matcher(keyword)
+    ids = [built.plan.id for built in cases]
+    try:
+        matches = keyword_matcher(keyword, ids)
+    except KeywordError as error:
+        report.add_command_line(f"-k {keyword}", str(error))
+        return cases
     left = tuple(built for built in cases if matches(built.plan.id))
     if cases and not left:
-        report.add_command_line(f"-k {keyword}", "no case matches", [built.plan.id for built in cases], keyword)
+        listed, alike = nearest_first(keyword, ids)
+        hint = f'; did you mean "{listed[0]}"?' if alike else ""
+        report.add_command_line(f"-k {keyword}", f"no case matches{hint}", listed)
     return left
 
 
@@ -128,7 +159,7 @@ def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Problems
     )
 
 
-def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Problems) -> None:
+def _check_memory(cases: tuple[BuiltCase, ...], report: Problems) -> None:
     """Refuses cases whose tensors, held by every backend and by the oracle, exceed the machine's memory."""
     if not cases:
         return
@@ -136,6 +167,7 @@ def _check_memory(cases: tuple[BuiltCase, ...], n_backends: int, report: Problem
 
     limit = int(psutil.virtual_memory().total)
     for built in cases:
+        n_backends = len(built.plan.backends)
         n_bytes = built.memory.total(n_backends)
         if n_bytes > limit:
             need = f"{n_bytes / GIB:.1f} GiB for {n_backends} backends and the oracle"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -42,6 +43,8 @@ from parity.config.tree import DRAW_KEYS
 
 MAX_ELEMENTS = 2**31 - 1
 MAX_AXES = 32
+MAX_HEADER_BYTES = 1 << 16
+"""NumPy refuses headers of more than 10,000 characters, after reading them."""
 
 
 def size_problem(shape: Shape, what: str = "a tensor") -> str | None:
@@ -213,14 +216,24 @@ def _file(node: Node, report: Problems) -> File | None:
     if path is None:
         return None
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False) if _has_npy_header(path) else None
     except Exception:
         # numpy's header parser raises ValueError, EOFError, SyntaxError, OSError and more for what it cannot read.
         array = None
     if not isinstance(array, np.ndarray):
         report.add(node, "this is not a .npy file of numbers")
     elif array.dtype.kind not in "fiub":
-        report.add(node, f"the numbers in it are of type {array.dtype}; real numbers are wanted")
+        report.add(node, f"the numbers in it are of type {array.dtype.name}; real numbers are wanted")
     else:
         return File(path.absolute())
     return None
+
+
+def _has_npy_header(path: Path) -> bool:
+    """Whether a file begins like a `.npy` file, with a header of a sane size (NumPy reads it first and looks then)."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        start = file.read(12)
+    length = start[8:10] if start[6:7] == b"\x01" else start[8:12]
+    return start.startswith(b"\x93NUMPY") and int.from_bytes(length, "little") <= MAX_HEADER_BYTES

@@ -49,6 +49,9 @@ INTEGER = re.compile(r"[-+]?[0-9]{1,400}")
 PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
+VERSION_LINE = re.compile(rb"""^\s*\{?\s*["']?version["']?\s*:\s*["']?[0-9]""", re.MULTILINE)
+"""What every config has; a file without it may be anybody's."""
+
 HINTS = {
     "did not find expected key": "look at the indentation of this line and the one before",
     "mapping values are not allowed": 'two ": " in one line, a ":" without its space above, or a wrong indentation',
@@ -74,10 +77,17 @@ class _YamlProblem(Exception):  # noqa: N818 - never leaves this module
         self.line = line
 
 
-def read_yaml(path: Path, report: Problems) -> YamlFile | None:
-    """The file's content, or None after reporting why there is none."""
-    data = _read_bytes(path, report)
+def read_yaml(path: Path, report: Problems, included: Node | None = None) -> YamlFile | None:
+    """The file's content, or None after reporting why there is none.
+
+    Of a file that somebody's config includes (at the node `included`) and that is no config, nothing is shown.
+    """
+    # Files of /proc say that they are empty, and reading some of them does not end.
+    data = b"" if included is not None and not path.stat().st_size else _read_bytes(path, report)
     if data is None:
+        return None
+    if included is not None and VERSION_LINE.search(data) is None:
+        report.add(included, 'an included file must be a config, and this one has no line "version: 1"')
         return None
     try:
         root, problems = _parse(data, str(path))

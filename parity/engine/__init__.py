@@ -1,7 +1,17 @@
 """Plan to outcomes: inputs made once, warm workers per backend, timeouts, crash classes."""
 
-from parity.engine.backend import Announced, BackendLost, BackendStarted, EngineOptions
-from parity.engine.engine import CasePrepared, CellFinished, Event, TrainingAdvanced, TrainingFinished, execute
+from parity.engine.backend import Announced, BackendLost, BackendStarted, EngineOptions, Running
+from parity.engine.engine import (
+    CasePrepared,
+    CellFinished,
+    Event,
+    Judging,
+    Resumed,
+    TrainingAdvanced,
+    TrainingFinished,
+    WorkBegun,
+    execute,
+)
 from parity.engine.inputs import Prepared
 from parity.engine.starting import BackendInfo
 from parity.outcome import CellOutcome, Outcome, Output
@@ -16,10 +26,14 @@ __all__ = [
     "CellOutcome",
     "EngineOptions",
     "Event",
+    "Judging",
     "Outcome",
     "Output",
     "Prepared",
+    "Resumed",
+    "Running",
     "TrainingAdvanced",
     "TrainingFinished",
+    "WorkBegun",
     "execute",
 ]

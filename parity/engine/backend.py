@@ -23,6 +23,9 @@ MAX_SMALL = 1 << 20
 """Results of up to this many elements are always taken, whatever shape they should have."""
 MAX_FAILED_STARTS = 2
 
+Running = tuple[str, str, str]
+"""A case, a dtype and the backend that computes it now."""
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -112,6 +115,12 @@ class BackendRunner:
     def ask(self, question: Question) -> None:
         """Answer a question before the next cell."""
         self._cells.ask(question)
+
+    @property
+    def running(self) -> Running | None:
+        """The cell of the run that is at hand."""
+        cell = self._cell
+        return None if cell is None or isinstance(cell, Question) else (cell.case.id, cell.dtype, self.spec.name)
 
     @property
     def alive(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.clients import CLIENTS
-from parity.config.plan import CasePlan, Plan
+from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.asking import Asking, CaseQuestions
 from parity.engine.backend import (
     Announced,
@@ -22,6 +23,7 @@ from parity.engine.backend import (
     BackendStarted,
     EngineOptions,
     OutcomeArrived,
+    Running,
 )
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.cells import CellQueue, CellRequest
@@ -43,6 +45,21 @@ MAX_BUFFERS = 256
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """A run goes on; so many cases of ops, and so many trainings in a dtype, are left."""
+
+    n_cases: int
+    n_trainings: int
+
+
+@dataclass(frozen=True)
+class WorkBegun:
+    """The backends are started; `running()` tells at any time, to any thread, what they compute."""
+
+    running: Callable[[], list[Running]]
+
+
+@dataclass(frozen=True)
 class CasePrepared:
     """A case's inputs are drawn and stored; its cells are on their way. `ask` is valid until the last is judged."""
 
@@ -58,6 +75,13 @@ class CellFinished:
     dtype: str
     outcomes: tuple[CellOutcome, ...]
     last_of_case: bool
+
+
+@dataclass(frozen=True)
+class Judging:
+    """All of a case is computed; it is compared and diagnosed now, which may take long."""
+
+    case: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +113,17 @@ class TrainingFinished:
 
 
 Event = (
-    Idle | CasePrepared | CellFinished | BackendStarted | BackendLost | Announced | TrainingAdvanced | TrainingFinished
+    Idle
+    | Resumed
+    | WorkBegun
+    | CasePrepared
+    | CellFinished
+    | Judging
+    | BackendStarted
+    | BackendLost
+    | Announced
+    | TrainingAdvanced
+    | TrainingFinished
 )
 
 
@@ -99,12 +133,12 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
     Closing the iterator, or an exception in its consumer, ends every worker.
     """
     with_tensors = run_dir / "tensors"
-    with_tensors.mkdir(parents=True, exist_ok=True)
     cases = [(i, case) for i, case in enumerate(plan.cases) if case.op not in CLIENTS and case.id not in done]
     if not cases:
         return
     crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))
     try:
+        yield WorkBegun(crew.running)
         yield from Dispatcher(plan, cases, crew, with_tensors).events()
         crew.finish()
     finally:
@@ -120,28 +154,35 @@ class Crew:
         self._scratch = Scratch()
         n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
-        ops = replaceable(plan.cases)
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
-        self._queues = [CellQueue(per_backend) for _ in plan.backends]
+        self._queues = {spec.name: CellQueue(per_backend) for spec in plan.backends}
         self._runners: list[BackendRunner] = []
         self._per_backend = per_backend
-        for number, (spec, cells) in enumerate(zip(plan.backends, self._queues, strict=True)):
+        for number, spec in enumerate(plan.backends):
+            cells = self._queues[spec.name]
             for copy in range(per_backend):
                 buffers = SharedBuffers(self._scratch.folder, f"buffer-{number}-{copy}", n_buffers)
+                ops = replaceable(case for case in plan.cases if case.runs_on(spec.name))
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
+        self.spare = self._scratch.folder / "inputs"
         self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
 
+    def running(self) -> list[Running]:
+        """What is computed now."""
+        return [running for runner in self._runners if (running := runner.running) is not None]
+
     def put(self, cell: CellRequest) -> None:
-        """Hand a cell to every backend."""
-        for cells in self._queues:
-            cells.put(cell)
+        """Hand a cell to every backend that it is for."""
+        for name, cells in self._queues.items():
+            if cell.case.runs_on(name):
+                cells.put(cell)
 
     def finish(self, wait_s: float = LEAVE_S) -> None:
         """No more cells: let every worker leave."""
-        for cells in self._queues:
+        for cells in self._queues.values():
             for _ in range(self._per_backend):
                 cells.put(None)
         for runner in self._runners:
@@ -190,7 +231,7 @@ class Dispatcher:
     def _top_up(self) -> Iterator[Event]:
         while self._waiting and self._room_for(self._waiting[-1][1]):
             index, case = self._waiting.pop()
-            prepared = prepare(case, index, self._plan.seed, self._tensors)
+            prepared = prepare(case, index, self._plan.seed, self._tensors, self._crew.spare)
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
@@ -200,11 +241,11 @@ class Dispatcher:
             yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
 
     def _hand_out(self, cell: CellRequest) -> None:
-        """Hand a cell to every backend, or answer for all of them where no backend should see it."""
+        """Hand a cell to its backends, or answer for all of them where no backend should see it."""
         if not cell.prepared.problem:
             self._crew.put(cell)
             return
-        for spec in self._plan.backends:
+        for spec in self._plan.of(cell.case).backends:
             outcome = CellOutcome(cell.case.id, cell.dtype, spec.name, Outcome.ERROR, message=cell.prepared.problem)
             self._crew.events.put(OutcomeArrived(cell, outcome, release=lambda: None))
 
@@ -218,24 +259,32 @@ class Dispatcher:
     def _gather(self, event: OutcomeArrived) -> Iterator[Event]:
         arrived = self._arrived[event.cell.number]
         arrived.append(event)
-        if len(arrived) < len(self._plan.backends):
-            return
         case = event.cell.case
+        backends = self._plan.of(case).backends
+        if len(arrived) < len(backends):
+            return
         self._left[case.id] -= 1
         yield CellFinished(
-            event.cell.prepared, event.cell.dtype, self._in_order(arrived), last_of_case=not self._left[case.id]
+            event.cell.prepared,
+            event.cell.dtype,
+            in_order(arrived, backends),
+            last_of_case=not self._left[case.id],
         )
         for each in arrived:
             each.release()
         del self._arrived[event.cell.number]
         if not self._left[case.id]:
             self._bytes_ahead -= self._size_of(case)
-
-    def _in_order(self, arrived: Sequence[OutcomeArrived]) -> tuple[CellOutcome, ...]:
-        by_name = {each.outcome.backend: each.outcome for each in arrived}
-        return tuple(by_name[spec.name] for spec in self._plan.backends)
+            if event.cell.prepared.lost is not None:
+                shutil.rmtree(event.cell.prepared.folder, ignore_errors=True)
 
     def _size_of(self, case: CasePlan) -> int:
         """About how many bytes the outputs of a case take, on all backends and in all its dtypes."""
         n_elements = sum(prod(tensor.shape) for tensor in case.tensors)
-        return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.backends)
+        return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.of(case).backends)
+
+
+def in_order(arrived: Sequence[OutcomeArrived], backends: Sequence[BackendSpec]) -> tuple[CellOutcome, ...]:
+    """The outcomes in the order of the backends."""
+    by_name = {each.outcome.backend: each.outcome for each in arrived}
+    return tuple(by_name[spec.name] for spec in backends)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from parity.config.plan import CasePlan
 class Prepared:
     """A case with its inputs: arrays in the case's coarsest dtype, and the `.npy` files that hold them.
 
-    `problem` says why no backend should see them, where that is so.
+    `problem` says why no backend should see them, where that is so; `lost` why they are not in the run's folder.
     """
 
     case: CasePlan
@@ -27,20 +28,47 @@ class Prepared:
     arrays: Mapping[str, NDArray[Any]]
     paths: Mapping[str, Path]
     problem: str = ""
+    lost: OSError | None = None
 
 
-def prepare(case: CasePlan, index: int, seed: int, tensors: Path) -> Prepared:
-    """Draw and store all tensors of `case` under `tensors`, the run's folder for them."""
-    folder = tensors / f"{index:04d}-{slug(case.id)}"
-    folder.mkdir(parents=True, exist_ok=True)
+def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
+    """Draw and store all tensors of `case` under `tensors`, the run's folder for them, else under `spare`."""
+    name = f"{index:04d}-{slug(case.id)}"
     dtype = coarsest(case.dtypes)
     arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
-    paths = {name: folder / f"{name}.npy" for name in arrays}
-    for name, array in arrays.items():
-        np.save(paths[name], array, allow_pickle=False)
     overflown = [plan.name for plan in case.tensors if overflows(plan, arrays[plan.name])]
     problem = f"inputs.{overflown[0]}: finite values do not fit {dtype} and become infinite" if overflown else ""
-    return Prepared(case, folder, arrays, paths, problem)
+    prepared = Prepared(case, tensors / name, arrays, {}, problem)
+    try:
+        return replace(prepared, paths=stored(arrays, prepared.folder))
+    except OSError as error:
+        shutil.rmtree(prepared.folder, ignore_errors=True)
+        prepared = replace(prepared, folder=spare / name, lost=error)
+    try:
+        return replace(prepared, paths=stored(arrays, prepared.folder))
+    except OSError as error:
+        return replace(prepared, problem=f"its inputs cannot be stored: {error.strerror or error}")
+
+
+def stored(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, Path]:
+    """The files of `folder` in which the arrays are now; raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: folder / f"{name}.npy" for name in arrays}
+    for name, array in arrays.items():
+        save_array(paths[name], array)
+    return paths
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a `.npy` file, or leave none; raises OSError that says why, where `np.save` counts bytes."""
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    try:
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+            file.write(array.reshape(-1).view(np.uint8).data)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def overflows(plan: TensorPlan, values: NDArray[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from parity.environments.interpreter import EnvironmentUnavailable, isolated_env
 
 # uv would install into another place than the environment that it is told to.
 _MISLEADING = ("UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+_UNTIL_WE_END = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
+    " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+"""On Linux, a command that is killed with its parent (PR_SET_PDEATHSIG), so that a killed parity installs no more."""
 
 
 class UvError(Exception):
@@ -28,8 +36,10 @@ def uv_executable() -> Path:
 
 
 def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], None]) -> None:
-    """Run uv to its end, its lines to `log` and to `relay`; it does not outlive an exception or Ctrl-C here."""
+    """Run uv to its end, its lines to `log` and to `relay`; it does not outlive us, nor an exception or Ctrl-C here."""
     command = [str(uv_executable()), "--color", "never", *map(str, arguments)]
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-c", _UNTIL_WE_END, str(os.getpid()), *command]
     lines: list[str] = []
     with (
         log.open("a", encoding="utf-8") as sink,

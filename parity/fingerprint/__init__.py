@@ -1,10 +1,10 @@
-"""Which algorithm does a backend's kernel use? Inputs made to tell, run on every backend, and what they tell."""
+"""Which algorithm does a backend's kernel use? Inputs that distinguish algorithms, run on every backend."""
 
 FINGERPRINTED = ("layer_norm", "group_norm", "instance_norm", "batch_norm", "linear", "clip_grad_norm")
-"""The ops that can be fingerprinted; here, so that `parity --help` need not load more."""
+"""The ops that can be fingerprinted; here, so that `parity --help` loads no more."""
 
 DTYPES = ("float32", "float64")
-"""The dtypes in which they can be."""
+"""The dtypes that can be probed."""
 
 DEFAULT_BACKENDS = ("torch", "paddle", "oneflow", "numpy")
-"""Who is asked where the command line names nobody."""
+"""The default backends."""

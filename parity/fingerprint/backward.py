@@ -1,4 +1,4 @@
-"""Is the weight's gradient of a normalisation summed from centred values?"""
+"""Whether a normalisation sums the weight's gradient from centred values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from parity.fingerprint.precision import Long, loglog_slope, rms
 from parity.fingerprint.variance import BROKEN
 
 AUDIBLE = 6.0
-"""How many times what the measurement may be wrong by an error must be to count."""
+"""An error counts from this multiple of the measurement's own error on."""
 
 
 def backward_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether the weight's gradient is summed from centred values.
 
-    sum(dy*(x - m)*r), with m and r as the forward pass used them, is off by about u from what a centred kernel gives;
-    sum(dy*x) - m*sum(dy), and x*r - m*r in place of (x - m)*r, by about kappa*u. dy sums to zero in each group.
+    The error from sum(dy*(x - m)*r), with m and r of the forward pass, is about u for a centred kernel, and about
+    kappa*u for sum(dy*x) - m*sum(dy), and for x*r - m*r instead of (x - m)*r. dy sums to zero in each group.
     """
     root = root_of(answers)
     exponents = (None, *answers.precision.offsets)
@@ -44,12 +44,12 @@ def backward_claim(answers: ProbeAnswers) -> KernelClaim:
         return KernelClaim("not centred: x*r - m*r or raw moments", reason, evidence)
     if abs(slope) < 0.3 and error[-1] < 0.01 * kappa[-1]:
         return KernelClaim("centred", f"its error stays near {error[-1]:.2g} u", evidence)
-    why = "beside the measurement's noise" if np.median(error / noise) <= AUDIBLE else "as no rounding does"
+    why = "close to the measurement's noise" if np.median(error / noise) <= AUDIBLE else "which rounding does not"
     return undecided(f"its error grows as kappa^{slope:.2f}, {why}", evidence)
 
 
 def weight_error(answers: ProbeAnswers, exponent: int | None, root: Root) -> tuple[float, float]:
-    """RMS error of the weight's gradient at one offset and what of it may be noise.
+    """RMS error of the weight's gradient at one offset, and how much of it may be noise.
 
     In u, relative to sum|dy*(x - m)*r|.
     """
@@ -65,7 +65,7 @@ def weight_error(answers: ProbeAnswers, exponent: int | None, root: Root) -> tup
         layout.arrange(values).sum(axis=axes) for values in (terms, np.abs(terms), terms * uncertain[:, None])
     )
     if layout.per_element:
-        # Elsewhere dy sums to zero over all that one mean is subtracted from.
+        # Elsewhere dy sums to zero over all elements of one mean.
         blur = mean_blur(answers, fitted) * r
         noise = noise + np.sqrt(((dy * blur[:, None]) ** 2).sum(axis=0))
     wrong = np.stack([given - total, noise]) / size / answers.precision.u
@@ -74,14 +74,14 @@ def weight_error(answers: ProbeAnswers, exponent: int | None, root: Root) -> tup
 
 
 def mean_blur(answers: ProbeAnswers, fitted: NormFit) -> Long:
-    """By how much the mean that was used may differ from what y says: a folded shift is rounded as well."""
+    """How far the kernel's mean may be from the one that follows from y: a folded shift is rounded too."""
     units = mean_lattice(answers.precision, fitted)
     sharp = on_lattice([units]) > 0.9
     return np.zeros_like(units) if sharp else answers.precision.ulp(fitted.mean) / 2
 
 
 def scale(answers: ProbeAnswers, exponent: int | None, fitted: NormFit, root: Root) -> tuple[Long, Long]:
-    """r of each group and its relative uncertainty; from the running variance where y is too rough to tell."""
+    """r of each group and its relative uncertainty; from the running variance if y is too inaccurate."""
     running = running_statistics(answers)
     if running is None or float(np.median(fitted.noise)) < answers.precision.u:
         return fitted.r, fitted.noise

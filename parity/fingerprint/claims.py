@@ -1,4 +1,4 @@
-"""What is claimed about a kernel, and the probes and numbers that it rests on."""
+"""A claim about a kernel, and the probes and numbers behind it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ UNDECIDED = "cannot tell"
 
 @dataclass(frozen=True)
 class KernelClaim:
-    """An answer to one question (`aspect`), or `cannot tell` with the reason; `evidence` holds the numbers.
+    """The answer for one `aspect`, or `cannot tell` with the reason; `evidence` holds the numbers.
 
-    `measured` is false where a backend did not answer; then there is nothing to decide from. A question leaves
-    `aspect` to the experiment that asks it.
+    `measured` is false if a backend returned nothing, so that there are no data. The experiment fills in `aspect`.
     """
 
     answer: str
@@ -37,16 +36,16 @@ class KernelClaim:
 
 
 def undecided(reason: str, evidence: Mapping[str, Any] | None = None) -> KernelClaim:
-    """A claim that the data do not allow."""
+    """The claim that the data do not decide."""
     return KernelClaim(UNDECIDED, reason, evidence or {})
 
 
 class NotMeasuredError(Exception):
-    """A probe has no usable answer; the message says why."""
+    """A probe has no usable result; the message says why."""
 
 
 class UnusableError(NotMeasuredError):
-    """A probe was answered, with numbers that say nothing."""
+    """A probe's result has no meaningful numbers."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class KernelProbe:
 
 @dataclass(frozen=True)
 class ProbeAnswer:
-    """What one backend gave for a probe; `outputs` is empty and `problem` says why where it gave nothing."""
+    """What one backend returned for a probe; if nothing, `outputs` is empty and `problem` says why."""
 
     probe: KernelProbe
     outputs: Mapping[str, NDArray[Any]]
@@ -84,7 +83,7 @@ class ProbeAnswer:
 
 @dataclass(frozen=True)
 class ProbeAnswers:
-    """All that one backend answered in one dtype, by probe id."""
+    """All results of one backend in one dtype, by probe id."""
 
     dtype: str
     by_probe: Mapping[str, ProbeAnswer]
@@ -95,19 +94,19 @@ class ProbeAnswers:
         return PRECISIONS[self.dtype]
 
     def probe(self, probe: str) -> KernelProbe:
-        """A probe; raises NotMeasuredError where it never ran."""
+        """A probe; raises NotMeasuredError if it never ran."""
         if probe not in self.by_probe:
             raise NotMeasuredError(f"{probe} was not run")
         return self.by_probe[probe].probe
 
     def output(self, probe: str, tensor: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """An output in the dtype under test and of the right shape; raises NotMeasuredError where there is none."""
+        """An output in the dtype under test and of the right shape; raises NotMeasuredError if there is none."""
         problem = self.by_probe[probe].problem if probe in self.by_probe else "was not run"
         if problem:
             raise NotMeasuredError(f"{probe}: {problem}")
         values = self.by_probe[probe].outputs.get(tensor)
         if values is None:
-            raise NotMeasuredError(f"{probe}: there is no {tensor}")
+            raise NotMeasuredError(f"{probe}: {tensor} is missing")
         if values.shape != shape or values.dtype != np.dtype(self.dtype):
             raise NotMeasuredError(f"{probe}: {tensor} is {values.dtype} of shape {list(values.shape)}")
         return values
@@ -123,9 +122,9 @@ Question = Callable[[ProbeAnswers], KernelClaim]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One op: its probes, its questions by aspect and its plot.
+    """One op: its probes, the function for each aspect, and its plot.
 
-    `drift` gives (x, error) for the plot, `theory(n, u, x)` the errors that are expected, by algorithm.
+    `drift` gives (x, error) for the plot, `theory(n, u, x)` the expected errors by algorithm.
     """
 
     probes: Callable[[Precision], Iterable[KernelProbe]]
@@ -136,12 +135,12 @@ class Experiment:
     n: int = 0
 
     def claims(self, answers: ProbeAnswers) -> list[KernelClaim]:
-        """The answers to all questions."""
+        """The claims about all aspects."""
         return [replace(attempt(question, answers), aspect=aspect) for aspect, question in self.questions.items()]
 
 
 def attempt(question: Question, answers: ProbeAnswers) -> KernelClaim:
-    """The answer to a question; `cannot tell` with the reason where a probe has no answer."""
+    """The claim of one aspect; `cannot tell` with the reason if a probe has no result."""
     try:
         with np.errstate(all="ignore"):
             return question(answers)

@@ -1,7 +1,7 @@
-"""What is asked of clip_grad_norm: its scope, its norm, what is added to it, whether it clamps, how it sums.
+"""Aspects of clip_grad_norm: its scope, its norm, what is added to it, whether it clamps, how it sums.
 
-An element that is a power of two gives the coefficient away without a rounding: clipped / element = max_norm/(N + e),
-so N + e is known, whatever `total_norm` says.
+An element that is a power of two reveals the coefficient without rounding: clipped / element = max_norm/(N + e), which
+gives N + e, whatever `total_norm` is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIRST, SECOND = (3.0, 4.0), (5.0, 12.0)
 TERMS = 2**16
 NEARLY = 0.9
 PARTLY = 0.003
-"""A share of ones above this is lost for a reason; rounding alone hides a tenth of it."""
+"""A larger share of lost ones is significant; rounding alone hides a tenth of it."""
 GROWTH = (16, 256, 4096, 65536)
 
 
@@ -47,7 +47,7 @@ def clip_probe(name: str, grads: list[Any], max_norm: float) -> KernelProbe:
 
 
 def big(precision: Precision) -> float:
-    """B: a power of two whose square swallows ones, 2**13 in float32 and 2**28 in float64."""
+    """B: a power of two whose square absorbs ones, 2**13 in float32 and 2**28 in float64."""
     return float(2.0 ** ((precision.digits + 3) // 2))
 
 
@@ -87,11 +87,11 @@ def divisor(answers: ProbeAnswers, probe: str) -> np.longdouble:
 
 
 def scope_claim(answers: ProbeAnswers) -> KernelClaim:
-    """One norm over all gradients, or one for each."""
+    """Whether one norm is taken over all gradients, or one for each."""
     first, second = (float(1 / c.ravel()[0]) for c in coefficients(answers, "scope"))
     evidence = {
-        "norm that clips (3, 4)": first,
-        "norm that clips (5, 12)": second,
+        "norm for (3, 4)": first,
+        "norm for (5, 12)": second,
         "both together": float(np.sqrt(194.0)),
     }
     if abs(first / second - 1) < 1e-3:
@@ -102,7 +102,7 @@ def scope_claim(answers: ProbeAnswers) -> KernelClaim:
 
 
 def norm_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Which norm clips."""
+    """The type of the norm."""
     used = float(1 / coefficients(answers, "scope")[0].ravel()[0])
     both = np.array(FIRST + SECOND)
     known = {
@@ -117,43 +117,45 @@ def norm_claim(answers: ProbeAnswers) -> KernelClaim:
 
 
 def added(answers: ProbeAnswers) -> list[np.longdouble]:
-    """What is added to the norm, at the two small norms."""
+    """The constant added to the norm, at the two small norms."""
     return [divisor(answers, f"small-{e}") - np.longdouble(2.0**-e) for e in SMALL]
 
 
 def eps_claim(answers: ProbeAnswers) -> KernelClaim:
-    """What is added to the norm in the denominator."""
+    """The constant added to the norm in the denominator."""
     at = added(answers)
     evidence = {f"added to 2^-{e}": float(value) for e, value in zip(SMALL, at, strict=True)}
     size = float(abs(at[0]) + abs(at[1])) / 2
     blur = 16 * answers.precision.u * 2.0 ** -SMALL[0]
     if size < blur:
-        return KernelClaim("none", f"the norm is off by {size:.1e} at most", evidence)
+        return KernelClaim("none", f"the error of the norm is {size:.1e} at most", evidence)
     if abs(float(at[0] - at[1])) < max(blur, 1e-3 * size):
         return KernelClaim(f"{size:.4g}", "added to the norm", evidence)
     floors = [float(divisor(answers, f"small-{e}")) for e in SMALL]
     if abs(floors[0] / floors[1] - 1) < 1e-3:
-        return KernelClaim(f"floor {floors[0]:.4g}", "the norm is replaced by it where it is smaller", evidence)
-    return undecided("what is added changes with the norm", evidence)
+        return KernelClaim(f"floor {floors[0]:.4g}", "a smaller norm is replaced by it", evidence)
+    return undecided("the added value changes with the norm", evidence)
 
 
 def eps_precision_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Whether what is added is kept in float32."""
+    """Whether the added constant is stored as float32."""
     value = sum(added(answers)) / 2
     deviation = float(value / np.longdouble(DOCUMENTED_EPS) - 1)
     narrow = narrowing(DOCUMENTED_EPS)
     evidence = {"relative deviation from 1e-6": deviation, "deviation of float32(1e-6)": narrow}
     if abs(deviation) > 1e-3:
-        return undecided("what is added is not 1e-6", evidence)
+        return undecided("the added value is not 1e-6", evidence)
     if 16 * answers.precision.u > abs(narrow):
-        return undecided(f"{answers.dtype} does not resolve the {abs(narrow):.1e} of float32(1e-6)", evidence)
-    return KernelClaim(kept_in(deviation, narrow) or UNDECIDED, f"1e-6 is off by {deviation:.2e}", evidence)
+        return undecided(f"{answers.dtype} does not resolve the error of float32(1e-6), {abs(narrow):.1e}", evidence)
+    return KernelClaim(
+        kept_in(deviation, narrow) or UNDECIDED, f"1e-6 has a relative error of {deviation:.2e}", evidence
+    )
 
 
 def clamp_claim(answers: ProbeAnswers) -> KernelClaim:
-    """What happens to a norm below max_norm."""
+    """Whether gradients below max_norm are scaled."""
     c = float(coefficients(answers, "below")[0].ravel()[0])
-    evidence = {"coefficient where the norm is a quarter of max_norm": c}
+    evidence = {"coefficient for a norm of a quarter of max_norm": c}
     if c == 1.0:
         return KernelClaim("left alone", "the coefficient is 1, bit for bit", evidence)
     if c > 1.5:
@@ -162,43 +164,43 @@ def clamp_claim(answers: ProbeAnswers) -> KernelClaim:
 
 
 def kept(answers: ProbeAnswers, probe: str, whole: float) -> float:
-    """The share of the small squares that reached the sum, beside B squared."""
+    """The share of the small squares that reached the sum, next to B squared."""
     norm = divisor(answers, probe) - added(answers)[0]
     return float((norm * norm - np.longdouble(big(answers.precision)) ** 2) / whole)
 
 
 def order_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The order in which squares are summed, from how many ones B swallows at the first, middle and last place."""
+    """The order in which squares are summed, from how many ones B absorbs at the first, middle and last position."""
     shares = {place: kept(answers, f"order-{place}", TERMS - 1) for place in ("first", "middle", "last")}
     octaves = float((answers.probe("wide").tensors["grads.0"][1:].astype(np.longdouble) ** 2).sum())
     wide = kept(answers, "wide", octaves)
     evidence = {
         **{f"ones kept with B {place}": round(share, 4) for place, share in shares.items()},
-        "kept of what any float sum in pairs loses": round(wide, 3),
+        "kept of what a pairwise sum in any float loses": round(wide, 3),
     }
     name, reason = order_name(shares["first"], shares["middle"], shares["last"], wide, answers.dtype)
     return KernelClaim(name or UNDECIDED, reason, evidence)
 
 
 def order_name(first: float, middle: float, last: float, wide: float, dtype: str) -> tuple[str, str]:
-    """The order's name (empty where none fits) and why, from the shares of ones that are kept."""
+    """The order's name (empty if none fits) and the reason, from the shares of ones that are kept."""
     lost = 1 - first
     if not all(-0.01 < share < 1.01 for share in (first, middle, last)):
         return "", "the norm is not that of the squares"
     if first < 0.005 and abs(middle - 0.5) < 0.01 and last > 0.99:
-        return "sequential", "B swallows all ones behind it"
+        return "sequential", "B absorbs all ones after it"
     if first > 0.99 and abs(middle - 0.5) < 0.01 and last < 0.005:
-        return "sequential from the last element", "B swallows all ones before it"
+        return "sequential from the last element", "B absorbs all ones before it"
     if PARTLY < lost < 0.6 and abs(1 / lost - round(1 / lost)) < 0.05 / lost:
         halved = abs((1 - middle) - lost / 2) < 0.1 * lost
         parts = f"{round(1 / lost)} lanes" if halved else f"blocks of {TERMS // round(1 / lost)}"
-        return f"{parts}, each in sequence", f"B swallows 1 of {1 / lost:.2f} parts"
+        return f"{parts}, each in sequence", f"B absorbs 1 of {1 / lost:.2f} parts"
     if min(first, middle, last) < 1 - PARTLY:
-        return "", "what B swallows fits no order known here"
+        return "", "what B absorbs fits no known order"
     if wide > 0.7:
-        more = "float64 accumulation" if dtype == "float32" else f"accumulated with more digits than {dtype}"
-        return more, "nothing is swallowed"
-    return "pairwise or in small blocks", "B swallows its nearest neighbours only"
+        more = "float64 accumulation" if dtype == "float32" else f"accumulated in a wider precision than {dtype}"
+        return more, "nothing is absorbed"
+    return "pairwise or in small blocks", "B absorbs its nearest neighbours only"
 
 
 def drift(answers: ProbeAnswers) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Where eps stands, how large it is in fact, in which precision it is kept, and the divisor of the variance.
+"""Where eps is added, its actual value, the precision in which it is stored, and the divisor of the variance.
 
 From r = 1/sqrt(c*v + e) or 1/(sqrt(c*v) + e) over variances from 1 down to 2**-30: both are linear in c (or its root)
 and e, and only one of them fits.
@@ -18,7 +18,7 @@ from parity.fingerprint.norm_probes import EPS, SWEEP_EPS
 from parity.fingerprint.precision import Long, kept_in, narrowing, rms
 
 APART = 8.0
-"""How many times better the one form must fit."""
+"""How many times better the better form must fit."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Epsilon:
 
     @property
     def evidence(self) -> Mapping[str, Any]:
-        """The numbers, in the form in which they are stored."""
+        """The numbers as they are stored."""
         return {
             "eps asked": EPS,
             "eps recovered": float(self.best.eps),
@@ -43,17 +43,17 @@ class Epsilon:
 
     @property
     def deviation(self) -> np.longdouble:
-        """How far the recovered eps is from the one that was asked for, relative."""
+        """The relative error of the recovered eps."""
         return np.longdouble(self.best.eps) / np.longdouble(EPS) - 1
 
     @property
     def as_asked(self) -> bool:
-        """Whether the recovered eps is the one that was asked for, to three digits."""
+        """Whether the recovered eps is the given one, to three digits."""
         return abs(float(self.deviation)) < 1e-3
 
     @property
     def ddof(self) -> int | None:
-        """0 or 1 for a divisor of n or n - 1, None for another."""
+        """0 or 1 for a divisor of n or n - 1, else None."""
         near = {ddof: abs(self.best.c - self.n / (self.n - ddof)) for ddof in (0, 1)}
         best = min(near, key=near.__getitem__)
         return best if near[best] < 0.02 / self.n else None
@@ -70,10 +70,10 @@ class Epsilon:
 
 
 def measure(answers: ProbeAnswers) -> Epsilon:
-    """Fit both forms to the probe of small variances; raises UnusableError where it has no numbers."""
+    """Fit both forms to the probe of small variances; raises UnusableError if it has no finite numbers."""
     fitted = fit(answers, "eps")
     if not fitted.finite.all():
-        raise UnusableError("eps: y has no usable numbers at small variances")
+        raise UnusableError("eps: y has no finite numbers at small variances")
     r, var = fitted.r, fitted.var
     inside = solve(True, var * r * r, r * r)
     outside = solve(False, np.sqrt(var) * r, r)
@@ -92,7 +92,7 @@ def solve(inside: bool, slope: Long, unit: Long) -> Root:
 
 
 def root_of(answers: ProbeAnswers) -> Root:
-    """How r follows from the variance, for the sweep; the documented form where the probe of eps has no numbers."""
+    """How r follows from the variance, for the sweep; the documented form if the probe of eps has no finite numbers."""
     try:
         eps = measure(answers)
     except NotMeasuredError:
@@ -106,7 +106,7 @@ def root_of(answers: ProbeAnswers) -> Root:
 
 
 def placement_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Inside or outside of the root, and its value."""
+    """Inside or outside the root, and its value."""
     eps = measure(answers)
     if not eps.best.known:
         return undecided("r follows neither 1/sqrt(v + eps) nor 1/(sqrt(v) + eps)", eps.evidence)
@@ -115,12 +115,12 @@ def placement_claim(answers: ProbeAnswers) -> KernelClaim:
     if not eps.apart:
         return undecided("both forms fit equally well", eps.evidence)
     place = "inside the root" if eps.best.inside else "outside the root"
-    value = "" if eps.as_asked else f", {float(eps.best.eps):.3g} where {EPS:g} was asked"
+    value = "" if eps.as_asked else f", {float(eps.best.eps):.3g} instead of {EPS:g}"
     return KernelClaim(place + value, evidence=eps.evidence)
 
 
 def precision_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Whether eps is kept in float32 in a float64 computation."""
+    """Whether eps is stored as float32 in a float64 computation."""
     eps = measure(answers)
     narrow = narrowing(EPS)
     evidence = {**eps.evidence, "deviation of float32(eps)": narrow}
@@ -131,8 +131,8 @@ def precision_claim(answers: ProbeAnswers) -> KernelClaim:
         return undecided(reason, evidence)
     deviation = float(eps.deviation)
     dtype = kept_in(deviation, narrow)
-    size = {"float32": f"{deviation:.2e}, as float32(eps) is", "float64": f"{deviation:.1e} only"}
-    reason = f"the recovered eps is off by {size.get(dtype, f'{deviation:.2e}')}"
+    size = {"float32": f"{deviation:.2e}, that of float32(eps)", "float64": f"{deviation:.1e} only"}
+    reason = f"the recovered eps has a relative error of {size.get(dtype, f'{deviation:.2e}')}"
     return KernelClaim(dtype or UNDECIDED, reason, evidence)
 
 

@@ -1,4 +1,4 @@
-"""Runs the probes of an op on every backend and gathers their answers."""
+"""Runs the probes of an op on every backend and collects the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.outcome import CellOutcome, Outcome
 
 @dataclass
 class Gathered:
-    """What has been answered so far: backends as they were found, answers by backend, dtype and probe."""
+    """The results so far: backends as they started, results by backend, dtype and probe."""
 
     infos: dict[str, BackendInfo] = field(default_factory=dict)
     answers: dict[tuple[str, str], dict[str, ProbeAnswer]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Gathered:
     interrupted: bool = False
 
     def of(self, backend: str, dtype: str) -> ProbeAnswers:
-        """All answers of one backend in one dtype."""
+        """All results of one backend in one dtype."""
         return ProbeAnswers(dtype, self.answers.get((backend, dtype), {}))
 
 
@@ -36,13 +36,13 @@ def gather(
     run_dir: Path,
     watch: Callable[[Event], None],
 ) -> Gathered:
-    """Run the probes, by dtype, on all backends; an interrupt (Ctrl-C) keeps what was answered."""
+    """Run the probes, by dtype, on all backends; an interrupt (Ctrl-C) keeps the results so far."""
     planned = [(probe.case(dtype), probe) for dtype, listed in probes.items() for probe in listed]
     by_case = {case.id: probe for case, probe in planned}
     plan = Plan("fingerprint", (), tuple(backends), backends[0].name, 0, tuple(case for case, _ in planned))
     gathered = Gathered()
     try:
-        # Workers read the inputs by their paths, wherever an op has changed directory to.
+        # Workers read the inputs by path, even if an op has changed the directory.
         with contextlib.closing(execute(plan, options, run_dir.absolute())) as events:  # type: ignore[type-var]
             for event in events:
                 take_in(gathered, event, by_case)
@@ -53,7 +53,7 @@ def gather(
 
 
 def take_in(gathered: Gathered, event: Event, probes: Mapping[str, KernelProbe]) -> None:
-    """What one event teaches."""
+    """Take in one event."""
     if isinstance(event, BackendStarted):
         gathered.infos[event.info.spec.name] = event.info
     elif isinstance(event, CellFinished):

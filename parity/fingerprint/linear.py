@@ -1,4 +1,4 @@
-"""What is asked of y = x W^T + b: the order of its sums, its accumulator, its operands, its bias, its products."""
+"""Aspects of y = x W^T + b: the order of its sums, its accumulator, operands, bias and products."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BITS = 52
 NARROW = 64
 """in_features of the small probes."""
 GROWTH = (16, 64, 256, 1024, 4096)
-"""in_features over which the error is followed."""
+"""in_features at which the error is measured."""
 STRIDES = (1, 2, 4, 8, 16, 32)
 """Distances at which two terms may meet in one lane."""
 FORMATS: Mapping[int, str] = {7: "bfloat16", 10: "TF32 or float16", 23: "float32", 52: "float64"}
-"""Bits behind the leading one, and the format that keeps so many."""
+"""Bits after the leading one, and the format with that many."""
 
 
 def linear_probe(name: str, x: Float64, weight: Float64, bias: Float64 | None = None) -> KernelProbe:
@@ -54,19 +54,19 @@ def linear_probes(precision: Precision) -> Iterator[KernelProbe]:
 
 
 def whole_tiles(rows: Float64) -> Float64:
-    """As many rows as fill tiles of 64: the rows of a part of a tile may be summed by another kernel."""
+    """As many rows as fill tiles of 64: rows of a partial tile may be summed by another kernel."""
     return np.resize(rows, (len(rows) + -len(rows) % TILE, rows.shape[1]))
 
 
 def one_hot(values: Float64) -> Float64:
-    """(len(values), NARROW): each value in the first place of a row of zeros."""
+    """(len(values), NARROW): each value in the first column of a row of zeros."""
     rows = np.zeros((len(values), NARROW))
     rows[:, 0] = values
     return rows
 
 
 def bias_probe(precision: Precision) -> KernelProbe:
-    """M first and -M second, in the middle or last, so that a bias of 1 survives only where it comes after both."""
+    """M first and -M second, in the middle or last, so that a bias of 1 survives only if it is added after both."""
     rows = np.zeros((4, TERMS))
     rows[:, 0] = precision.immense
     for row, place in zip(rows, (1, 32, TERMS // 2, TERMS - 1), strict=True):
@@ -90,9 +90,9 @@ def fused_rows(precision: Precision) -> Float64:
 
 
 def fused_weight(precision: Precision) -> Float64:
-    """The weight that makes the squares: 1 + h in the outputs with an even number's place, 1 elsewhere.
+    """The weight that makes the squares: 1 + h or 1.
 
-    Output 0 multiplies place 0 by 1 + h; output k + 1 the place STRIDES[k].
+    Output 0 multiplies column 0 by 1 + h; output k + 1 column STRIDES[k].
     """
     weight = np.ones((OUTPUTS, TERMS))
     for row, place in zip(weight, (0, *STRIDES), strict=False):
@@ -114,18 +114,18 @@ def result(answers: ProbeAnswers, probe: str) -> NDArray[Any]:
 
 
 def batch_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The order of the sum where x has many rows."""
+    """The order of the sum for many rows of x."""
     huge, immense = (result(answers, f"batch-{size}")[: 2 * TERMS - 3, 0] for size in ("huge", "immense"))
     again = result(answers, "batch-reversed")[::-1][: 2 * TERMS - 3, 0]
     if not np.array_equal(immense, again):
         share = float((immense != again).mean())
         reason = "the order differs between rows of x"
-        return undecided(reason, {"rows that change when x is turned over": share})
+        return undecided(reason, {"rows that change when the rows of x are reversed": share})
     return name_sum(TERMS, huge, immense, answers.dtype)
 
 
 def single_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The order of the sum where x has one row."""
+    """The order of the sum for one row of x."""
     huge, immense = (result(answers, f"single-{size}")[0, : 2 * TERMS - 3] for size in ("huge", "immense"))
     return name_sum(TERMS, huge, immense, answers.dtype)
 
@@ -145,11 +145,11 @@ def operands_claim(answers: ProbeAnswers) -> KernelClaim:
     short = any(pair != [2.0**40, 2.0**-40] for pair in reach.values())
     if bits == 10:
         return KernelClaim("float16" if short else "TF32", "10 bits, 2^40 " + ("lost" if short else "kept"), evidence)
-    return KernelClaim(FORMATS.get(bits, f"{bits} bits"), f"1 + 2^-{bits} is still told from 1", evidence)
+    return KernelClaim(FORMATS.get(bits, f"{bits} bits"), f"1 + 2^-{bits} is still distinct from 1", evidence)
 
 
 def bits_kept(values: NDArray[Any]) -> int:
-    """The largest k for which 1 + 2**-k came through, with all smaller ones."""
+    """The largest k for which 1 + 2**-k is kept, with all smaller ones."""
     expected = 1 + 2.0 ** -np.arange(1, BITS + 1)
     same = values[:BITS].astype(np.float64) == expected
     return BITS if same.all() else int(np.argmin(same))
@@ -159,18 +159,18 @@ def bias_claim(answers: ProbeAnswers) -> KernelClaim:
     """Whether the bias is added before or after the products."""
     survived = [bool(v) for v in result(answers, "bias")[:, 0] == 1.0]
     lost = [bool(v) for v in result(answers, "bias")[:, 0] == 0.0]
-    evidence = {"survives beside M at 0 and -M at 1, 32, the middle, the end": survived}
+    evidence = {"survives with M at 0 and -M at 1, 32, the middle, the end": survived}
     if all(survived):
         return KernelClaim("added last", "1 survives wherever M and -M meet", evidence)
     if all(lost):
-        return KernelClaim("added first", "1 is swallowed wherever M and -M meet", evidence)
+        return KernelClaim("added first", "1 is absorbed wherever M and -M meet", evidence)
     if all(a or b for a, b in zip(survived, lost, strict=True)):
-        return KernelClaim("added with a part of the sum", "1 survives for some places of -M only", evidence)
+        return KernelClaim("added with a part of the sum", "1 survives for some positions of -M only", evidence)
     return undecided("the sums are neither 0 nor 1", evidence)
 
 
 def fused_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Whether products reach the sum unrounded."""
+    """Whether products are added unrounded."""
     h = half_bits(answers.precision)
     y = result(answers, "fused").astype(np.float64)
     first = y[0 : 2 * len(STRIDES) : 2, 0]
@@ -195,7 +195,7 @@ def growth_claim(answers: ProbeAnswers) -> KernelClaim:
     if len(seen) < 3:
         return KernelClaim("none: correctly rounded", evidence={"RMS error in u": errors})
     slope = loglog_slope([n for n, _ in seen], [error for _, error in seen])
-    kind = "about constant" if slope < 0.2 else "as K^0.5 or so" if slope < 0.75 else "as K"
+    kind = "about constant" if slope < 0.2 else "about K^0.5" if slope < 0.75 else "about K"
     return KernelClaim(
         f"{kind}; {errors[GROWTH[-1]]:.2g} u at K = {GROWTH[-1]}",
         evidence={"slope": round(slope, 3), "RMS error in u": errors},

@@ -1,7 +1,7 @@
-"""What y says about the statistics that a kernel used: the instruments of projection and lattice.
+"""Recovers a kernel's mean and variance from y, by projection and by the spacing of their values.
 
-With d = x - mean(x), y is fitted as a + r*d + rest. Then the mean that was used is mean(x) - a/r, and the variance
-follows from r and eps. All of it runs in longdouble.
+With d = x - mean(x), y is fitted as a + r*d + rest. Then the kernel's mean is mean(x) - a/r, and its variance follows
+from r and eps. Everything is computed in longdouble.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from parity.fingerprint.precision import Long, Precision, rms
 from parity.fingerprint.summation import pairs
 
 NEAR = 0.1
-"""How near to a multiple, as a share of the spacing, a value must be to lie on a lattice; by chance one in five is."""
+"""How close to a multiple, as a share of the spacing, a value must be to count as one; by chance one in five is."""
 ABOUT = 0.05
 POOR = 1e-4
-"""A form of the root whose RMS residual is above this does not describe the kernel at all."""
+"""A form of the root with a larger RMS residual does not describe the kernel."""
 
 Running = Callable[[ProbeAnswers, int | None], tuple[Long, Long]]
-"""Gives the mean and the variance that were used at an offset."""
+"""Gives the kernel's mean and variance at an offset."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class NormFit:
 
     @property
     def finite(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Which groups have numbers at all."""
+        """Which groups have finite numbers."""
         return np.isfinite(self.r) & (self.r > 0)
 
 
 @dataclass(frozen=True)
 class Root:
-    """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) where not `inside`.
+    """How r follows from the variance v: r = 1/sqrt(c*v + eps), or 1/(sqrt(c*v) + eps) if not `inside`.
 
-    `residual` is the relative RMS that it leaves of r. Where it is not `known` to hold, the variance is measured
-    against that of the same values without an offset.
+    `residual` is the relative RMS error of r. If the form is not `known`, the variance is measured against that of the
+    same values without an offset.
     """
 
     c: float = 1.0
@@ -72,17 +72,17 @@ class Root:
 
     @property
     def known(self) -> bool:
-        """Whether it describes the kernel at all."""
+        """Whether it describes the kernel."""
         return not self.residual > POOR
 
     def variance(self, r: Long) -> Long:
-        """The variance from which r was made."""
+        """The variance behind r."""
         if self.inside:
             return (r**-2 - np.longdouble(self.eps)) / np.longdouble(self.c)
         return (1 / r - np.longdouble(self.eps)) ** 2 / np.longdouble(self.c)
 
     def scale(self, variance: Long) -> Long:
-        """r, which is made from the variance."""
+        """r from the variance."""
         scaled = variance * np.longdouble(self.c)
         eps = np.longdouble(self.eps)
         r: Long = 1 / (np.sqrt(scaled + eps) if self.inside else np.sqrt(scaled) + eps)
@@ -111,9 +111,9 @@ def fit(answers: ProbeAnswers, probe: str) -> NormFit:
 class SweepPoint:
     """One offset of the sweep.
 
-    `kappa`: median over groups. `error`, `noise`: relative error of the variance that was used, and what of it the
-    measurement itself may be. `mean_error`: of the mean that was used, in standard deviations. `mean_ulps`: the same
-    in units of the mean's ulp. `rest`: RMS of what is left of y, in u. `n_lost`: groups without finite numbers.
+    `kappa`: median over groups. `error`, `noise`: relative error of the kernel's variance, and of the measurement
+    itself. `mean_error`: error of the kernel's mean in standard deviations. `mean_ulps`: the same in ulps of the mean.
+    `rest`: RMS of the residual of y, in u. `n_lost`: groups without finite numbers.
     """
 
     kappa: float
@@ -157,7 +157,7 @@ def point(answers: ProbeAnswers, exponent: int | None, root: Root, running: Runn
 
 
 def variance_used(answers: ProbeAnswers, fitted: NormFit, root: Root) -> Long:
-    """The variance from which r was made, by group."""
+    """The variance behind r, by group."""
     if root.known:
         return root.variance(fitted.r)
     plain = fit(answers, sweep_id(None))
@@ -165,16 +165,16 @@ def variance_used(answers: ProbeAnswers, fitted: NormFit, root: Root) -> Long:
 
 
 def require_normalised(fitted: NormFit) -> None:
-    """Raises UnusableError where y is not x with a standard deviation of about 1."""
+    """Raises UnusableError unless y is x with a standard deviation of about 1."""
     scale = float(np.median(fitted.r * np.sqrt(fitted.var)))
     if not abs(scale - 1) < ABOUT:
-        raise UnusableError(f"y is not x normalised: its standard deviation is {scale:.3g}")
+        raise UnusableError(f"y is not normalised: its standard deviation is {scale:.3g}")
 
 
 def running_statistics(answers: ProbeAnswers) -> Running | None:
-    """Reads mean and variance from what a batch norm of momentum 1 writes down, free of the noise of y; else None.
+    """Mean and variance from the running statistics of a batch norm of momentum 1, free of the noise of y; else None.
 
-    The variance's convention (n or n - 1) is taken from y, where the mean is about zero.
+    The variance's divisor (n or n - 1) follows from y where the mean is about zero.
     """
     asked = answers.probe(sweep_id(None))
     if asked.op != "batch_norm":
@@ -203,7 +203,7 @@ def written(answers: ProbeAnswers, exponent: int | None) -> tuple[Long, Long]:
 
 
 def sweep(answers: ProbeAnswers, root: Root) -> list[SweepPoint]:
-    """All points of the sweep that have numbers, in rising order of kappa; raises NotMeasuredError where none has."""
+    """The points of the sweep with finite numbers, in rising order of kappa; raises NotMeasuredError if none has."""
     require_normalised(fit(answers, sweep_id(None)))
     points, problem = [], "no offset was measured"
     running = running_statistics(answers)
@@ -218,20 +218,20 @@ def sweep(answers: ProbeAnswers, root: Root) -> list[SweepPoint]:
 
 
 def on_lattice(multiples: Sequence[Long]) -> float:
-    """The share of values that are nearly whole numbers; by chance it is 2 * NEAR."""
+    """The share of values close to whole numbers; by chance it is 2 * NEAR."""
     values = np.concatenate(list(multiples)) if multiples else np.zeros(0, np.longdouble)
     values = values[np.isfinite(values)]
     return float((np.abs(values - np.rint(values)) <= NEAR).mean()) if len(values) else float("nan")
 
 
 def mean_lattice(precision: Precision, fitted: NormFit) -> Long:
-    """The mean that was used in units of its ulp: whole where the kernel rounded it to the dtype."""
+    """The kernel's mean in units of its ulp: whole if the kernel rounded it to the dtype."""
     units: Long = fitted.mean_used / precision.ulp(fitted.mean)
     return units
 
 
 def shift_lattice(precision: Precision, fitted: NormFit) -> Long:
-    """For a folded affine x*s + c: c, with s rounded to the dtype, in units of its ulp; whole where c was stored."""
+    """For a folded affine step x*s + c: c, with s rounded to the dtype, in units of its ulp; whole if c was stored."""
     s = fitted.r.astype(precision.name).astype(np.longdouble)
     c = fitted.a - (s - fitted.r) * fitted.d.mean(axis=1) - s * fitted.mean
     units: Long = c / precision.ulp(c)
@@ -241,8 +241,8 @@ def shift_lattice(precision: Precision, fitted: NormFit) -> Long:
 def group_sums(answers: ProbeAnswers, probe: str) -> Long:
     """The sum behind the mean of each pattern.
 
-    x is M, -M and ones; at a one y is (1 - m)*r, at M it is (M - m)*r, so their ratio gives m whatever r is. Where M
-    hides m in y (a folded affine), a batch norm's running mean, after one step of momentum 1, still has it.
+    x is M, -M and ones; at a one y is (1 - m)*r, at M it is (M - m)*r, so their ratio gives m whatever r is. If M hides
+    m in y (a folded affine step), a batch norm's running mean, after one step of momentum 1, still has it.
     """
     asked = answers.probe(probe)
     if asked.op == "batch_norm" and "running_mean" in answers.by_probe[probe].outputs:

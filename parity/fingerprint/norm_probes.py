@@ -1,4 +1,4 @@
-"""The inputs with which a normalisation is probed, and how each op lays out the groups that a mean is of."""
+"""The inputs that probe a normalisation, and how each op lays out its groups."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CHANNELS = 4
 DEVIATION = 0.3
 N = 1024
 TERMS = 256
-"""How many terms the sums have whose order is asked."""
+"""The number of terms in the sums whose order is probed."""
 SWEEP_EPS = 2.0**-17
-"""Exact in every dtype, so that nothing but the variance can be off."""
+"""Exact in every dtype, so that only the variance can be wrong."""
 EPS = 1e-5
 MOMENTUM = 0.1
 BATCH_MEAN = 0.25
@@ -42,8 +42,8 @@ CONTROL_OFFSET = 5
 class NormLayout:
     """How one op lays out (groups, n) values; `params(n, eps)` are the op's.
 
-    `groups` is the number of groups in a sample of CHANNELS channels: None where a row is a group (layer_norm), 0 where
-    a channel of the whole batch is one (batch_norm).
+    `groups` is the number of groups in a sample of CHANNELS channels: None if a row is a group (layer_norm), 0 if a
+    channel of the whole batch is one (batch_norm).
     """
 
     params: Callable[[int, float], Any]
@@ -98,7 +98,7 @@ NORM_LAYOUTS: Mapping[str, NormLayout] = {
 
 
 def deviations(precision: Precision, op: str) -> Float64:
-    """(GROUPS, N): Gaussian; far from a standard deviation of 1, so that normalising shows."""
+    """(GROUPS, N): Gaussian; far from a standard deviation of 1, so that normalising is visible."""
     values = generator(0, "fingerprint", op, precision.name, "x").normal(0.0, DEVIATION, size=(GROUPS, N))
     return on_grid(np.clip(values, -6 * DEVIATION, 6 * DEVIATION), precision.grid(0))
 
@@ -165,7 +165,7 @@ def control_probes(op: str, groups: Float64) -> Iterator[KernelProbe]:
 
 
 def bias_probe(op: str, name: str, rows: Float64) -> KernelProbe:
-    """`rows` (channels, terms) are the upstream gradients that the bias' gradient sums."""
+    """`rows` (channels, terms) are the rows of grad_output that the bias' gradient sums."""
     layout = NORM_LAYOUTS[op]
     dy = layout.sum_rows(rows)
     channels = (dy.shape[1],)
@@ -177,7 +177,7 @@ def bias_probe(op: str, name: str, rows: Float64) -> KernelProbe:
 
 
 def running_probe(op: str, plain: Float64) -> KernelProbe:
-    """Half of the channels have a batch mean and no running one, half the reverse; all means are exact."""
+    """Half of the channels have a batch mean and no running mean, half the reverse; all means are exact."""
     mirrored = np.concatenate([plain[:, : N // 2], -plain[:, : N // 2]], axis=1)
     first = np.arange(GROUPS) < GROUPS // 2
     mirrored = on_grid(mirrored, COARSE)

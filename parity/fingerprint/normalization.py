@@ -1,4 +1,4 @@
-"""What is asked of a normalisation: its variance, affine step, eps, divisor, sums, running statistics and backward."""
+"""Aspects of a normalisation: variance, affine step, eps, divisor, sums, running statistics and backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.fingerprint.summation import name_sum, pairs
 from parity.fingerprint.variance import BROKEN, variance_claim
 
 UNFOLDED = 4.0
-"""(x - m)*r leaves .3 to .6 u of rest whatever kappa is; x*s + (b - m*s) leaves .2 to .5 kappa*u."""
+"""The residual of (x - m)*r is .3 to .6 u whatever kappa is; that of x*s + (b - m*s) is .2 to .5 kappa*u."""
 FOLDED = 0.02
 
 
@@ -32,23 +32,23 @@ def affine_claim(answers: ProbeAnswers) -> KernelClaim:
     on_mean = on_lattice([mean_lattice(precision, p.fit) for p in points])
     on_shift = on_lattice([shift_lattice(precision, p.fit) for p in points])
     evidence = {
-        "rest, in u": rest,
-        "rest / kappa, in u": slope,
-        "subtracted mean on its lattice": round(on_mean, 3),
-        "added shift on its lattice": round(on_shift, 3),
+        "residual, in u": rest,
+        "residual / kappa, in u": slope,
+        "subtracted mean on multiples of its ulp": round(on_mean, 3),
+        "added shift on multiples of its ulp": round(on_shift, 3),
     }
     if slope > FOLDED and rest > UNFOLDED:
-        return KernelClaim("folded: x*s + (b - m*s)", f"the rest is {slope:.2g} kappa*u", evidence)
+        return KernelClaim("folded: x*s + (b - m*s)", f"the residual is {slope:.2g} kappa*u", evidence)
     if rest > UNFOLDED:
-        return undecided(f"the rest is {rest:.1f} u and does not follow kappa", evidence)
+        return undecided(f"the residual is {rest:.1f} u and does not grow with kappa", evidence)
     if on_shift > 0.9 and on_mean < 0.6:
         reason = "the added shift, not the subtracted mean, is rounded to the dtype; x*s is not"
         return KernelClaim("folded: fma(x, s, b - m*s)", reason, evidence)
-    return KernelClaim("not folded: (x - m)*r", f"the rest is {rest:.2f} u at every kappa", evidence)
+    return KernelClaim("not folded: (x - m)*r", f"the residual is {rest:.2f} u at every kappa", evidence)
 
 
 def control_claim(answers: ProbeAnswers) -> KernelClaim:
-    """Scaling by a power of two changes nothing, once eps is scaled with it."""
+    """Whether scaling by a power of two, with eps scaled too, changes any bit."""
     shape = answers.probe("control").tensors["x"].shape
     plain = answers.output("control", "y", shape)
     scaled = {how: answers.output(f"control-{how}", "y", shape) for how in ("variance", "deviation")}
@@ -58,12 +58,12 @@ def control_claim(answers: ProbeAnswers) -> KernelClaim:
         if value:
             return KernelClaim("changes no bit", f"with eps scaled as the {how}", evidence)
     largest = min(float(np.abs(plain - y).max()) for y in scaled.values())
-    reason = f"by up to {largest:.1e}: a constant in the kernel has a size of its own"
+    reason = f"by up to {largest:.1e}: the kernel has a constant of fixed size"
     return KernelClaim("changes y", reason, {**evidence, "largest change of y": largest})
 
 
 def mean_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The order of the mean's sum; no sums beside an immense term where a kernel overflows on it."""
+    """The order of the mean's sum, without the immense term if the kernel overflows on it."""
     huge = group_sums(answers, "mean-huge")
     try:
         immense = group_sums(answers, "mean-immense")
@@ -73,44 +73,44 @@ def mean_claim(answers: ProbeAnswers) -> KernelClaim:
 
 
 def bias_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The order of the sum of dy over rows, which is the bias' gradient."""
+    """The order of the sum of dy over rows, the gradient of the bias."""
     huge, immense = (answers.wide_output(f"bias-{size}", "grad.bias", like="bias") for size in ("huge", "immense"))
     n = len(pairs(TERMS))
     return name_sum(TERMS, huge[:n], immense[:n], answers.dtype)
 
 
 def running_means(answers: ProbeAnswers) -> tuple[np.longdouble, np.longdouble]:
-    """The weights of the new and of the old mean, from channels that have only one of them."""
+    """The weights of the new and the old mean, from channels that have only one of them."""
     mean = answers.wide_output("running", "running_mean")
     first = np.arange(GROUPS) < GROUPS // 2
     return np.median(mean[first]) / np.longdouble(BATCH_MEAN), np.median(mean[~first]) / np.longdouble(OLD_MEAN)
 
 
 def momentum_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The weight of the new statistic, and the precision in which it is kept."""
+    """The weight of the new statistic, and the precision in which it is stored."""
     weight, kept = running_means(answers)
-    evidence = {"momentum asked": MOMENTUM, "weight of the new": float(weight), "weight of the old": float(kept)}
+    evidence = {"momentum given": MOMENTUM, "weight of the new": float(weight), "weight of the old": float(kept)}
     names = [text for text, value in WEIGHTS.items() if abs(weight / value - 1) < 1.5 * answers.precision.u]
     if not names:
         return undecided(f"the new statistic has the weight {float(weight):.9g}", evidence)
     if len(names) > 1:
-        return KernelClaim(names[0].partition(",")[0], "its precision cannot be told in this dtype", evidence)
+        return KernelClaim(names[0].partition(",")[0], "this dtype does not resolve its precision", evidence)
     return KernelClaim(names[0], f"recovered as {float(weight):.17g}", evidence)
 
 
 NARROW_COMPLEMENT = np.longdouble(np.float32(1 - MOMENTUM))
 WEIGHTS: Mapping[str, np.longdouble] = {
-    "weighs the new, kept in float64": np.longdouble(MOMENTUM),
-    "weighs the new, kept in float32": np.longdouble(np.float32(MOMENTUM)),
-    "weighs the new, kept as float32(1 - momentum)": 1 - NARROW_COMPLEMENT,
-    "weighs the old, kept in float64": np.longdouble(1 - MOMENTUM),
-    "weighs the old, kept in float32": NARROW_COMPLEMENT,
+    "weights the new, stored in float64": np.longdouble(MOMENTUM),
+    "weights the new, stored in float32": np.longdouble(np.float32(MOMENTUM)),
+    "weights the new, stored as float32(1 - momentum)": 1 - NARROW_COMPLEMENT,
+    "weights the old, stored in float64": np.longdouble(1 - MOMENTUM),
+    "weights the old, stored in float32": NARROW_COMPLEMENT,
 }
-"""What the weight of the new statistic may be: the momentum or its complement, in float64 or in float32."""
+"""Candidates for the weight of the new statistic: the momentum or its complement, in float64 or float32."""
 
 
 def running_var_claim(answers: ProbeAnswers) -> KernelClaim:
-    """The divisor of the variance that is written into running_var."""
+    """The divisor of the variance in running_var."""
     weight, _ = running_means(answers)
     var: Long = answers.wide_output("running", "running_var")
     fitted = fit(answers, "running")
@@ -120,7 +120,7 @@ def running_var_claim(answers: ProbeAnswers) -> KernelClaim:
     for name, value in (("n", 1.0), ("n - 1", unbiased)):
         if abs(factor - value) < 0.02 / fitted.n:
             return KernelClaim(name, f"recovered factor {factor:.7f}", evidence)
-    return undecided(f"the batch variance enters with a factor of {factor:.6g}", evidence)
+    return undecided(f"the batch variance is added with a factor of {factor:.6g}", evidence)
 
 
 QUESTIONS: Mapping[str, Question] = {
@@ -134,19 +134,19 @@ QUESTIONS: Mapping[str, Question] = {
     "grad.weight": backward_claim,
     "scaling by 2^3": control_claim,
 }
-"""What is asked of every normalisation, by aspect."""
+"""The aspects of every normalisation."""
 
 RUNNING: Mapping[str, Question] = {"momentum": momentum_claim, "running_var divisor": running_var_claim}
-"""What is asked of a batch norm beside."""
+"""Further aspects of a batch norm."""
 
 
 def drift(answers: ProbeAnswers) -> list[tuple[float, float]]:
-    """(kappa, relative error of the implied variance) for the plot, where there are numbers."""
+    """(kappa, relative error of the implied variance) for the plot, if finite."""
     return [(p.kappa, p.rms) for p in sweep(answers, root_of(answers)) if np.isfinite(p.rms) and p.rms > 0]
 
 
 def theory(n: int, u: float, kappa: float) -> Mapping[str, float]:
-    """Relative error of the variance by algorithm (Chan, Golub, LeVeque 1983), with eps of no weight."""
+    """Relative error of the variance by algorithm (Chan, Golub, LeVeque 1983), with a negligible eps."""
     return {
         "naive": n * kappa**2 * u,
         "Welford": n * kappa * u,
@@ -157,5 +157,5 @@ def theory(n: int, u: float, kappa: float) -> Mapping[str, float]:
 def norm_experiment(op: str) -> Experiment:
     """The experiment for one of NORM_LAYOUTS."""
     questions = {**QUESTIONS, **(RUNNING if op == "batch_norm" else {})}
-    axes = ("kappa = sqrt(1 + mean² / variance)", "relative error of the variance that was used")
+    axes = ("kappa = sqrt(1 + mean² / variance)", "relative error of the kernel's variance")
     return Experiment(partial(norm_probes, op), questions, drift, theory, axes, N)

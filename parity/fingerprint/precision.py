@@ -1,4 +1,4 @@
-"""The dtypes that are probed, the numbers that the probes of each are made from, and how measurements are summed up."""
+"""The dtypes that are probed, the numbers in their probes, and summaries of measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Long = NDArray[np.longdouble]
 class Precision:
     """A dtype under test.
 
-    `digits`: bits of the significand; u = 2**-digits. `last`, `step`: of the exponents of the offsets. `huge` swallows
+    `digits`: bits of the significand; u = 2**-digits. `last`, `step`: of the exponents of the offsets. `huge` absorbs
     up to 256 ones in this dtype; `immense` also does so in the next wider one, and its square is still finite.
     """
 
@@ -72,11 +72,11 @@ def rms(values: ArrayLike) -> float:
 
 
 def narrowing(constant: float) -> float:
-    """By how much float32(constant) is off, relative."""
+    """The relative error of float32(constant)."""
     return float(np.longdouble(np.float32(constant)) / np.longdouble(constant) - 1)
 
 
 def kept_in(deviation: float, narrow: float) -> str:
-    """The dtype of a constant that is off by `deviation`, where float32's is off by `narrow`; empty for neither."""
+    """The dtype of a constant with the error `deviation`, if float32's is `narrow`; empty if neither fits."""
     wanted = {"float32": narrow, "float64": 0.0}
     return next((name for name, value in wanted.items() if abs(deviation - value) < 0.05 * abs(narrow)), "")

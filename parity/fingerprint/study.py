@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: an op, of whom, in which dtypes, how and where to."""
+    """The op, the backends and dtypes to probe, the options, and the run directory."""
 
     op: str
     backends: tuple[BackendSpec, ...]
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def experiment(self) -> Experiment:
-        """The probes and questions of the op."""
+        """The experiment of the op."""
         return EXPERIMENTS[self.op]
 
 
@@ -68,7 +68,7 @@ class KernelFingerprint:
 
 @dataclass(frozen=True)
 class Study:
-    """All that a fingerprint found; `document` is what fingerprint.json holds."""
+    """A fingerprint's result; `document` is the content of fingerprint.json."""
 
     request: Request
     fingerprints: tuple[KernelFingerprint, ...]
@@ -76,7 +76,7 @@ class Study:
 
     @property
     def exit_code(self) -> int:
-        """0 where everything could be measured, 3 where something could not, 130 after an interrupt."""
+        """0 if everything could be measured, 3 if something could not, 130 after an interrupt."""
         return int(self.document["summary"]["exit_code"])
 
 
@@ -91,7 +91,7 @@ def request(
     timeout: float,
     no_provision: bool,
 ) -> Request:
-    """What the command line asks for; raises ConfigError or, where the run directory cannot be had, OSError."""
+    """The request of the command line; raises ConfigError, or OSError if the run directory cannot be used."""
     from parity.config import load_backends
 
     named = tuple(backends) if backends or config is not None else DEFAULT_BACKENDS
@@ -146,23 +146,23 @@ def conduct(request: Request, reporter: Any) -> Study:
 
 
 def claim(out: Path | None, op: str) -> Path:
-    """The run directory: a new one, or `out`, emptied where it holds an earlier fingerprint.
+    """The run directory: a new one, or `out`, emptied if it holds an earlier fingerprint.
 
-    Raises OSError where it cannot be had or holds anything else.
+    Raises OSError if it cannot be used or holds anything else.
     """
     if out is None:
         return new_directory(Path("reports") / f"fingerprint-{op}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()):
         if not (out / FILE_NAME).is_file():
-            raise FileExistsError(errno.EEXIST, "it is not empty and holds no fingerprint", str(out))
+            raise FileExistsError(errno.EEXIST, "it is not empty and does not hold a fingerprint", str(out))
         for name in (FILE_NAME, PLOT_NAME, "log.txt"):
             (out / name).unlink(missing_ok=True)
     return out
 
 
 def examine(experiment: Experiment, backend: str, answers: ProbeAnswers) -> KernelFingerprint:
-    """Ask all questions of one backend in one dtype."""
+    """Probe one backend in one dtype."""
     with np.errstate(all="ignore"):
         try:
             drift = tuple(experiment.drift(answers))
@@ -172,7 +172,7 @@ def examine(experiment: Experiment, backend: str, answers: ProbeAnswers) -> Kern
 
 
 def theory(request: Request, measured: Sequence[Line]) -> list[Line]:
-    """The errors to be expected of each algorithm in each dtype, over all that was measured."""
+    """The expected errors of each algorithm in each dtype, over the measured range."""
     experiment = request.experiment
     span = [x for line in measured for x, _ in line.points] or [1.0, 1e6]
     grid = [float(x) for x in np.geomspace(min(span), max(span), 60)]
@@ -206,7 +206,7 @@ def run_row(request: Request, started: datetime.datetime, seconds: float) -> Row
 def document(
     request: Request, gathered: Gathered, fingerprints: Sequence[KernelFingerprint], run: Row, expected: Sequence[Line]
 ) -> Row:
-    """fingerprint.json; `expected` are the theory's lines, to draw the plot again."""
+    """fingerprint.json; `expected` has the theory's lines, for drawing the plot again."""
     problems = [o for o in gathered.outcomes if o.outcome is not Outcome.OK]
     claims = [claim for fingerprint in fingerprints for claim in fingerprint.claims]
     unmeasured = sum(not claim.measured for claim in claims)

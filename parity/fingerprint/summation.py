@@ -1,10 +1,10 @@
-"""In which order is a sum taken? Answered exactly, by numbers that swallow others.
+"""Reveals the order of a sum exactly, with numbers so large that they absorb others.
 
 Xie, Gao, Wang, Xue, "Revealing floating-point accumulation orders in software/hardware implementations" (FPRev,
-arXiv:2411.00442): put M at place i, -M at place j and ones elsewhere, M so large that M + 1 = M. The sum then counts
-the ones that are added after M and -M have met, so n - sum is the number of terms l(i, j) below the place in the
-summation tree where i and j meet. Of all pairs only (0, j) and (i, i + 1) are asked; they tell sequences, blocks,
-lanes and pairs apart.
+arXiv:2411.00442): put M at index i, -M at index j and ones elsewhere, M so large that M + 1 = M. The sum then counts
+the ones that are added after M and -M have met, so n - sum is the number of terms l(i, j) below the node of the
+summation tree where i and j meet. Only the pairs (0, j) and (i, i + 1) are probed; they distinguish sequences, blocks,
+lanes and pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 def pairs(n: int) -> list[tuple[int, int]]:
-    """The pairs that are asked for n terms: (0, j) for j >= 1, then (i, i + 1) for i >= 1."""
+    """The pairs that are probed for n terms: (0, j) for j >= 1, then (i, i + 1) for i >= 1."""
     return [(0, j) for j in range(1, n)] + [(i, i + 1) for i in range(1, n - 1)]
 
 
@@ -48,12 +48,12 @@ class Meetings:
 
     @property
     def exact(self) -> bool:
-        """Whether no term was swallowed."""
+        """Whether no term was absorbed."""
         return bool((self.from_first == 2).all() and (self.neighbours == 2).all())
 
 
 def meetings(n: int, sums: NDArray[Any]) -> Meetings | None:
-    """From the sums of `patterns`; None where they are no counts, and so no plain sum was taken."""
+    """From the sums of `patterns`; None if they are not counts, so that it is not a plain sum."""
     missing = n - np.asarray(sums, np.float64)
     if not np.isfinite(missing).all() or np.abs(missing - np.rint(missing)).max() > 0.02:
         return None
@@ -64,7 +64,7 @@ def meetings(n: int, sums: NDArray[Any]) -> Meetings | None:
 
 
 def order_name(met: Meetings) -> str:
-    """The order in words; empty where it is a tree without a name."""
+    """The order in words; empty if the tree has no name."""
     n, first, neighbours = met.n, met.from_first, met.neighbours
     places = np.arange(1, n)
     if (first == n).all() and (neighbours == n).all():
@@ -79,7 +79,7 @@ def order_name(met: Meetings) -> str:
 
 
 def _blocks(met: Meetings) -> str:
-    """Contiguous blocks, each summed in sequence: inside of one, l(i, i + 1) counts up."""
+    """Contiguous blocks, each summed in sequence: within a block, l(i, i + 1) counts up."""
     starts = [0]
     for place, count in enumerate(met.neighbours):
         if count != place - starts[-1] + 2:
@@ -93,7 +93,7 @@ def _blocks(met: Meetings) -> str:
 
 
 def _lanes(met: Meetings) -> str:
-    """Strided lanes: term 0 first meets term s, then 2s, ...; where memory is not aligned, after a few neighbours."""
+    """Strided lanes: term 0 first meets term s, then 2s, ...; in unaligned memory after a few neighbours."""
     path = _path(met.from_first)
     steps = np.diff([0, *path])
     head = int(np.argmax(steps > 1)) if (steps > 1).any() else len(steps)
@@ -106,7 +106,7 @@ def _lanes(met: Meetings) -> str:
         return ""
     whole = f"{stride} lanes, each in sequence"
     if head:
-        return f"{whole}, behind the first {head} terms"
+        return f"{whole}, after the first {head} terms"
     if block + stride <= met.n:
         later = met.from_first[block - 1 :: block]
         return f"{whole} over blocks of {block}, the blocks {_joined(later)}"
@@ -114,7 +114,7 @@ def _lanes(met: Meetings) -> str:
 
 
 def _path(first: Ints) -> list[int]:
-    """The places that join term 0 one at a time, in the order in which they do."""
+    """The indices that join term 0 one at a time, in that order."""
     path: list[int] = []
     while len(joining := np.flatnonzero(first == len(path) + 2)) == 1:
         path.append(int(joining[0]) + 1)
@@ -122,7 +122,7 @@ def _path(first: Ints) -> list[int]:
 
 
 def _joined(met: Ints) -> str:
-    """How lanes or blocks are joined, from the number of terms at which the first of them meets each other one."""
+    """How lanes or blocks are combined, from the number of terms at which the first meets each other one."""
     kinds = len(np.unique(met))
     if kinds == len(met) == 1:
         return "joined"
@@ -142,26 +142,26 @@ def run_lengths(values: Sequence[int] | Ints, most: int = 12) -> str:
 
 
 def name_sum(n: int, huge: NDArray[Any], immense: NDArray[Any], dtype: str) -> KernelClaim:
-    """Names a sum's order and its accumulator.
+    """The order of a sum and its accumulator.
 
-    `immense` are the sums of patterns whose M swallows ones in every dtype, `huge` of those whose M does so in `dtype`
-    only: where the ones survive beside `huge`, the accumulator has more digits.
+    `immense` are the sums of patterns whose M absorbs ones in every dtype, `huge` of those whose M does so in `dtype`
+    only: if the ones survive next to `huge`, the accumulator is wider.
     """
     narrow = meetings(n, huge)
     met = meetings(n, immense) or narrow
     if met is None:
         shown = [float(value) for value in np.asarray(huge, np.float64)[[0, 1, n // 2, n - 2]]]
-        reason = "the result does not count terms, so it is no plain sum of them"
+        reason = "the result does not count terms, so it is not a plain sum"
         return undecided(reason, {"terms": n, "some of the sums": shown})
     wide = narrow is not None and narrow.exact
     evidence = {
         "terms": n,
         "l(0,j)": run_lengths(met.from_first),
         "l(i,i+1)": run_lengths(met.neighbours),
-        "ones survive beside a huge term": wide,
+        "ones survive next to a huge term": wide,
     }
     if met.exact:
-        return KernelClaim(f"accumulated with more digits than {dtype}", "no term was swallowed", evidence)
-    name = order_name(met) or "a tree of another shape"
-    suffix = f", accumulated with more digits than {dtype}" if wide else ""
+        return KernelClaim(f"accumulated in a wider precision than {dtype}", "no term was absorbed", evidence)
+    name = order_name(met) or "a tree of unknown shape"
+    suffix = f", accumulated in a wider precision than {dtype}" if wide else ""
     return KernelClaim(name + suffix, evidence=evidence)

@@ -1,4 +1,4 @@
-"""The console: one table, aspect by aspect, with the backends that share an answer on one line."""
+"""The console output: one table, aspect by aspect, with one line for backends that share an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parity.fingerprint.study import KernelFingerprint, Study
 
 
 def render(study: Study, console: Console) -> None:
-    """Print the whole answer."""
+    """Print the result."""
     console.print(headline(study), soft_wrap=True)
     console.print(Text(lineup(study), style="dim"), soft_wrap=True)
     for line in remarks(study):
@@ -29,7 +29,7 @@ def render(study: Study, console: Console) -> None:
 
 
 def headline(study: Study) -> Text:
-    """How much was found."""
+    """How many answers there are."""
     counts = study.document["summary"]
     label, style = {
         exit_codes.PASSED: ("FINGERPRINT", "bold green"),
@@ -41,12 +41,12 @@ def headline(study: Study) -> Text:
 
 
 def lineup(study: Study) -> str:
-    """Who was asked."""
+    """The backends and their versions."""
     return " · ".join(f"{row['name']} {row['version']}".strip() for row in study.document["backends"])
 
 
 def remarks(study: Study) -> Iterator[Text]:
-    """One line for each reason why probes were not answered."""
+    """One line for each reason why probes have no result."""
     reasons = Counter((p["backend"], p["outcome"], p["message"]) for p in study.document["problems"])
     for (backend, outcome, message), n in reasons.most_common():
         where = f"{backend}: {outcome} in {n} probe{'' if n == 1 else 's'}"
@@ -54,7 +54,7 @@ def remarks(study: Study) -> Iterator[Text]:
 
 
 def table(study: Study) -> Table:
-    """Aspects, who answers what, and why."""
+    """Aspects, backends, answers and reasons."""
     answers = Table(box=None, pad_edge=False, header_style="bold")
     answers.add_column("aspect", no_wrap=True)
     for name, ratio in (("backend", 3), ("answer", 4), ("because", 5)):
@@ -69,12 +69,12 @@ def table(study: Study) -> Table:
 
 
 def shared(study: Study, aspect: str) -> Iterator[tuple[str, KernelClaim]]:
-    """The different answers to one question, each with who gives it."""
+    """The different answers for one aspect, each with its backends."""
     groups: dict[str, list[tuple[KernelFingerprint, KernelClaim]]] = {}
     for fingerprint in study.fingerprints:
         for claim in displayed(fingerprint):
             if claim.aspect == aspect:
-                # Two reasons for not telling are two answers.
+                # Two reasons for `cannot tell` are two answers.
                 groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append(
                     (fingerprint, claim)
                 )
@@ -83,7 +83,7 @@ def shared(study: Study, aspect: str) -> Iterator[tuple[str, KernelClaim]]:
 
 
 def displayed(fingerprint: KernelFingerprint) -> Sequence[KernelClaim]:
-    """The claims; without the reason, which stands above the table, where a backend answered nothing at all."""
+    """The claims; if a backend returned nothing, without the reason, which is printed above the table."""
     if any(claim.measured for claim in fingerprint.claims):
         return fingerprint.claims
     return [replace(claim, answer="not measured", reason="") for claim in fingerprint.claims]

@@ -1,8 +1,8 @@
-"""Which algorithm gave the variance? By its error over kappa, and by what it does with the error of its mean.
+"""Identifies the algorithm of the variance by its error over kappa and the effect of the error of its mean.
 
 Relative errors (Chan, Golub, LeVeque 1983): naive n*kappa^2*u; Welford n*kappa*u; two-pass n*u + n^2*kappa^2*u^2;
-corrected two-pass n*u + n^3*kappa^3*u^3. The quadratic term of a two-pass is no bound but an identity: with a mean
-that is off by delta, mean((x - m - delta)^2) = v + delta^2, and both sides are measured here.
+corrected two-pass n*u + n^3*kappa^3*u^3. The quadratic term of a two-pass is an identity, not a bound: with an error
+delta of the mean, mean((x - m - delta)^2) = v + delta^2, and both are measured here.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from parity.fingerprint.norm_probes import TERMS
 from parity.fingerprint.precision import FLOAT32_U, FLOAT64_U, Precision, loglog_slope, rms
 
 BROKEN = 0.3
-"""Relative errors above this do not follow the theory any more."""
+"""Relative errors above this no longer follow the theory."""
 VISIBLE = 6.0
-"""How many times the error without an offset, or the measurement's noise, an error must be to count."""
+"""An error counts from this multiple of the error without an offset, or of the measurement's noise, on."""
 EXPLAINED = 0.9
 """The share of the squared error that delta^2 must explain for a two-pass; it explains .97 and more of a plain one."""
 POSITIVE = 0.97
-"""The errors of a two-pass are all positive, whatever its mean; those of a naive variance are not."""
+"""All errors of a two-pass are positive, whatever its mean; those of a naive variance are not."""
 SMALLEST = {1: 1e-3, 2: 0.05}
 """The least constant of Welford's kappa*u and of the naive kappa^2*u (.07 and .6 were seen); the largest is n."""
-WIDER = {"float32": (FLOAT64_U, "naive, accumulated in float64"), "float64": (2.0**-64, "naive, in more digits")}
-"""The unit roundoff of the next wider accumulator, and what a naive variance in it is called."""
+WIDER = {"float32": (FLOAT64_U, "naive, accumulated in float64"), "float64": (2.0**-64, "naive, in a wider precision")}
+"""The unit roundoff of the next wider accumulator, and the name of a naive variance in it."""
 
 
 @dataclass(frozen=True)
 class Growth:
     """How the error grows: `slope` of log(error) over log(kappa) on the `visible` points, and what explains it.
 
-    `positive`: the share of errors above zero among those that stand out. `noise`: of the measurement, at its worst.
+    `positive`: the share of positive errors among the visible ones. `noise`: of the measurement, at its worst.
     """
 
     precision: Precision
@@ -65,13 +65,13 @@ class Growth:
 
     @property
     def flat(self) -> bool:
-        """Whether what stands out is too little, and too irregular, for an error that grows with kappa."""
+        """Whether the visible errors are too small and too irregular for an error that grows with kappa."""
         irregular = len(self.visible) < 3 or self.slope < 0.3
         return irregular and max(p.rms / p.kappa for p in self.visible) < SMALLEST[1] * self.precision.u
 
     @property
     def evidence(self) -> Mapping[str, Any]:
-        """The numbers, in the form in which they are stored."""
+        """The numbers as they are stored."""
         return {
             "slope": round(self.slope, 3) if self.visible else None,
             "visible points": len(self.visible),
@@ -106,7 +106,7 @@ def growth(points: Sequence[SweepPoint], precision: Precision) -> Growth:
 
 
 def is_visible(point: SweepPoint, floor: float) -> bool:
-    """Whether the error stands out, and the point is not beyond all theory."""
+    """Whether the error is visible, and small enough to follow the theory."""
     noise = float(np.median(point.noise)) if len(point.noise) else 0.0
     return point.n_lost == 0 and VISIBLE * max(floor, noise) < point.rms < BROKEN
 
@@ -123,9 +123,9 @@ def share_explained(point: SweepPoint) -> float:
 
 
 def lattice_share(points: Sequence[SweepPoint], precision: Precision) -> tuple[float, int]:
-    """The share of variances on multiples of ulp(mean^2), and how many were looked at.
+    """The share of variances on multiples of ulp(mean^2), and how many were measured.
 
-    Only where that spacing is coarse beside what the rounding of r hides, and fine beside the variance.
+    Only where that spacing is larger than what the rounding of r hides, and small beside the variance.
     """
     chosen = []
     for p in points:
@@ -155,19 +155,19 @@ def variance_claim(answers: ProbeAnswers) -> KernelClaim:
 
 
 def name_variance(grown: Growth, wide: bool) -> tuple[str, str]:
-    """The algorithm's name (empty where none fits) and why."""
+    """The algorithm's name (empty if none fits) and the reason."""
     u = grown.precision.u
     if grown.precision.name == "float64" and 0.01 * FLOAT32_U < grown.floor < 16 * FLOAT32_U:
-        return "float32 accuracy in float64", f"off by {grown.floor:.1e} without any offset"
+        return "float32 accuracy in float64", f"relative error {grown.floor:.1e} without any offset"
     if len(grown.visible) == 0:
         return no_growth(grown, wide)
-    # Where a folded affine makes y rough, what looks like an error of the mean is one of the shift.
+    # With a folded affine step, what looks like an error of the mean is one of the shift.
     if grown.squared_mean_error >= EXPLAINED and not grown.rough:
-        return "two-pass", f"{grown.squared_mean_error:.3f} of its error is the squared error of the mean"
+        return "two-pass", f"{grown.squared_mean_error:.1%} of its error is the squared error of the mean"
     if grown.flat:
         return no_growth(grown, wide)
     if len(grown.visible) < 3:
-        return "", "the error stands out at fewer than three offsets"
+        return "", "the error is visible at fewer than three offsets only"
     if grown.positive > POSITIVE and grown.slope > 1.2 and grown.constant(2, u * u) < grown.n**2:
         return "two-pass", "always too large, by about (kappa*u)^2"
     if grown.fits(2, u):
@@ -181,19 +181,19 @@ def name_variance(grown: Growth, wide: bool) -> tuple[str, str]:
 
 
 def no_growth(grown: Growth, wide: bool) -> tuple[str, str]:
-    """What can be said where the error stays where it was."""
+    """The algorithm if the error does not grow."""
     name = grown.precision.name
     if grown.rough:
-        return "", "not naive; what is smaller, the rounding of a folded affine hides"
+        return "", "not naive; smaller errors are hidden by the rounding of a folded affine step"
     if wide and name == "float32":
-        return "float64 accumulation", "no error grows with kappa; the mean's sum keeps 16 bits more than float32 has"
+        return "float64 accumulation", "no error grows with kappa; the sum of the mean keeps 16 bits more than float32"
     if wide:
         return (
-            f"accumulated with more digits than {name}",
-            f"no error grows with kappa; sums keep more than {name} does",
+            f"accumulated in a wider precision than {name}",
+            f"no error grows with kappa; sums keep more bits than {name}",
         )
-    reason = f"no error grows with kappa, though the mean's sum is taken in {name}"
-    return "corrected, shifted or in more digits", reason
+    reason = f"no error grows with kappa, although the mean is summed in {name}"
+    return "corrected, shifted or in a wider precision", reason
 
 
 def describe(grown: Growth, power: int, u: float) -> str:
@@ -203,6 +203,6 @@ def describe(grown: Growth, power: int, u: float) -> str:
 
 
 def wide_mean(answers: ProbeAnswers) -> bool:
-    """Whether the mean's sum keeps what a sum in this dtype loses."""
+    """Whether the sum of the mean keeps bits that a sum in this dtype loses."""
     sums = group_sums(answers, "mean-huge")
     return bool(np.abs(sums - (TERMS - 2)).max() < 0.5)

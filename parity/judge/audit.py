@@ -1,4 +1,4 @@
-"""Which common mistakes would a case show? All of them are computed on its inputs; no backend runs.
+"""Which common mistakes does a case reveal? All of them are computed on its inputs; no backend runs.
 
 A mistake is a cause that the judge knows; its effect is the prediction that follows from it, against the oracle's
 envelope (the judge sees it from an error ratio of 8 on) and against the tolerance (the gate fails). Two visible
@@ -31,9 +31,9 @@ ONLY_FLOAT64 = "attribute-precision"
 
 @dataclass(frozen=True)
 class Mistake:
-    """What one mistake does to one case: by dtype, the error ratios of tensors, and the tensors whose gate fails.
+    """The effect of one mistake on one case: by dtype, the error ratios of tensors, and the tensors whose gate fails.
 
-    `unstable`: it is right in exact arithmetic, and its error ratio is that of the digits it loses.
+    `unstable`: it is exact in exact arithmetic, and its error ratio is that of its loss of precision.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class CaseAudit:
-    """What a case shows. `alike` are pairs of visible mistakes of different ids that it cannot distinguish.
+    """What a case reveals. `alike` are pairs of visible mistakes of different ids that it cannot distinguish.
 
     `remarks` are blind spots of the inputs, whatever the mistake; `problem` says why the case was not audited.
     """
@@ -72,7 +72,7 @@ class CaseAudit:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a kernel with one mistake returns in one dtype, and its error ratios."""
+    """The result of a kernel with one mistake in one dtype, and its error ratios."""
 
     cause: Cause
     prediction: Prediction
@@ -93,7 +93,7 @@ Effects = Mapping[str, Effect]
 
 
 def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
-    """What `case` shows with these inputs."""
+    """What `case` reveals with these inputs."""
     blank = CaseAudit(case.id, case.op, case.dtypes)
     n_elements = sum(values.size for values in inputs.values())
     shapes = {name: values.shape for name, values in inputs.items()}
@@ -134,14 +134,14 @@ def effects_in(evaluator: Evaluator) -> Iterator[tuple[str, Effect]]:
 
 
 def generic_causes(evaluator: Evaluator) -> Iterator[Cause]:
-    """What can be wrong with tensors whatever the op: exchanged, zero, of the other sign, transposed, a mean."""
+    """Mistakes that need no knowledge of the op: exchanged, zero, sign-flipped, transposed, a mean."""
     base = {name: predicted for name, predicted in evaluator.base.items() if predicted.values is not None}
     names = [name for name in base if evaluator.is_gradient(name)]
     for one, other in combinations(names, 2):
         values = base[other].values
         if values is not None and comparable(base[one], values):
             change = replaced({one: base[other], other: base[one]})
-            shown_by = "two gradients of one shape that are not alike"
+            shown_by = "two different gradients of the same shape"
             yield Cause("swapped-gradients", {"exchanged": [one, other]}, change=change, shown_by=shown_by)
     for name in names:
         nothing = replaced({name: Predicted(np.zeros_like(base[name].values), EXACT)})
@@ -159,7 +159,7 @@ NOT_ZERO = "a gradient that is not zero"
 
 
 def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
-    """A mean where a gradient is a sum over elements of the data."""
+    """A mean instead of a gradient's sum over elements of the data."""
     values, data = evaluator.base[name].values, evaluator.data
     if values is None or data is None or values.size >= data.size:
         return
@@ -175,12 +175,12 @@ def in_dtype(prediction: Prediction, dtype: str) -> Prediction:
 
 
 def stray(predicted: Predicted) -> Envelope:
-    """How far an algorithm that loses digits is from its own prediction; nothing for all others."""
+    """How far an algorithm that loses precision is from its own prediction; empty for all others."""
     return predicted.envelope.scaled(1 / WIDE) if predicted.unstable else EXACT
 
 
 def distance(truth: Predicted, guess: Predicted) -> float:
-    """The error ratio that is left where `truth` is what a kernel does and `guess` is believed."""
+    """The error ratio that remains if a kernel does `truth` and `guess` is assumed."""
     own = stray(truth)
     if own.excused is not None and guess.envelope.excused is None:
         return float("inf")
@@ -232,7 +232,7 @@ def indistinguishable(
 
 
 def confused(evaluator: Evaluator, one: Effect | None, other: Effect | None) -> bool:
-    """Whether a dtype does not distinguish two mistakes; one that it cannot make is no mistake in it."""
+    """Whether a dtype does not distinguish two mistakes; one that is impossible in it does not count."""
     if one is None or other is None:
         there = one or other
         return there is None or not there.seen
@@ -246,7 +246,7 @@ def confused(evaluator: Evaluator, one: Effect | None, other: Effect | None) -> 
 def apart_by_size(one: Effect, other: Effect, unit: float) -> bool:
     """Whether the sizes of two effects alone distinguish them: |d(a, 0) - d(b, 0)| <= d(a, b).
 
-    An envelope grows with what is predicted, by a unit roundoff of it.
+    An envelope grows with the prediction, by a unit roundoff of it.
     """
     if one.lossy and other.lossy:
         return False
@@ -255,24 +255,24 @@ def apart_by_size(one: Effect, other: Effect, unit: float) -> bool:
 
 
 def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], seen: Sequence[Mistake]) -> Iterator[str]:
-    """The blind spots of the inputs of a case, one sentence for one."""
+    """The blind spots of the inputs of a case, one sentence each."""
     inputs = evaluator.inputs
     untransposed = [m for m in seen if m.id == "transposed" and "transposed" in m.parameters]
     if untransposed:
         shown = what_shows(evaluator, untransposed)
-        yield f"the weight is square: no shape check sees a missing transpose; {shown}"
+        yield f"the weight is square, so no shape check reveals a missing transpose; {shown}"
     yield from evaluator.op.remarks(
         evaluator.op, evaluator.case.params, {n: v for n, v in inputs.items() if not evaluator.is_upstream(n)}
     )
     for name in sorted(zero_gradients):
         steady = any(evaluator.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
-        why = " (the upstream gradient is constant)" if steady else ""
-        yield f"{name} is exactly zero{why}: a kernel that gets it wrong differs by rounding only"
+        why = " (grad_output is constant)" if steady else ""
+        yield f"{name} is exactly zero{why}, so a wrong kernel differs by rounding only"
 
 
 def what_shows(evaluator: Evaluator, untransposed: Sequence[Mistake]) -> str:
-    """What shows that a square weight was not transposed."""
+    """How a missing transpose of a square weight shows."""
     wrong = {name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
     if any(not evaluator.is_gradient(name) for name in wrong):
-        return "the values do"
-    return "y does not either, only gradients do" if wrong else "and the values do not either"
+        return "y does"
+    return "only gradients do, y does not" if wrong else "neither y nor the gradients do"

@@ -1,4 +1,4 @@
-"""All dtypes of a case to verdicts: which backends are wrong, in what way, and why.
+"""Judges all dtypes of a case: which backends are wrong, in what way, and why.
 
 A backend is wrong in a tensor where its error from the oracle is at least 8 times that of a careful implementation in
 the working precision. The kind of error follows from the same tensor in float64; with one dtype alone, from its size.
@@ -30,17 +30,17 @@ from parity.outcome import CellOutcome, Outcome, Output
 
 WIDEST = "float64"
 CLEAR = 8.0
-"""The envelope of all runs is hardly this much wider than that of the first."""
+"""The envelope of all runs is rarely this much wider than that of the first runs."""
 SAME = 0.25
 SAME_ENVELOPES = 4.0
-"""Two errors are the same where they differ by a quarter at most, or by four envelopes of the narrower dtype."""
+"""Two errors are the same if they differ by at most a quarter, or by four envelopes of the narrower dtype."""
 FAINT = 1e-6
-"""A gradient of more than this part of the largest tensor is not zero."""
+"""A gradient larger than this part of the largest tensor is not zero."""
 ZERO = 1e-12
-"""A gradient of this part of the terms that cancel in it is zero."""
+"""A gradient smaller than this part of the terms that cancel in it is zero."""
 LOSSY = 1024.0
-"""An algorithm whose error grows with the square of the condition, where careful code's E grows with the condition, has
-an error of E^2 / (u |x|) times a root of the length of its sums (naive variance of 1,024 elements: 150)."""
+"""If a careful implementation's error E grows with the condition, an algorithm whose error grows with its square has an
+error of E^2 / (u |x|) times about the root of the length of its sums (naive variance of 1,024 elements: 150)."""
 PREPARED_RUNS = 6
 KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
 ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
@@ -48,7 +48,7 @@ ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known about a case in the end; `results` are the searches by dtype and backend."""
+    """The final result for a case; `results` are the searches by dtype and backend."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
@@ -56,7 +56,7 @@ class Judged:
 
 
 class Cell:
-    """One dtype of a case: what came back, how it compares, and which backends are wrong."""
+    """One dtype of a case: the outcomes, the comparisons, and the backends that are wrong."""
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle) -> None:
         self.case, self.dtype, self.inputs, self.oracle = case, dtype, inputs, oracle
@@ -74,13 +74,13 @@ class Cell:
 
     @property
     def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor; that of cancelling terms where nothing else gives an error a scale."""
+        """The envelope of every tensor; that of the cancelling terms if nothing else gives the error a scale."""
         return {name: self.envelope(name) for name in self.oracle}
 
     def envelope(self, tensor: str) -> Envelope:
-        """The envelope of a tensor, after the first runs where no error ratio is near the bound.
+        """The envelope of a tensor, from the first runs only if no error ratio is near the bound.
 
-        Those of a small case are made together, in the same runs, and in all of them where something fails.
+        The tensors of a small case share their runs, and get all of them if anything fails.
         """
         names = self._together(tensor)
         if tensor not in self._envelopes:
@@ -91,7 +91,8 @@ class Cell:
         return self._envelopes[tensor]
 
     def _together(self, tensor: str) -> Collection[str]:
-        """The tensors whose envelopes are made in the same runs: all of a small case, those that need one of a big."""
+        """The tensors whose envelopes share their runs: all of a small case; of a big one those that need an
+        envelope."""
         return tuple(self.oracle) if self._small else self._far if tensor in self._far else (tensor,)
 
     @property
@@ -100,7 +101,7 @@ class Cell:
 
     @cached_property
     def _far(self) -> tuple[str, ...]:
-        """The tensors in which some backend may be wrong, as far as their exact values tell."""
+        """The tensors in which, judging by the exact values, some backend may be wrong."""
         ran = [backend for backend, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
         given = {(b, t) for b in ran for t in self.oracle if self._usable(b, t) is not None}
         return tuple(t for t in self.oracle if any((b, t) in given and not self._near(b, t) for b in ran))
@@ -109,7 +110,7 @@ class Cell:
         return usable(self.outcomes[backend].outputs.get(tensor), self.oracle[tensor], self.dtype)
 
     def _first_ratios(self, tensors: Collection[str]) -> Iterator[float]:
-        """The error ratios after the first runs, of tensors that are not too near to the oracle to be wrong."""
+        """The error ratios after the first runs, without tensors too close to the oracle to be wrong."""
         for backend in self.outcomes:
             for tensor in tensors:
                 values = self._usable(backend, tensor)
@@ -150,7 +151,7 @@ class Cell:
         return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
-        """What a backend returned for every tensor of the oracle that it can give, in this dtype."""
+        """The backend's result for every tensor of the oracle that it can return, in this dtype."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
         return {name: in_dtype(outcome.outputs.get(name), self.dtype) for name in names}
@@ -196,8 +197,8 @@ class Cell:
         return near or error_ratio(values, self.oracle[tensor], self.first_envelope(tensor)) < OFF
 
     def _near(self, backend: str, tensor: str) -> bool:
-        """Whether a passing tensor is so near to the oracle that its ratio cannot reach 8, whatever the envelope: in
-        every row, channel or column."""
+        """Whether a passing tensor is so close to the oracle that its error ratio stays below 8 in every row, channel
+        and column, whatever the envelope."""
         if (backend, tensor) not in self._nearness:
             self._nearness[backend, tensor] = self._is_near(backend, tensor)
         return self._nearness[backend, tensor]
@@ -217,7 +218,7 @@ class Cell:
 
     @cached_property
     def _narrowest(self) -> dict[str, Envelope]:
-        """The least envelopes that there may be: a unit roundoff of the exact values."""
+        """The smallest possible envelopes: a unit roundoff of the exact values."""
         return {n: Envelope.relative(UNIT_ROUNDOFF[self.dtype], values) for n, values in self.oracle.items()}
 
     @cached_property
@@ -231,7 +232,7 @@ Results = dict[tuple[str, str], SearchResult]
 
 
 class CaseJudge:
-    """Gathers the cells of a case, and judges them together."""
+    """Collects the cells of a case and judges them together."""
 
     def __init__(
         self,
@@ -257,7 +258,7 @@ class CaseJudge:
         self.cells[dtype].take(outcomes, self._baseline)
 
     def judged(self, *, diagnose: bool = True) -> Judged:
-        """Verdicts and diagnoses from all cells so far; `diagnose=False` saves the time of the searches."""
+        """Verdicts and diagnoses from all cells so far; `diagnose=False` skips the searches."""
         results = self._searched() if diagnose else {}
         kinds = dict(self._kinds(results))
         comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
@@ -287,9 +288,9 @@ class CaseJudge:
         return results
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
-        """The causes of a wider dtype, if they explain this one; for a pass, those of earlier cases; else a search.
+        """The causes of a wider dtype if they explain this one; for a pass, those of earlier cases; else a search.
 
-        What is the same error as one in a wider dtype, and was not explained there, is not searched for again.
+        An error that equals one in a wider dtype, and was not explained there, is not searched for again.
         """
         observed = cell.observed(backend)
         for (dtype, name), wider in results.items():
@@ -309,7 +310,7 @@ class CaseJudge:
         return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
-        """Whether a tensor's error is the same in another dtype, so that it cannot be one of lost digits."""
+        """Whether a tensor's error is the same in another dtype, so that it is not a loss of precision."""
         errors = {d: self._error(d, backend, tensor) for d in self.cells}
         others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
         return any(self._same(d, tensor, errors) for d in others)
@@ -321,10 +322,10 @@ class CaseJudge:
                     yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
-        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, by its size where one alone shows it.
+        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, or by its size if only one dtype shows it.
 
-        Size is no evidence against another formula, a number in float32 or a lossy algorithm that accounts for such an
-        error though nothing in it was fitted.
+        Size does not overrule a cause that explains the error without a fitted number: another formula, a number in
+        float32, or a lossy algorithm.
         """
         if self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
@@ -337,7 +338,7 @@ class CaseJudge:
         return UNSTABLE
 
     def _size_kind(self, cell: Cell, tensor: str, error: Array | None) -> str:
-        """The kind of an error by its size: what an algorithm may lose here, what float32 loses, or more."""
+        """The kind of an error by its size: within the loss of an unstable algorithm, that of float32, or larger."""
         exact, envelope, unit = cell.scales[tensor][0], cell.envelope(tensor).rms, UNIT_ROUNDOFF[cell.dtype]
         if error is None or not exact:
             return SEMANTIC
@@ -347,7 +348,7 @@ class CaseJudge:
         return DEGRADED if cell.dtype == WIDEST and size(error).rms < OFF * float32 else SEMANTIC
 
     def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
-        """A backend's error from the oracle; None where it cannot be taken, or is not finite."""
+        """A backend's error from the oracle; None if it cannot be computed or is not finite."""
         outcome = self.cells[dtype].outcomes.get(backend)
         output = outcome.outputs.get(tensor) if outcome is not None else None
         exact = self.oracle[tensor]
@@ -367,12 +368,12 @@ class CaseJudge:
         return size(narrow - wide).rms <= limit
 
     def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
-        """Whether an error in float64 is one that `dtype` can see."""
+        """Whether an error in float64 is large enough to be visible in `dtype`."""
         return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelope(tensor).rms
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluator:
-    """An evaluator for a question, with envelopes of so many runs that they hardly widen."""
+    """An evaluator for a case, with envelopes from enough runs that they hardly widen."""
     oracle = consult_oracle(case, inputs)
     cell = Cell(case, dtype, inputs, oracle)
     return Evaluator(
@@ -381,14 +382,14 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluat
 
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
-    """An output's values, where it has the structure of the oracle's."""
+    """An output's values if it has the oracle's structure."""
     if output is None or (output.shape, output.dtype) != (exact.shape, dtype):
         return None
     return output.values
 
 
 def in_dtype(output: Output | None, dtype: str) -> Array | None:
-    """An output's values in `dtype`; None where there are none."""
+    """An output's values in `dtype`; None if there are none."""
     if output is None or output.values is None:
         return None
     return output.values.astype(dtype, copy=False)

@@ -1,12 +1,12 @@
-"""The `known` entries of a config against a run: which deviations are accepted, and which entries fail.
+"""Checks a config's `known` entries against a run: which deviations are accepted, and which entries are out of date.
 
-An entry applies to a failing comparison, or to a pass that hides a culprit, where its case, dtype and tensor match. It
-covers the culprits that it names by backend or diagnosis (any backend, where there is no culprit). A comparison is
-accepted once every culprit is covered, for all of its causes. An entry that was checked in full and matches nothing is
-stale; one for something that this run did not compare is not checked, and fails nothing.
+An entry applies to a failing comparison, or to a pass that hides a culprit, if its case, dtype and tensor match. It
+covers the culprits that it names by backend or diagnosis (any backend if there is no culprit). A comparison is accepted
+once every culprit is covered, for all of its causes. An entry that was checked in full and matches nothing is stale;
+one for something that this run did not compare is not checked.
 
-An entry for `unsupported` applies to comparisons that could not be made, and covers the backends that cannot compute
-the cell at all. Such a comparison is accepted once every backend without a result is covered.
+An entry for `unsupported` applies to comparisons that could not be made, and covers the backends that do not support
+the cell. Such a comparison is accepted once every backend without a result is covered.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parity.outcome import Judgement
 Answer = tuple[str, str, str]
 """A case, a dtype and a backend."""
 Part = tuple[str, str | None]
-"""A backend in a comparison, with the cause for which it is accepted; None: for whatever cause."""
+"""A backend in a comparison, with the cause for which it is accepted; None: any cause."""
 
 
 class State(Judgement):
-    """What became of an entry."""
+    """The state of an entry after a run."""
 
     MATCHED = "matched"
     STALE = "stale"
@@ -45,7 +45,7 @@ class State(Judgement):
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """An entry after a run: `n_matched` comparisons that it covers, the largest error ratio in them, what to do."""
+    """An entry after a run: `n_matched` comparisons that it covers, their largest error ratio, and what to do."""
 
     deviation: KnownDeviation
     state: State
@@ -63,7 +63,7 @@ class LedgerResult:
 
     @property
     def fails(self) -> bool:
-        """Whether any entry fails."""
+        """Whether any entry is out of date."""
         return any(entry.state.fails for entry in self.entries)
 
 
@@ -78,7 +78,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a run was to compute, what backends returned, and what they cannot compute."""
+    """What a run was to compute, what backends returned, and what they do not support."""
 
     asked: Asked
     answered: frozenset[Answer]
@@ -86,8 +86,8 @@ class Reach:
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
         """All answers that an entry applies to."""
-        backends = self.asked.backends if known.backend is None else (known.backend,)
-        return [(case, dtype, name) for case, dtype in self.cells(known) for name in backends]
+        named = None if known.backend is None else (known.backend,)
+        return [(c, dtype, name) for c, dtype in self.cells(known) for name in named or self.asked.backends_of(c)]
 
     def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
         """All cells that an entry applies to."""
@@ -95,7 +95,7 @@ class Reach:
         return [(case, dtype) for case, dtypes in cases for dtype in dtypes if known.dtype in (None, dtype)]
 
     def absent(self, c: Comparison) -> list[str]:
-        """The backends without which a comparison could not be made; none where it was."""
+        """The backends without which a comparison could not be made; none if it was made."""
         names = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED else ()
         return [name for name in names if name != ORACLE and (c.case, c.dtype, name) not in self.answered]
 
@@ -107,10 +107,10 @@ def apply(
     today: datetime.date,
     unsupported: Collection[Answer] = (),
 ) -> LedgerResult:
-    """The comparisons with the accepted ones marked, and what became of every entry of `plan.known`.
+    """The comparisons with the accepted ones marked, and the state of every entry of `plan.known`.
 
-    `unsupported`: the answers that a backend cannot give at all. Only these can be accepted as missing, and to miss
-    them does not leave an entry unchecked.
+    `unsupported`: cells that a backend does not support. Only these can be accepted as missing, and their absence does
+    not leave an entry unchecked.
     """
     if not plan.known:
         return LedgerResult(tuple(comparisons), ())
@@ -127,6 +127,20 @@ def apply(
     return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
 
 
+def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
+    """A line for each entry that fails any run of a plan: it has expired, or no case is what it speaks of."""
+    asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
+    answers = frozenset((case, dtype, name) for (case, name), dtypes in asked.items() for dtype in dtypes)
+    reach = Reach(plan.everything, answers, frozenset())
+    for known in plan.known:
+        entry = assess(Claim(known, {}, None), reach, today)
+        if entry.state is State.EXPIRED:
+            remedy = "remove the entry, or set another `until`"
+            yield f"{known.source.file}:{known.source.line}: {State.EXPIRED.value}: on {known.until}; {remedy}"
+        elif not reach.cells(known):
+            yield entry.message
+
+
 def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
     """Every answer that took part in a comparison."""
     for c in comparisons:
@@ -136,7 +150,7 @@ def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a glob, or the very name (which may hold brackets), means `name`."""
+    """Whether a glob, or an exact name (which may contain brackets), matches `name`."""
     return name == pattern or fnmatchcase(name, pattern)
 
 
@@ -168,9 +182,9 @@ def applies_to(known: KnownDeviation, c: Comparison) -> bool:
 
 
 def covered_parts(known: KnownDeviation, c: Comparison, causes: Collection[tuple[str, ...]]) -> frozenset[Part]:
-    """What an entry covers in a comparison: culprits, or both backends where there is none."""
+    """What an entry covers in a comparison: culprits, or both backends if there is none."""
     if c.verdict.passes and not c.culprit and known.diagnosis is None:
-        # A tolerance that would let zeros pass is no deviation, unless a diagnosis makes one of it.
+        # A tolerance that lets zeros pass is not a deviation unless there is a diagnosis.
         return frozenset()
     return frozenset(
         (name, known.diagnosis)
@@ -203,7 +217,7 @@ def assess(claimed: Claim, reach: Reach, today: datetime.date) -> LedgerEntry:
 
 
 def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> State:
-    """Expired before all else, where any of it was run at all."""
+    """Expired takes precedence, if any of it was run."""
     known = claimed.deviation
     answers = reach.answers(known)
     ran = reach.answered | reach.unsupported
@@ -216,7 +230,8 @@ def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> State:
 
 
 def settled(known: KnownDeviation, answers: Sequence[Answer], reach: Reach) -> bool:
-    """Whether nothing that these answers could have shown is missing; no answer at all can come from a wrong glob."""
+    """Whether everything that an entry covers was checked; an entry without any cell counts, since its glob may be
+    wrong."""
     if not answers:
         return True
     return (known.unsupported or not reach.asked.altered) and set(answers) <= reach.answered | reach.unsupported
@@ -233,39 +248,40 @@ def stale_text(claimed: Claim, reach: Reach) -> str:
     """Why an entry matches nothing."""
     known = claimed.deviation
     if not any(matches(case, known.case) for case, _ in reach.asked.cases):
-        return f"no case is called {known.case}; mend the glob or remove the entry"
+        return f"no case matches {known.case}; fix the pattern or remove the entry"
     if not reach.cells(known):
-        return f"no case {known.case} is run in {known.dtype}; mend the dtype or remove the entry"
+        return f"no case matching {known.case} runs in {known.dtype}; fix the dtype or remove the entry"
     if known.unsupported:
-        return "all that it speaks of was compared, and nothing of it is unsupported; remove the entry"
+        return "everything it covers is supported; remove the entry"
     if not reach.unsupported.isdisjoint(reach.answers(known)):
-        remedy = "to accept that it is unsupported, say `outcome: unsupported`"
-        return f"nothing that it speaks of deviates, as far as it was compared; remove the entry, or {remedy}"
-    return "all that it speaks of was compared, and nothing of it deviates; remove the entry"
+        remedy = "to accept that it is unsupported, use `outcome: unsupported`"
+        return f"nothing it covers deviates where it was compared; remove the entry, or {remedy}"
+    return "nothing it covers deviates; remove the entry"
 
 
 def expired_text(claimed: Claim, _: Reach) -> str:
-    """What an expired entry would still be needed for."""
+    """What an expired entry still covers."""
     until, unsupported = f"on {claimed.deviation.until}", claimed.deviation.unsupported
     if not claimed.covered:
-        return f"{until}, and nothing {'is unsupported' if unsupported else 'deviates'} any more; remove the entry"
-    still = "that still cannot be made" if unsupported else "still deviating"
-    return f"{until}, with {comparisons_text(claimed)} {still}; have it mended, or set another `until`"
+        gone = "is unsupported" if unsupported else "deviates"
+        return f"{until}, and nothing it covers {gone} any more; remove the entry"
+    still = "still unsupported" if unsupported else "still deviating"
+    return f"{until}, with {comparisons_text(claimed)} {still}; fix the cause, or set a later `until`"
 
 
 def worse_text(claimed: Claim, _: Reach) -> str:
-    """By how much a deviation has grown."""
+    """How much a deviation has grown."""
     ratio, limit = claimed.worst_ratio, claimed.deviation.error_ratio
-    remedy = "look into it, and only then raise `error_ratio`"
-    return f"error ratio {ratio:.3g} in {comparisons_text(claimed)}, recorded {limit:.3g}; {remedy}"
+    remedy = "find out why before you raise `error_ratio`"
+    return f"error ratio {ratio:.3g} in {comparisons_text(claimed)}, more than the recorded {limit:.3g}; {remedy}"
 
 
 def unchecked_text(claimed: Claim, reach: Reach) -> str:
-    """What an entry waits for."""
+    """Why an entry was not checked."""
     answers = reach.answers(claimed.deviation)
     missing = [answer for answer in answers if answer not in reach.answered | reach.unsupported]
     if not missing:
-        return "tolerances or the baseline are not those of the config in this run"
+        return "this run has other tolerances or another baseline than the config"
     names = ", ".join(dict.fromkeys(name for _, _, name in missing))
     n_missing, n_cells = (len({(case, dtype) for case, dtype, _ in group}) for group in (missing, answers))
     return f"this run did not compare {names} in {n_missing} of {n_cells} cells"
@@ -296,8 +312,8 @@ def accepted(
 
 
 def is_covered(name: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
-    """Whether a culprit is accepted whatever the cause, or for all of its causes (for one, if it is one of several
-    that the data does not distinguish)."""
+    """Whether a culprit is accepted for any cause, or for all of its causes (for one of several that the data do not
+    distinguish)."""
     place = (c.case, c.dtype, name)
     diagnosed = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
     if (name, None) in parts:

@@ -1,4 +1,4 @@
-"""A tensor of any framework as a NumPy array. No framework is imported: what an object offers tells what it is."""
+"""A tensor of any framework as a NumPy array. No framework is imported: an object's attributes tell what it is."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("__array__", np.asanyarray),
     ("__dlpack__", lambda value: np.from_dlpack(value, device="cpu")),
 )
-"""What a tensor may offer, and how its values are read then; the first that works is taken. Sparse arrays of SciPy and
-jax offer the first two."""
+"""Attributes of a tensor, and how its values are read with them; the first that works is used. Sparse arrays of SciPy
+and jax have the first two."""
 
 WIDENED = ("bfloat16", "float8", "float4", "complex32")
-"""How the names of dtypes begin that NumPy has not, and that float32 or complex64 holds exactly."""
+"""Prefixes of dtypes that NumPy lacks and that float32 or complex64 holds exactly."""
 
 
 @dataclass(frozen=True)
 class Tensor:
     """The values of one tensor, and the dtype as its framework calls it.
 
-    `weak`: a Python number, which has no dtype of its own. `note` says what was done to get at the values.
+    `weak`: a Python number, which has no dtype of its own. `note` says how the values were read.
     """
 
     values: Array
@@ -48,7 +48,7 @@ class Tensor:
 
 
 def tensor_of(value: Any, where: str) -> Tensor | None:
-    """A tensor or a number with its values; None for what is neither.
+    """A tensor or a number with its values; None for anything else.
 
     Raises TypeError, which begins with `where`, for a tensor whose values cannot be compared.
     """
@@ -69,17 +69,17 @@ def tensor_of(value: Any, where: str) -> Tensor | None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an object offers its values in a way that `read` knows."""
+    """Whether `read` can read an object's values."""
     if isinstance(value, type):
         return False
     return any(hasattr(value, name) for name, _ in READERS)
 
 
 def number(value: complex, where: str) -> Tensor:
-    """A Python number; a bool is no weak one, because True is not 1."""
+    """A Python number; a bool is not weak, because True is not 1."""
     values = np.asarray(value)
     if values.dtype.kind not in NUMERIC:
-        raise TypeError(f"{where}: {value} does not fit into 64 bits; compare it yourself")
+        raise TypeError(f"{where}: {value} does not fit into 64 bits; compare it separately")
     return Tensor(values, values.dtype.name, weak=not isinstance(value, bool))
 
 
@@ -90,22 +90,22 @@ def plain(value: Any, where: str) -> Tensor:
     if values.dtype.name.startswith(WIDENED):
         return Tensor(values.astype(np.float32), values.dtype.name, note=widened_note(values.dtype.name))
     if values.dtype.kind not in NUMERIC:
-        raise TypeError(f"{where}: an array of dtype {values.dtype} holds no numbers; give it a numeric dtype")
+        raise TypeError(f"{where}: an array of dtype {values.dtype} is not numeric; convert it to a numeric dtype")
     return Tensor(values, values.dtype.name)
 
 
 class MaskedError(TypeError):
-    """The values are there, but some of them do not count; another way to read them would lose which."""
+    """Some values are masked; another way to read them would lose the mask."""
 
 
 def refuse_masked(value: Any, where: str) -> None:
     """Raise MaskedError for a masked array."""
     if isinstance(value, np.ma.MaskedArray):
-        raise MaskedError(f"{where}: a masked array; compare .filled(...) or .compressed(), and the mask by itself")
+        raise MaskedError(f"{where}: a masked array; compare .filled(...) or .compressed(), and the mask separately")
 
 
 def read(value: Any, where: str) -> Tensor:
-    """A framework's tensor: detached, dense, on the host, and in a dtype that NumPy has."""
+    """A framework's tensor: detached, dense, on the host, in a NumPy dtype."""
     if hasattr(value, "detach") and hasattr(value, "numpy"):
         return torch_like(value, where)
     problem: Exception | None = None
@@ -117,7 +117,7 @@ def read(value: Any, where: str) -> Tensor:
                 raise
             except Exception as error:  # a framework may raise anything, and the next way may work
                 problem = error
-    raise problem or TypeError("it offers no values")
+    raise problem or TypeError("it has no readable values")
 
 
 def torch_like(value: Any, where: str) -> Tensor:
@@ -142,8 +142,8 @@ def torch_like(value: Any, where: str) -> Tensor:
 
 
 def is_sparse(tensor: Any) -> bool:
-    """Whether a tensor has to be made dense: torch says so by its layout, paddle 3.3.1 by a method, and its `numpy()`
-    ends the process where that is not asked."""
+    """Whether a tensor has to be made dense: torch has a layout for it, paddle 3.3.1 a method. `numpy()` of a sparse
+    paddle tensor ends the process."""
     said = getattr(tensor, "is_sparse", False)
     layout = str(getattr(tensor, "layout", "")).lower()
     return bool(said() if callable(said) else said) or "sparse" in layout or "mkldnn" in layout
@@ -155,7 +155,7 @@ def widened_note(dtype: str) -> str:
 
 
 def unreadable(value: Any, where: str, error: Exception) -> TypeError:
-    """Why the values of a tensor could not be had, in the framework's own words."""
+    """Why the values of a tensor cannot be read, in the framework's own words."""
     lines = str(error).strip().splitlines()
     said = f": {lines[0]}" if lines else ""
     return TypeError(f"{where}: the values of this {kind_of(value)} cannot be read ({type(error).__name__}{said})")
@@ -169,7 +169,7 @@ def kind_of(value: Any) -> str:
 
 
 def in_dtype_of(weak: Tensor, other: Tensor) -> Tensor:
-    """A Python number in the dtype of the tensor that it is compared with, where that can hold it; none is a bool."""
+    """A Python number in the dtype of the tensor that it is compared with, if that can hold it; a bool stays a bool."""
     dtype, value = other.values.dtype, weak.values
     if dtype.kind == "b":
         return weak

@@ -38,11 +38,12 @@ def compare(
     whose path matches a name or glob: `{"grad.*": (rtol, atol)}`, the last that matches wins. A Python number takes
     the dtype of what it is compared with. Complex numbers are compared by modulus.
 
-    `exact` is a more precise answer, of the same structure (None where there is none for a part): it says which side
-    is off. NaN equals NaN unless `equal_nan` is False. A missing entry, another length, shape or dtype is a finding;
-    `check_dtype=False` compares the values of different dtypes. `names` are what the sides are called in messages.
+    `exact` is a more precise answer of the same structure (None for parts that have none): with it, the report says
+    which of the two is wrong. NaN equals NaN unless `equal_nan` is False. A missing entry, another length, shape or
+    dtype is a finding; `check_dtype=False` compares the values of different dtypes. `names` are the names of actual and
+    expected in messages.
 
-    Raises TypeError for what is no tensor, and ValueError where there is nothing to compare, or an argument is wrong.
+    Raises TypeError for anything but a tensor, and ValueError if there is nothing to compare or an argument is wrong.
     """
     judge = Judge(Limits(rtol, atol, tolerances or {}), equal_nan, check_dtype, names)
     rows = [judge.row(pair) for pair in tensors_of(actual, expected, exact, names)]
@@ -56,7 +57,7 @@ def compare(
 
 
 def tensors_of(actual: Any, expected: Any, exact: Any, names: tuple[str, str]) -> Pairs:
-    """Every tensor of both sides, in the order of a report's rows; `exact` is None where it is not given."""
+    """Every tensor of both structures, in the order of a report's rows; `exact` is None if it is not given."""
     return Walk(names).pairs(actual, expected, NOT_GIVEN if exact is None else exact)
 
 
@@ -85,7 +86,7 @@ def asserting(compare: Callable[P, Report]) -> Callable[P, None]:
     assert_parity.__name__ = assert_parity.__qualname__ = "assert_parity"
     assert_parity.__doc__ = """Raise ParityError, an AssertionError, with everything that differs.
 
-    The arguments are those of `compare`. Warns (ParityWarning) of passes that say little.
+    The arguments are those of `compare`. Warns (ParityWarning) of passes that prove little.
     """
     return assert_parity
 
@@ -94,7 +95,7 @@ assert_parity = asserting(compare)
 
 
 def warn_of_suspects(report: Report, stacklevel: int) -> None:
-    """Warn of passes that say little, as from the caller that is `stacklevel` calls away."""
+    """Warn of passes that prove little, as from the caller that is `stacklevel` calls away."""
     from parity.library.message import suspects_text
 
     if report.suspects:

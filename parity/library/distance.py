@@ -1,4 +1,4 @@
-"""How far two arrays are apart: the judge's metrics for real and complex numbers, and each element in tolerances."""
+"""The distance of two arrays: the judge's metrics for real and complex numbers, and each element in tolerances."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: 
 
 
 def without_common_nan(actual: Array, expected: Array) -> Array:
-    """`actual` with infinity, which differs from NaN, where both sides are NaN."""
+    """`actual`, with infinity, which differs from NaN, where both arrays are NaN."""
     if "f" not in (actual.dtype.kind, expected.dtype.kind) and "c" not in (actual.dtype.kind, expected.dtype.kind):
         return actual
     both = np.isnan(actual) & np.isnan(expected)
@@ -46,7 +46,7 @@ def complex_metrics(actual: Array, expected: Array, tolerance: Tolerance) -> Met
         distance = np.where(same, 0, np.abs(a - e))
         # The modulus of NaN + infinity i is infinite.
         magnitude = np.where(np.isnan(e), np.nan, np.abs(e))
-        # Next to an infinite or missing expected value a sum says nothing; 0 differs from both.
+        # With an infinite or missing expected value the sum is meaningless; 0 differs from both.
         moved = np.where(~np.isfinite(e) & ~same, 0, magnitude + distance)
         moved[missing] = np.nan
     metrics = compare(moved, magnitude, tolerance.rtol, tolerance.atol)
@@ -66,7 +66,7 @@ def widened(values: Array) -> Array:
 
 
 def excess(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool = True) -> Array:
-    """Every element's difference in tolerances, 1 being the limit; inf where only one side is finite."""
+    """Every element's difference in tolerances, 1 being the limit; inf where only one value is finite."""
     a, e = widened(actual), widened(expected)
     with np.errstate(all="ignore"):
         distance = np.abs(a - e) / (tolerance.atol + tolerance.rtol * np.abs(e))

@@ -1,6 +1,6 @@
-"""What a difference looks like: cheap experiments, each accepted only where the whole tensor is then explained.
+"""What a difference looks like: cheap experiments, each accepted only if it explains the whole tensor.
 
-The rules by which values come into other places, and the words for where an error is, are the judge's own.
+The rules for permutations, and the words for the location of an error, are the judge's.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from parity.library.report import Hint
 Array = NDArray[Any]
 
 FEW_LEVELS = 4
-"""A hypothesis tells nothing where the values that it predicts are fewer than so many numbers that the tolerance can
-tell apart: a constant is its own transpose, and any factor fits a tensor of one value."""
+"""A hypothesis needs at least this many predicted values that the tolerance can distinguish: a constant is its own
+transpose, and any factor fits a tensor of one value."""
 N_SAMPLED = 64
 
 
@@ -45,11 +45,11 @@ class Scene:
 
     @property
     def same_shape(self) -> bool:
-        """Whether both sides have one shape."""
+        """Whether both tensors have the same shape."""
         return self.actual.shape == self.expected.shape
 
     def explains(self, hypothesis: Array, tolerance: Tolerance | None = None) -> bool:
-        """Whether `actual` is a hypothesis, within the tolerance at every element, and that is no chance."""
+        """Whether a hypothesis predicts every element of `actual` within the tolerance, and not by chance."""
         if hypothesis.shape != self.actual.shape:
             return False
         limit = tolerance or self.tolerance
@@ -58,12 +58,12 @@ class Scene:
         return bool(near.all() and (excess(self.actual, hypothesis, limit) <= 1).all()) and self.tells(hypothesis)
 
     def same_values(self) -> bool:
-        """Whether both sides hold the same numbers, in whatever order."""
+        """Whether both tensors hold the same numbers, in any order."""
         ordered = replace(self, actual=np.sort(self.actual, axis=None), expected=np.sort(self.expected, axis=None))
         return ordered.explains(ordered.expected)
 
     def tells(self, hypothesis: Array) -> bool:
-        """Whether a hypothesis predicts numbers that the tolerance tells apart."""
+        """Whether a hypothesis predicts enough numbers that the tolerance can distinguish."""
         finite = hypothesis[np.isfinite(hypothesis)]
         line = np.sort(finite.real.astype(widened(finite.real).dtype), axis=None)
         allowed = self.tolerance.atol + self.tolerance.rtol * np.abs(line[1:])
@@ -71,7 +71,7 @@ class Scene:
 
 
 def hints(pair: Pair, pairs: Sequence[Pair], judge: Judge) -> tuple[Hint, ...]:
-    """What a tensor that differs looks like: the first experiment that explains it, or else where the error is."""
+    """What a tensor that differs looks like: the first experiment that explains it, else the location of the error."""
     actual, expected = (side.values for side in pair.both)
     if actual.size != expected.size or not 1 < actual.size <= MAX_ELEMENTS:
         return ()
@@ -85,7 +85,7 @@ def hints(pair: Pair, pairs: Sequence[Pair], judge: Judge) -> tuple[Hint, ...]:
 
 
 def zeros(scene: Scene) -> Iterator[Hint]:
-    """Nothing but zeros on one side."""
+    """One tensor is all zeros."""
     for values, other, name in zip(
         (scene.actual, scene.expected), (scene.expected, scene.actual), scene.names, strict=True
     ):
@@ -95,7 +95,7 @@ def zeros(scene: Scene) -> Iterator[Hint]:
 
 
 def scaled(scene: Scene) -> Iterator[Hint]:
-    """One factor for all elements, by a plain number where one fits."""
+    """One factor for all elements, a simple number if one fits."""
     if not scene.same_shape or "c" in (scene.actual.dtype.kind, scene.expected.dtype.kind):
         return
     exact = widened(scene.expected)
@@ -112,7 +112,7 @@ def scaled(scene: Scene) -> Iterator[Hint]:
 
 
 def plain_factors(factor: float) -> Iterator[tuple[float, str]]:
-    """The whole number, or the part of one, next to a factor."""
+    """The nearest integer, or its inverse."""
     n, part = round(factor), round(1 / factor)
     if n and abs(factor - n) <= NEAR * abs(factor):
         yield float(n), f"{n} times"
@@ -121,7 +121,7 @@ def plain_factors(factor: float) -> Iterator[tuple[float, str]]:
 
 
 def meaning(factor: float, shape: tuple[int, ...]) -> str:
-    """What a factor counts, where it is a length of the tensor."""
+    """What a factor counts, if it is a length of the tensor."""
     n = round(max(abs(factor), 1 / abs(factor)))
     if n <= 2:
         return ""
@@ -131,7 +131,7 @@ def meaning(factor: float, shape: tuple[int, ...]) -> str:
 
 
 def taken(scene: Scene) -> Iterator[Hint]:
-    """The values of another tensor of the same comparison; exchanged where that one holds this one's."""
+    """The values of another tensor of the same comparison; the two are exchanged if that one holds this one's."""
     for peer in scene.peers:
         if peer.path == scene.path or not scene.explains(peer.expected.values):
             continue
@@ -143,7 +143,7 @@ def taken(scene: Scene) -> Iterator[Hint]:
 
 
 def rearranged(scene: Scene) -> Iterator[Hint]:
-    """The right values in other places, by a rule or by none."""
+    """The right values at other locations, by a known permutation or not."""
     actual, expected = scene.actual, scene.expected
     same, other = scene.names
     if not scene.same_shape and scene.explains(expected.reshape(actual.shape)):
@@ -158,7 +158,7 @@ def rearranged(scene: Scene) -> Iterator[Hint]:
 
 
 def moved_words(kind: str, shown: dict[str, Any]) -> str:
-    """A rule of `arrangements` in words."""
+    """A permutation of `arrangements` in words."""
     for key, words in MOVED.items():
         if key in shown:
             return words(shown, kind)
@@ -176,11 +176,11 @@ MOVED: dict[str, Callable[[dict[str, Any], str], str]] = {
     "axis": lambda shown, _: f"shifted by {shown['by']} along axis {shown['axis']}",
     "in_memory_by": lambda shown, _: f"shifted by {shown['in_memory_by']} in memory",
 }
-"""How each rule says what it moved."""
+"""The words for each permutation."""
 
 
 def coarse(scene: Scene) -> Iterator[Hint]:
-    """Every value of one side is a number of a format of fewer digits, and no further away than rounding to it."""
+    """Every actual value is a number of a lower precision, no further away than rounding to it."""
     if not scene.same_shape or scene.actual.dtype.kind != "f" or scene.expected.dtype.kind != "f":
         return
     for target in FORMATS.values():
@@ -190,18 +190,18 @@ def coarse(scene: Scene) -> Iterator[Hint]:
         wider = Tolerance(scene.tolerance.rtol + 2 * unit, scene.tolerance.atol)
         values, predicted = widened(scene.actual), Predicted(widened(scene.expected), EXACT)
         if lies_on(values, predicted, target.name) and scene.explains(scene.expected, wider):
-            yield Hint(f"every value of {scene.names[0]} is a {target.name} number", "reduced-precision")
+            yield Hint(f"every value of {scene.names[0]} is exact in {target.name}", "reduced-precision")
 
 
 def localized(scene: Scene) -> Iterator[Hint]:
-    """All that differs lies in one part of the tensor."""
+    """The error lies in one part of the tensor."""
     if not scene.same_shape:
         return
     wrong = excess(scene.actual, scene.expected, scene.tolerance) > 1
     if compact(wrong) and (where := describe(wrong)):
         there = contents(scene.actual[wrong])
-        said = f"; {scene.names[0]} has {there} there" if there != "other numbers" else ""
-        yield Hint(f"confined to {where}{said}", "localized")
+        content = f"; {scene.names[0]} has {there} there" if there != "other numbers" else ""
+        yield Hint(f"confined to {where}{content}", "localized")
 
 
 def compact(wrong: NDArray[np.bool_]) -> bool:
@@ -214,4 +214,4 @@ def compact(wrong: NDArray[np.bool_]) -> bool:
 
 
 EXPERIMENTS = (zeros, scaled, taken, rearranged, coarse, localized)
-"""In this order; the first that explains the tensor is told."""
+"""In this order; the first that explains the tensor is reported."""

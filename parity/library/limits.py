@@ -1,4 +1,4 @@
-"""Which tolerance holds for a tensor: by its dtype, by its name, and by what the caller asks for."""
+"""The tolerance of a tensor: by its dtype, its name, and the caller's arguments."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TOLERANCES = ToleranceTable(
         *DEFAULT_TOLERANCES.rules,
     )
 )
-"""Those of the command line, and rows for what a config cannot ask for. bfloat16's is that of torch.testing; integers
-and bools are compared exactly."""
+"""The command line's, and rows for dtypes that a config cannot have. bfloat16's is that of torch.testing; integers and
+bools are compared exactly."""
 
 COARSENESS = ("bfloat16", "float16", "float32", "float64", EXACT)
-"""The rows from the coarsest to the finest; integers are exact, so that a float beside them decides."""
+"""The rows from the coarsest to the finest; integers are exact, so a float compared with them decides."""
 
 ROWS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-"""The rows of complex numbers are those of their parts."""
+"""Complex numbers have the rows of their parts."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the caller asks for; None leaves the table's value. Raises ValueError for what cannot be a tolerance."""
+    """The caller's tolerances; None keeps the table's value. Raises ValueError for invalid ones."""
 
     rtol: float | None
     atol: float | None
@@ -47,7 +47,7 @@ class Limits:
             given |= {f"tolerances[{glob!r}] {key}": value for key, value in zip(("rtol", "atol"), pair, strict=True)}
         for name, value in given.items():
             if value is not None and not (isinstance(value, numbers.Real) and sane_number(float(value))):
-                raise ValueError(f"{name} must be a finite number that is not below 0, not {value!r}")
+                raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
 
     def lookup(self, path: str, tensors: Iterable[Tensor]) -> Tolerance:
         """The tolerance for a tensor, by the coarsest dtype that takes part."""
@@ -57,22 +57,22 @@ class Limits:
         return TOLERANCES.extended(rules).lookup(row, path)
 
     def check_names(self, paths: Iterable[str]) -> None:
-        """Raise ValueError where a name or glob is that of no tensor, since its tolerance would be in vain."""
+        """Raise ValueError if a name or glob matches no tensor: its tolerance would have no effect."""
         known = tuple(dict.fromkeys(paths))
         for glob in self.by_name:
             if not any(meant(glob, path) for path in known):
                 near = nearest(glob, known)
                 hint = f'; did you mean "{near}"?' if near else ""
-                raise ValueError(f'tolerances: no tensor is called "{glob}"{hint}')
+                raise ValueError(f'tolerances: no tensor matches "{glob}"{hint}')
 
 
 def meant(glob: str, path: str) -> bool:
-    """Whether a name or glob is that of a tensor; `layers[2].weight` is a name, though a glob reads [2] otherwise."""
+    """Whether a name or glob matches a tensor; `layers[2].weight` is a name, although [2] has a meaning in globs."""
     return glob == path or fnmatchcase(path, glob)
 
 
 def row_of(tensor: Tensor) -> str:
-    """The row of the table for a tensor; where it has none for the dtype, that of the values as they are compared."""
+    """The table's row for a tensor; if the dtype has none, that of the dtype in which the values are compared."""
     for name in (tensor.dtype, tensor.values.dtype.name):
         row = ROWS.get(name, name)
         if row in COARSENESS:

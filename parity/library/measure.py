@@ -1,4 +1,4 @@
-"""One tensor of both sides to a row: structure first, then NaN and Inf, then values."""
+"""Compares one tensor: structure first, then NaN and Inf, then values."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from parity.library.report import Agreement, ExactErrors, Place, Row
 Array = NDArray[Any]
 
 RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 2}
-"""Which kinds of dtypes hold the values of others."""
+"""Kinds of dtypes that hold the values of other kinds."""
 
 MAX_PLACES = 4
 MAX_ELEMENTS = 1 << 22
-"""Of a larger tensor only the worst element is shown, and no hint is looked for: both need it as a whole."""
+"""Larger tensors get one worst element and no hint: both need the whole tensor."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """How tensors are compared; `names` are what the sides are called."""
+    """How tensors are compared; `names` are the names of actual and expected in messages."""
 
     limits: Limits
     equal_nan: bool
@@ -39,7 +39,7 @@ class Judge:
     names: tuple[str, str]
 
     def row(self, pair: Pair | Unpaired) -> Row:
-        """What there is to say about one tensor, but for hints."""
+        """The row of one tensor, without hints."""
         if isinstance(pair, Unpaired):
             return Row(pair.path, Agreement.STRUCTURE, message=pair.problem)
         pair = in_one_dtype(pair)
@@ -83,7 +83,7 @@ class Judge:
         return self.limits.lookup(pair.path, pair.both)
 
     def places(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> tuple[Place, ...]:
-        """The worst elements that are outside the tolerance."""
+        """The elements that exceed the tolerance most."""
         actual, expected = pair.both
         if metrics.worst_index is None or not metrics.n_mismatched:
             return ()
@@ -101,14 +101,14 @@ class Judge:
         return Place(index, actual, expected, float(apart), None if pair.exact is None else pair.exact.values[index])
 
     def _worst_excess(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> float:
-        """The worst element's difference in tolerances; 0 where there is no element."""
+        """The worst element's difference in tolerances; 0 if there is no element."""
         if metrics.worst_index is None:
             return 0.0
         return math.inf if metrics.n_nonfinite_mismatched else self._place(pair, metrics.worst_index, tolerance).excess
 
 
 def ulps(counted: int | None, actual: str, expected: str) -> int | None:
-    """A distance in ulps as the dtypes before widening have it: bfloat16 has one number in 2^16 of float32's."""
+    """A distance in ulps of the dtypes before widening: bfloat16 has one number for 2^16 of float32's."""
     if not any(dtype.startswith(WIDENED) for dtype in (actual, expected)):
         return counted
     return None if counted is None or not actual == expected == "bfloat16" else counted >> 16
@@ -131,7 +131,7 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def verdict_of(metrics: Metrics) -> Agreement:
-    """What the metrics say."""
+    """The verdict of the metrics."""
     if metrics.n_nonfinite_mismatched:
         return Agreement.NONFINITE
     if metrics.n_mismatched:
@@ -140,7 +140,7 @@ def verdict_of(metrics: Metrics) -> Agreement:
 
 
 def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: Tolerance) -> str:
-    """Why a pass says little; empty where it says something.
+    """Why a pass proves little; empty if it does not.
 
     Unlike in a run, where inputs are drawn so that outputs are not zero, equal bits are not suspect: a bias may start
     at zero.
@@ -156,10 +156,9 @@ def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: 
 
 
 def check_exact(pair: Pair) -> None:
-    """Raise ValueError where the exact answer has another shape than `expected`, or fewer digits than a side.
+    """Raise ValueError if the exact answer has another shape than `expected`, or a lower precision than either tensor.
 
-    As many digits are enough: how far the sides are off is not told below their own unit roundoff. A Python number is
-    as exact as it is written.
+    The same precision is enough: errors below a unit roundoff are not reported. A Python number is exact as written.
     """
     if pair.exact is None:
         return
@@ -169,17 +168,17 @@ def check_exact(pair: Pair) -> None:
     coarser = [side.dtype for side in sides if not exact.weak and is_coarser(exact, side)]
     if coarser:
         remedy = "give the answer in a wider dtype, such as float64"
-        raise ValueError(f"{where} is {exact.dtype} and cannot be an exact answer for {coarser[0]}; {remedy}")
+        raise ValueError(f"{where} is {exact.dtype} and cannot be the exact answer for {coarser[0]}; {remedy}")
 
 
 def is_coarser(exact: Tensor, side: Tensor) -> bool:
-    """Whether a dtype holds fewer digits than that of a side: bool than integers, these than floats."""
+    """Whether a dtype is less precise than another: bool than integers, integers than floats."""
     ours, its = (RANKS[tensor.values.dtype.kind] for tensor in (exact, side))
     return ours < its or (ours == its and unit_roundoff(exact) > unit_roundoff(side))
 
 
 def errors(pair: Pair) -> ExactErrors | None:
-    """How far both sides are from the exact answer."""
+    """The errors of both tensors from the exact answer."""
     if pair.exact is None:
         return None
     exact, none = pair.exact.values, Tolerance(0.0, 0.0)

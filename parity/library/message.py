@@ -25,7 +25,7 @@ SAID = {
 
 
 def message(report: Report) -> str:
-    """What differs, or that all agree."""
+    """What differs, or that all tensors agree."""
     failing = report.failing
     lines = [headline(report)]
     lines += [""] if failing and not failing[0].dtype and not lone(report) else []
@@ -42,7 +42,7 @@ def message(report: Report) -> str:
 
 
 def lone(report: Report) -> bool:
-    """Whether two tensors themselves were compared, and not structures of them."""
+    """Whether two tensors were compared, not structures of tensors."""
     return [row.path for row in report.rows] == [""]
 
 
@@ -61,7 +61,7 @@ def headline(report: Report) -> str:
 
 
 def remaining(report: Report) -> Iterator[str]:
-    """How near to its tolerance the rest is."""
+    """How close to its tolerance the rest is."""
     passing = [row for row in report.rows if row.verdict.passes]
     if passing:
         n_equal = sum(row.verdict is Agreement.EQUAL for row in passing)
@@ -87,13 +87,13 @@ def kind(row: Row) -> str:
 
 
 def detail_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
-    """What there is to say about one tensor that differs."""
+    """The lines about one tensor that differs."""
     lines = [row.message] if row.message else []
     if row.metrics is not None and row.metrics.n_mismatched:
         lines += measured(row)
     lines += place_lines(row, names)
     if row.errors is not None:
-        lines.append(who(row.errors, names))
+        lines.append(larger_error(row.errors, names))
     lines += row.notes
     for hint in row.hints:
         lines.append(f"looks like: {hint.text}" + (f" (parity explain {hint.diagnosis})" if hint.diagnosis else ""))
@@ -101,12 +101,12 @@ def detail_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
 
 
 def title(row: Row) -> str:
-    """The path, or what stands for it where the tensors themselves were given."""
+    """The path, or a title if two tensors were compared."""
     return row.path or "the tensor"
 
 
 def measured(row: Row) -> list[str]:
-    """How many elements are outside which tolerance, by how much at most, and what would let them pass."""
+    """How many elements exceed the tolerance, by how much at most, and which tolerance would let them pass."""
     m, tolerance = row.metrics, row.tolerance
     assert m is not None and tolerance is not None  # noqa: S101 - the caller looked
     share = f"{m.n_mismatched} of {m.n_elements} elements ({percent(m.n_mismatched, m.n_elements)})"
@@ -130,7 +130,7 @@ def largest(m: Metrics) -> str:
 
 
 def needed(row: Row) -> str:
-    """What tolerance would let the tensor pass."""
+    """The tolerance that would let the tensor pass."""
     m = row.metrics
     assert m is not None  # noqa: S101 - the caller looked
     if m.n_nonfinite_mismatched:
@@ -141,7 +141,7 @@ def needed(row: Row) -> str:
 
 
 def above(value: float) -> str:
-    """Three digits, rounded up, so that what is written is enough."""
+    """Three digits, rounded up, so that the printed tolerance suffices."""
     if not 0 < value < math.inf:
         return brief(value)
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
@@ -162,19 +162,19 @@ def place_lines(row: Row, names: tuple[str, str]) -> list[str]:
 
 
 def spelled(value: Any) -> str:
-    """A value with as many digits as tell it from every other one of its dtype."""
+    """The shortest text that identifies a value in its dtype."""
     return str(value if isinstance(value, np.generic) else np.asarray(value)[()])
 
 
-def who(errors: ExactErrors, names: tuple[str, str]) -> str:
-    """Whose error is larger, and by how much."""
+def larger_error(errors: ExactErrors, names: tuple[str, str]) -> str:
+    """Which error is larger, and by how much."""
     sizes = f"error from exact: {names[0]} {brief(errors.actual_rms)}, {names[1]} {brief(errors.expected_rms)} (rms)"
     actual, expected = names
-    for ratio, off, other in ((errors.ratio, actual, expected), (inverse(errors.ratio), expected, actual)):
+    for ratio, wrong, other in ((errors.ratio, actual, expected), (inverse(errors.ratio), expected, actual)):
         if ratio >= OFF:
-            times = f"{brief(ratio)} times" if math.isfinite(ratio) else "infinitely"
-            return f"{sizes}: {off} is off, {times} as far as {other}"
-    return f"{sizes}: both are about as far off"
+            times = brief(ratio) if math.isfinite(ratio) else "infinitely many"
+            return f"{sizes}: {wrong} is wrong, its error is {times} times that of {other}"
+    return f"{sizes}: both errors are about the same"
 
 
 def inverse(ratio: float) -> float:
@@ -183,7 +183,7 @@ def inverse(ratio: float) -> float:
 
 
 def suspects_text(report: Report) -> str:
-    """The passes that say little, by what they say little for."""
+    """The passes that prove little, by the reason."""
     if lone(report):
         return report.rows[0].suspect
     titles = grouped((row.suspect, title(row)) for row in report.suspects)

@@ -13,25 +13,25 @@ from parity.config.errors import nearest
 from parity.library.arrays import Tensor, kind_of, tensor_of
 
 PLAIN = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
-"""The keys that a path shows without quotes: `weight`, `grad.weight`, `layers.2.bias`."""
+"""Keys that a path shows without quotes: `weight`, `grad.weight`, `layers.2.bias`."""
 
 MAX_DEPTH = 100
-"""Of nesting; the walk needs a few of the interpreter's 1,000 calls for each level."""
+"""Levels of nesting; each needs a few of the interpreter's 1,000 nested calls."""
 
 MAX_NAMED = 6
 MAX_CANDIDATES = 1000
-"""The nearest name is told for the first few keys that one side lacks, out of so many that only it has, since the
-search compares each with each."""
+"""The nearest name is looked up for this many missing keys only, among this many unmatched ones, since the search
+compares each with each."""
 
 MAX_PLACE = 60
 
 NOT_GIVEN = object()
-"""Where `exact` was not given at all; None says that there is no exact answer for a part."""
+"""`exact` was not given at all; None means that a part has no exact answer."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of both sides, and of the exact answer where there is one."""
+    """One tensor, actual and expected, with its exact answer if there is one."""
 
     path: str
     actual: Tensor
@@ -57,21 +57,21 @@ Pairs = Iterator[Pair | Unpaired]
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk through both sides; `names` are what they are called."""
+    """A walk through both structures; `names` are their names in messages."""
 
     names: tuple[str, str]
 
     def pairs(self, actual: Any, expected: Any, exact: Any, path: str = "", depth: int = 0) -> Pairs:
-        """Every tensor of either side, in the order of `expected`; nothing where both sides are None.
+        """Every tensor of either structure, in the order of `expected`; nothing if both are None.
 
-        Raises TypeError for what is neither a tensor, a number, nor a structure of such, and ValueError where
-        `exact` lacks a part, or both sides are nested more than MAX_DEPTH deep.
+        Raises TypeError for anything but tensors, numbers and structures of them, and ValueError if `exact` lacks a
+        part, or both are nested more than MAX_DEPTH deep.
         """
         if actual is None and expected is None:
             return
         if depth > MAX_DEPTH:
             where = f"{shown(path)[:MAX_PLACE]}..."
-            raise ValueError(f"{where} is nested more than {MAX_DEPTH} deep, or contains itself; compare a part of it")
+            raise ValueError(f"{where} is nested more than {MAX_DEPTH} deep or contains itself; compare a part of it")
         left, right = (part_of(v, f"{n}{path}") for v, n in zip((actual, expected), self.names, strict=True))
         if isinstance(left, Tensor) and isinstance(right, Tensor):
             yield Pair(shown(path), left, right, exact_part(exact, path, Tensor))
@@ -83,7 +83,7 @@ class Walk:
     def _branches(self, left: Branch, right: Branch, exact: Any, path: str, depth: int) -> Pairs:
         if not left.keyed and len(left.items) != len(right.items):
             lengths = f"{self.names[0]} has {len(left.items)} items, {self.names[1]} {len(right.items)}"
-            yield Unpaired(shown(path), f"{lengths}; those that both have are compared")
+            yield Unpaired(shown(path), f"{lengths}; the common ones are compared")
         given = exact_part(exact, path, Branch)
         missing = self._missing(left, right)
         for key, (step, _) in {**right.items, **left.items}.items():
@@ -94,7 +94,7 @@ class Walk:
                 yield Unpaired(shown(path + step), missing[key])
 
     def _missing(self, left: Branch, right: Branch) -> dict[Hashable, str]:
-        """What to say of each key that only one side has."""
+        """The message for each key that is missing in one structure."""
         problems = {}
         for name, lacks, has in zip(self.names, (left, right), (right, left), strict=True):
             extra = list(islice((step for k, (step, _) in lacks.items.items() if k not in has.items), MAX_CANDIDATES))
@@ -156,8 +156,8 @@ def refusal(value: Any) -> str:
     if isinstance(value, Iterator):
         return f"a {kind} can be read only once; make it a list"
     if hasattr(value, "state_dict"):
-        return f"a {kind} is no tensor; compare its .state_dict()"
-    return f"a {kind} is no tensor, no number and no dict, list, tuple or dataclass of them; leave it out"
+        return f"a {kind} is not a tensor; compare its .state_dict()"
+    return f"a {kind} is not a tensor, number, dict, list, tuple or dataclass; leave it out"
 
 
 def step_of(key: Hashable) -> str:
@@ -174,20 +174,20 @@ Part = TypeVar("Part", Tensor, Branch)
 
 
 def exact_part(exact: Any, path: str, kind: type[Part]) -> Part | None:
-    """The exact answer for a tensor or for a structure; raises ValueError where it is the other."""
+    """The exact answer for a tensor or a structure; raises ValueError for the wrong one."""
     if exact is NOT_GIVEN or exact is None:
         return None
     part = part_of(exact, f"exact{path}")
     if not isinstance(part, kind):
         noun = "tensor" if kind is Tensor else "structure"
-        raise ValueError(f"exact{path} is {part}, where a {noun} is compared; give it the structure of expected")
+        raise ValueError(f"exact{path} is {part}, but a {noun} is compared; give exact the structure of expected")
     return part
 
 
 def exact_item(branch: Branch | None, key: Hashable, where: str) -> Any:
-    """The exact answer for one item; raises ValueError where it was forgotten."""
+    """The exact answer for one item; raises ValueError if it is missing."""
     if branch is None:
         return NOT_GIVEN
     if key not in branch.items:
-        raise ValueError(f"{where} is missing; say None where there is no exact answer")
+        raise ValueError(f"{where} is missing; use None for parts without an exact answer")
     return branch.items[key][1]

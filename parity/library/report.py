@@ -1,4 +1,4 @@
-"""What a comparison found: a row for every tensor, all of them in a report, and the error that carries it."""
+"""A comparison's result: a row for every tensor, the report of all rows, and the error that carries it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Index = tuple[int, ...]
 
 
 class Agreement(Judgement):
-    """Do two tensors agree, worst last. The words are those of a run's verdicts.
+    """Whether two tensors agree, worst last. The words are those of a run's verdicts.
 
-    `outside` is new here: outside the tolerance, and nobody can say of what kind, since there is no op whose exact
-    answer and rounding could be known.
+    Only here: `outside`, a difference that exceeds the tolerance. Its kind is unknown, because without an op there is
+    neither an exact answer nor an error bound.
     """
 
     EQUAL = "equal"
@@ -37,7 +37,7 @@ SEVERITY = list(Agreement)
 
 @dataclass(frozen=True)
 class Hint:
-    """What a difference looks like, in words; `diagnosis` is its id for `parity explain`, empty where it has none."""
+    """What a difference looks like, in words; `diagnosis` is its id for `parity explain`, empty if it has none."""
 
     text: str
     diagnosis: str = ""
@@ -45,7 +45,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Place:
-    """One element: its index, its value on each side (NumPy scalars), and their difference in tolerances.
+    """One element: its index, its actual and expected value (NumPy scalars), and their difference in tolerances.
 
     `exact` is None where it is not known.
     """
@@ -59,10 +59,9 @@ class Place:
 
 @dataclass(frozen=True)
 class ExactErrors:
-    """How far each side is from the exact answer: root mean squares over the finite elements, and maxima.
+    """The errors of actual and expected from the exact answer: root mean squares over the finite elements, and maxima.
 
-    `ratio` is the error of `actual` over that of `expected`, neither taken for less than a unit roundoff of the
-    exact answer.
+    `ratio` is the error of `actual` over that of `expected`, each at least a unit roundoff of the exact answer.
     """
 
     actual_rms: float
@@ -74,13 +73,13 @@ class ExactErrors:
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of both sides.
+    """One tensor, actual and expected.
 
-    `path` says where it is (`layers[2].weight`; empty for the two tensors themselves), `shape` and `dtype` are what
-    both have, or what each has. `metrics` and `tolerance` are None where nothing could be measured (`message` says
-    why). `excess` is the worst element's difference in tolerances, 1 being the limit. `places` are the worst elements
-    that are outside the tolerance, the worst first. `suspect` says why a pass says little: zeros would have passed too,
-    no element is finite, or there is none. `notes` say what was done to get at the values.
+    `path` is its location (`layers[2].weight`; empty if two tensors were compared), `shape` and `dtype` are what both
+    have, or what each has. `metrics` and `tolerance` are None if nothing could be measured (`message` says why).
+    `excess` is the worst element's difference in tolerances, 1 being the limit. `places` are the elements that exceed
+    the tolerance most, the worst first. `suspect` says why a pass proves little: zeros would have passed too, no
+    element is finite, or there are no elements. `notes` say how the values were read.
     """
 
     path: str
@@ -112,13 +111,13 @@ class Report:
 
     @property
     def failing(self) -> tuple[Row, ...]:
-        """The tensors that do not agree, the worst first: entries that only one side has, then the other structures."""
+        """The tensors that do not agree, the worst first: missing entries, then different structures."""
         failing = [row for row in self.rows if not row.verdict.passes]
         return tuple(sorted(failing, key=lambda row: (-SEVERITY.index(row.verdict), row.dtype != "", -row.excess)))
 
     @property
     def suspects(self) -> tuple[Row, ...]:
-        """The tensors whose pass says little."""
+        """The tensors whose pass proves little."""
         return tuple(row for row in self.rows if row.suspect)
 
     def __bool__(self) -> NoReturn:
@@ -142,9 +141,9 @@ class ParityError(AssertionError):
 
 
 class ParityWarning(UserWarning):
-    """A comparison passes and says little."""
+    """A comparison passes, but proves little."""
 
 
 for public in (Agreement, Hint, Row, Report, ParityError, ParityWarning):
-    # A traceback names the place from which users import them.
+    # A traceback names the module from which users import them.
     public.__module__ = "parity"

@@ -1,4 +1,4 @@
-"""The arrays of what differs, as `.npy` files to look at."""
+"""Saves the arrays of tensors that differ as `.npy` files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_SAVED = 100
 
 
 def save_failing(directory: Path, test: str, report: Report, actual: Any, expected: Any, exact: Any = None) -> Path:
-    """Save every side of the first tensors that differ below `directory`, in a new folder named after the test's id.
+    """Save the first tensors that differ below `directory`, in a new folder named after the test's id.
 
-    The files are called `NUMBER-PATH.actual.npy`, `.expected.npy` and `.exact.npy`, NUMBER being the tensor's place
-    in the comparison. What NumPy has no dtype for is saved as it was compared. Raises OSError.
+    The files are `NUMBER-PATH.actual.npy`, `.expected.npy` and `.exact.npy`, where NUMBER is the tensor's position in
+    the comparison. Dtypes that NumPy lacks are saved as they were compared. Raises OSError.
     """
     folder = new_directory(directory.joinpath(*map(slug, re.split(r"/|\\|::", test))))
     pairs = tensors_of(actual, expected, exact, report.names)
@@ -37,7 +37,7 @@ def save_failing(directory: Path, test: str, report: Report, actual: Any, expect
 
 
 def saved_note(directory: Path, test: str, report: Report, actual: Any, expected: Any, exact: Any = None) -> str:
-    """Save, and say where, or why it could not be done: a full disk must not hide what differs."""
+    """Save, and say where, or why not: a full disk must not hide what differs."""
     try:
         return f"the arrays are saved in {save_failing(directory, test, report, actual, expected, exact)}"
     except OSError as error:

@@ -20,6 +20,7 @@ from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Resu
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from parity.judge.diagnose.diagnosis import Diagnosis
     from parity.reporting.diff.sides import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
@@ -97,6 +98,10 @@ class CaseReport:
 
         verdicts = dict.fromkeys(row.verdict for row in findings)
         yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
+
+    def since(self, diagnosis: Diagnosis | None) -> str:
+        """Since when a backend differs, where its diagnosis says so."""
+        return ""
 
     def drifts(self, row: ComparisonRow) -> bool:
         """Whether a suspect pass is a curve that leaves its ensemble."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.reporting.kinds import reports_of
-from parity.reporting.results.cells import CellResult, Status, cells, counts, counts_text
+from parity.reporting.results.cells import CellResult, Status, cells, tally_text
 from parity.reporting.results.rows import Results
-from parity.reporting.text.answer import answer, causes, suspects
+from parity.reporting.text.answer import answer, causes, warnings
 from parity.reporting.text.cell_text import (
     NO_RESULT,
     accepted_text,
@@ -84,7 +84,7 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
     if limit < LEAST:
         raise ValueError(f"a comment of {limit} bytes says nothing; {LEAST} is the least")
     all_cells = cells(results)
-    text = "\n".join([MARKER, *head(results, all_cells), ""])
+    text = "\n".join([MARKER, *head(results), ""])
     left = limit - size(text)
     for make in SECTIONS:
         section = make(results, all_cells)
@@ -93,15 +93,15 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
     return text
 
 
-def head(results: Results, all_cells: Sequence[CellResult]) -> Iterator[str]:
-    """The answer, the counts, who is off and why."""
+def head(results: Results) -> Iterator[str]:
+    """The answer, the counts, the findings and the warnings."""
     status, _, rest = answer(results).plain.partition("  ")
     yield f"### parity: {status}"
     yield ""
     yield line(rest)
     yield ""
-    yield line(f"cells: {counts_text(counts(all_cells))}" if all_cells else "no cells")
-    remarks = [text.plain for text in (*causes(results, MAX_CAUSES), *suspects(results))]
+    yield line(tally_text(results))
+    remarks = [text.plain.strip() for text in (*causes(results, MAX_CAUSES), *warnings(results))]
     if remarks:
         yield ""
     yield from (f"- {line(remark)}" for remark in remarks)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ReproError(Exception):
-    """There is nothing that a script could show, or not all that it needs; the message says what, and the remedy."""
+    """A script has nothing to show, or lacks what it needs; the message says what, and the remedy."""

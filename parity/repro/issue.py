@@ -15,37 +15,35 @@ from parity.repro.recipe import ScriptRecipe
 from parity.repro.templates import template
 from parity.repro.words import ANOTHER, convention, few, reasons, recorded, sides, subject, title, user_file, versions
 
-RATIO = (
-    f"An error ratio is an error from the exact answer over that of careful code in this dtype; {OFF:g} is too much."
-)
+RATIO = f"The error ratio is the error over that of a careful implementation in this dtype; the error bound is {OFF:g}."
 MAX_OPS = 20_000
 """A user's file of more characters is attached."""
 
 INTERNAL = frozenset(("first_found_in",))
-"""Evidence about the search and not about the finding."""
+"""Evidence about the search, not about the finding."""
 
 SPECIAL = re.compile(r"[\\`*_\[\]<>&#~|$]")
-"""What Markdown may take for markup inside of a sentence."""
+"""Characters that Markdown may take for markup inside a sentence."""
 
 
 class Markdown(str):
-    """Text that may stand in an issue as it is."""
+    """Markdown that needs no escaping."""
 
     __slots__ = ()
 
 
 def code(text: str) -> Markdown:
-    """Text of others as a code span."""
+    """Untrusted text as a code span."""
     return Markdown(safe.code(text))
 
 
 def prose(text: str) -> Markdown:
-    """A sentence of others."""
+    """An untrusted sentence, escaped."""
     return Markdown(safe.prose(text))
 
 
 def ours(text: str) -> Markdown:
-    """A sentence of parity's own."""
+    """A sentence by parity."""
     return Markdown(SPECIAL.sub(r"\\\g<0>", text))
 
 
@@ -61,7 +59,7 @@ def block(text: str, language: str) -> Markdown:
 
 
 def issue(recipe: ScriptRecipe, results: Results, script: str, name: str, archive: str, user_ops: str) -> str:
-    """Markdown around the script `name`; text of others is never markup."""
+    """Markdown around the script `name`; untrusted text is never markup."""
     params = ", ".join(f"{name}={value!r}" for name, value in recipe.params.items())
     draws = (f"{code(name)} is {code(item.draw)}" for name, item in recipe.cell.case.inputs.items())
     return template("issue.md.jinja", Markdown, code, prose, ours, fenced, block).render(
@@ -97,13 +95,13 @@ def heading(recipe: ScriptRecipe) -> Markdown:
 
 
 def diagnosed(recipe: ScriptRecipe) -> Iterator[Markdown]:
-    """Each diagnosis with its evidence; what the convention is stands above."""
+    """Each diagnosis with its evidence; the convention is explained above."""
     explained = convention(recipe)
     for row in recipe.cell.diagnoses:
         entry = CATALOGUE.get(row.id)
         sentence = ours(entry.title) if entry and entry.title == row.title else prose(row.title)
-        who, tensors = f"{row.backend} {row.dtype}: {row.id}:", f"({', '.join(row.tensors)})"
-        lines = [f"{prose(who)} {sentence} {prose(tensors)}"]
+        label, tensors = f"{row.backend} {row.dtype}: {row.id}:", f"({', '.join(row.tensors)})"
+        lines = [f"{prose(label)} {sentence} {prose(tensors)}"]
         lines += map(prose, (residual_text(row), *evidence(row)))
         lines += [ours(entry.what)] if entry and entry is not explained else []
         yield Markdown("\n".join(f"{'  ' if i else '- '}{line}" for i, line in enumerate(lines)))

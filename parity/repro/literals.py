@@ -1,4 +1,4 @@
-"""What comes from a results file, as text that is data wherever it stands in a script: literals, prose and arrays."""
+"""Writes what comes from a results file into a script, as data only: literals, prose and arrays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ INDENT = "    "
 
 
 class Code(str):
-    """Source text that may stand in a script as it is."""
+    """Source text that needs no escaping."""
 
     __slots__ = ()
 
 
 def literal(value: Any) -> Code:
-    """A Python literal for text, numbers, booleans, None and sequences of them; raises TypeError for all else."""
+    """A Python literal for text, numbers, booleans, None and sequences of them; raises TypeError for anything else."""
     if isinstance(value, (list, tuple)):
         items = [literal(item) for item in value]
         text = ", ".join(items) + ("," if isinstance(value, tuple) and len(items) == 1 else "")
@@ -38,7 +38,7 @@ def literal(value: Any) -> Code:
 
 
 def quoted(text: str) -> str:
-    """A string literal in double quotes, where that needs no escape."""
+    """A string literal, in double quotes unless that needs an escape."""
     plain = repr(text)
     return f'"{text}"' if plain == f"'{text}'" and '"' not in text else plain
 
@@ -58,7 +58,7 @@ def paragraph(label: str, text: str, width: int = 10) -> list[Code]:
 def array(values: NDArray[Any], margin: str = "") -> Code:
     """A call of np.array that makes `values` again, bit for bit but for the payload of a NaN.
 
-    `margin` stands before the lines that follow the first.
+    `margin` precedes every line but the first.
     """
     dtype = literal(str(values.dtype))
     if not values.size:

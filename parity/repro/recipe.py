@@ -1,4 +1,4 @@
-"""What goes into a script: the op with its params, the arrays, and the comparisons that show the difference."""
+"""The content of a script: the op with its params, the arrays, and the comparisons that show the difference."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
 
 EXACT = "exact"
-"""What the oracle is called in a script."""
+"""The oracle's name in a script."""
 
 SHOWN_OUTCOMES = frozenset(("error", "crash", "timeout"))
-"""Cells without a result whose call is worth making again."""
+"""Outcomes without a result whose call a script repeats."""
 
 BY_SIZE = frozenset(v.value for v in Verdict) - {Verdict.NONFINITE.value, Verdict.STRUCTURE.value}
-"""Verdicts on an error that has a size."""
+"""Verdicts on a finite error."""
 
 MAX_THREADS = 256
 
@@ -44,7 +44,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Careful code's error (root mean square, maximum), how many times that was found, and how many are too much."""
+    """A careful implementation's error (root mean square, maximum), the backend's error ratio, and the error bound."""
 
     rms: float
     max: float
@@ -54,7 +54,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Shape and dtype of a tensor; `str()` words them as a script does."""
+    """Shape and dtype of a tensor; `str()` is the text that a script prints."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -65,12 +65,12 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class Check:
-    """A comparison that a script makes again: the side that is computed, and the other one as it was recorded.
+    """A comparison that a script repeats: one tensor is computed, the other one was recorded.
 
-    `live` says which side of `row` is computed, `actual` or `expected`; `side` is the other one's name in the data.
-    `accuracy` is there where the backend is off, on the last comparison of the tensor: neither a tolerance that hides
-    the error nor one that no careful code keeps says whether it is gone. `shown` is shape and dtype of what the live
-    side gave, `expected` those of the other; None where a side has no such tensor.
+    `live` is the one of `row` that is computed, `actual` or `expected`; `side` is the other one's name in the data.
+    `accuracy` is set if the backend exceeds the error bound, on the last comparison of the tensor: a tolerance that
+    hides the error, or that no careful implementation meets, cannot show whether it is fixed. `shown` has the shape and
+    dtype of the live tensor, `expected` those of the other; None if there is no such tensor.
     """
 
     row: ComparisonRow
@@ -87,17 +87,17 @@ class Check:
 
     @property
     def other(self) -> str:
-        """The recorded side of the row."""
+        """The name of the recorded one."""
         return "expected" if self.live == "actual" else "actual"
 
 
 @dataclass(frozen=True)
 class ScriptRecipe:
-    """All that a script is made of.
+    """Everything that a script is made of.
 
-    `params` are those that are passed, `droppable` what a user's op need not take. `data` has arrays as `inputs/x`,
-    `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, where there is one, and
-    `own` whether that has to have the op. `patience_s` is how long the run waited for an answer.
+    `params` are those that are passed, `droppable` those that a user's op may omit. `data` has arrays as `inputs/x`,
+    `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, if any, and `own` whether
+    it must define the op. `patience_s` is how long the run waited for an answer.
     """
 
     cell: CellResult
@@ -131,7 +131,7 @@ class ScriptRecipe:
 
     @property
     def passed(self) -> list[str]:
-        """The inputs by the names under which the op takes them."""
+        """The op's arguments and their inputs."""
         return [item.name for item in self.op.inputs if {item.name, f"{item.name}.0"} & set(self.inputs)]
 
     @property
@@ -151,22 +151,22 @@ class ScriptRecipe:
 
     @property
     def adapter(self) -> str:
-        """The framework with its mode, where it has another than eager: `torch:compile`."""
+        """The framework with its mode, unless that is eager: `torch:compile`."""
         return self.framework if self.mode == "eager" else f"{self.framework}:{self.mode}"
 
 
 def after(prefix: str, text: str) -> str:
-    """What follows the prefix; empty where there is none."""
+    """What follows the prefix; empty if there is none."""
     return text[len(prefix) :] if text.startswith(prefix) else ""
 
 
 def shown(cell: CellResult) -> bool:
-    """Whether a script could show something of a cell: a difference, or a call that gives no result."""
+    """Whether a script can show something about a cell: a difference, or a call without a result."""
     return cell.finding or cell.outcome in SHOWN_OUTCOMES
 
 
 def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
-    """What the script for a cell is made of, with what the run says about its case; raises ReproError."""
+    """The recipe for a cell, from its case in the run; raises ReproError."""
     if cell.report.no_script:
         raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
     backend = next(row for row in results.backends if row.name == cell.backend)
@@ -176,7 +176,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
     own = ops is not None and takes_from(ops, op.name, {case.op for case in results.cases})
     if not own and not has_method(backend.framework, op.name):
         raise ReproError(
-            f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own lines; "
+            f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own reference; "
             "there is no call of a framework to show"
         )
     sides = side_labels(results)
@@ -184,9 +184,9 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         data = dict(inputs(cell, op, run_dir))
         checks = tuple(checks_of(cell, run_dir, sides, data)) if cell.finding else ()
     except KeptError as error:
-        raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to have its tensors") from error
+        raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to store its tensors") from error
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
-        raise ReproError(f"{name_of(cell)}: nothing of it can be compared again")
+        raise ReproError(f"{name_of(cell)}: none of its tensors can be compared again")
     return ScriptRecipe(
         cell=cell,
         rows=rows,
@@ -210,7 +210,7 @@ def name_of(cell: CellResult) -> str:
 
 
 def known_op(cell: CellResult, backend: BackendRow) -> Op:
-    """The op; raises ReproError for an op, an adapter, a device or a dtype that parity does not know."""
+    """The op; raises ReproError for an unknown op, adapter, device or dtype."""
     traits = ADAPTERS.get(backend.framework)
     known = traits is not None and backend.device in traits.devices and cell.dtype in UNIT_ROUNDOFF
     known = known and traits is not None and (backend.mode or "eager") in traits.modes
@@ -221,7 +221,7 @@ def known_op(cell: CellResult, backend: BackendRow) -> Op:
 
 
 def known_params(op: Op, given: Mapping[str, Any]) -> Any:
-    """The params as the op has them; raises ReproError for others."""
+    """The params, checked by the op; raises ReproError for invalid ones."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in as_number(given).items()}
     flat = [item for value in values.values() for item in (value if isinstance(value, tuple) else (value,))]
     try:
@@ -229,11 +229,11 @@ def known_params(op: Op, given: Mapping[str, Any]) -> Any:
             raise TypeError("a param is a number, a text or a list of them")
         return op.params(**values)
     except (TypeError, ValueError) as error:
-        raise ReproError(f"{op.name}: its params do not fit: {printable(str(error))}") from error
+        raise ReproError(f"{op.name}: invalid params: {printable(str(error))}") from error
 
 
 def ops_file(backend: BackendRow, run_dir: Path) -> Path | None:
-    """The copy of the user's file in the run directory; raises ReproError where it is missing or lies elsewhere."""
+    """The copy of the user's file in the run directory; raises ReproError if it is missing or lies elsewhere."""
     if backend.ops is None:
         return None
     path = run_dir / backend.ops
@@ -243,7 +243,7 @@ def ops_file(backend: BackendRow, run_dir: Path) -> Path | None:
 
 
 def takes_from(path: Path, op: str, ops: Set[str]) -> bool:
-    """Whether a user's file has to have the op: it is defined at the top, or none of the run's ops is seen there."""
+    """Whether a user's file must define the op: it does so at the top level, or none of the run's ops is seen there."""
     try:
         names = {name for node in ast.parse(path.read_bytes()).body for name in bound_names(node)}
     except (SyntaxError, ValueError):
@@ -252,7 +252,7 @@ def takes_from(path: Path, op: str, ops: Set[str]) -> bool:
 
 
 def patience_of(results: Results) -> float:
-    """How many seconds the run waited for a cell, 60 where it does not say."""
+    """How many seconds the run waited for a cell; 60 if unknown."""
     waited = results.run.timeout_s
     return float(waited) if waited is not None and 0 < waited < threading.TIMEOUT_MAX else 60.0
 
@@ -264,7 +264,7 @@ def threads_of(results: Results) -> int:
 
 
 def side_labels(results: Results) -> dict[str, str]:
-    """What each side is called in a script."""
+    """The names of the recorded backends in a script."""
     folders = side_folders(backend.name for backend in results.backends)
     labels = {name: f"{folder}_" if folder in (EXACT, "inputs") else folder for name, folder in folders.items()}
     return labels | {ORACLE: EXACT}
@@ -276,14 +276,14 @@ def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array
         if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
         if not item.file:
-            raise ReproError(f"{name_of(cell)}: its inputs were not stored; it was not reached in that run")
+            raise ReproError(f"{name_of(cell)}: its inputs were not stored, because the run ended before it")
         yield f"inputs/{name}", in_dtype(real(load(run_dir, item.file), item.file), np.dtype(cell.dtype))
 
 
 def real(values: Array, name: str) -> Array:
     """An array that can be compared; raises KeptError for another."""
     if values.dtype.kind not in "fiub":
-        raise KeptError(f"{name} holds {values.dtype} and no real numbers")
+        raise KeptError(f"{name} has dtype {values.dtype}, not real numbers")
     return values
 
 
@@ -315,7 +315,7 @@ def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: d
 
 
 def decides(cell: CellResult, row: ComparisonRow) -> bool:
-    """Whether a comparison is the last one of a tensor in which the backend is off by a finite error."""
+    """Whether a comparison is the last one of a tensor in which the backend has a finite error beyond the bound."""
     rows = [other for other in wanted_rows(cell) if other.tensor == row.tensor]
     by_size = all(cell.backend in other.culprit and other.verdict in BY_SIZE for other in rows)
     known = row.envelope is not None or Verdict(row.verdict).passes
@@ -323,12 +323,12 @@ def decides(cell: CellResult, row: ComparisonRow) -> bool:
 
 
 def lacks(row: ComparisonRow, side: str) -> bool:
-    """Whether a side of a comparison has no such tensor, as its message says."""
+    """Whether one of a comparison has no such tensor, as its message says."""
     return row.message.startswith(f"{side} has no ")
 
 
 def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
-    """For each tensor the comparisons that fail, or the one in which a tolerance hides that the backend is off."""
+    """For each tensor the comparisons that fail, or the one in which the tolerance hides that the backend is wrong."""
     rows: list[ComparisonRow] = []
     for tensor in cell.tensors:
         failing = [row for row in cell.failing if row.tensor == tensor]
@@ -338,7 +338,7 @@ def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
 
 
 def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
-    """A stored tensor; None where there is none and there need not be one."""
+    """A stored tensor; None if there is none and none is needed."""
     return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
 
 
@@ -348,10 +348,10 @@ def layout(values: Array | None, dtype: str | None = None) -> ArrayLayout | None
 
 
 def accuracy(cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None) -> Accuracy:
-    """How far off counts as a difference where a tolerance hides it."""
+    """The error from which on the backend counts as wrong, whatever the tolerance."""
     envelope, ratio = row.envelope, ratio_of(row, cell.backend)
     if envelope is None or ratio is None or exact is None:
-        raise ReproError(f"{name_of(cell)}: the run does not say how far off careful code is; run it again")
+        raise ReproError(f"{name_of(cell)}: the run has no error bound for it; run it again")
     rms, largest = envelope.rms, envelope.max
     # The exact values are stored in float64, so that a float64 error is known up to a unit roundoff.
     measured = ratio if live is None else error_ratio(np.asarray(live), np.asarray(exact), Envelope(rms, largest))

@@ -15,18 +15,18 @@ from parity.repro.source import Calls, calls, has_method, has_mode
 from parity.repro.templates import template
 
 INLINE = 600
-"""Up to this many numbers stand in the script itself."""
+"""Up to this many numbers are written into the script itself."""
 
 
 def is_small(recipe: ScriptRecipe) -> bool:
-    """Whether the numbers stand in the script itself."""
+    """Whether the numbers are written into the script itself."""
     return sum(values.size for values in recipe.data.values()) <= INLINE
 
 
 def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops: str) -> str:
     """The script; `archive` and `user_ops` are files beside it, or empty."""
     constructed = {"device": recipe.backend.device, "threads": recipe.threads, "mode": recipe.mode, "ranks": 1}
-    # What the user's op returns may be no tensor at all.
+    # A user's op may return something other than a tensor.
     checked = recipe.ops is not None and not recipe.checks
     taken = calls(recipe.adapter, methods(recipe), constructed, ["named_outputs"] if checked else [])
     return template("script.py.jinja", Code, literal, joined).render(
@@ -39,7 +39,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=user_ops,
         recipe=recipe,
-        # Slugs and the names of ops and of their tensors may stand in the script as they are.
+        # Slugs and the names of ops and of their tensors need no escaping.
         op=Code(recipe.op.name),
         backend=Code(recipe.label),
         leaves=list(leaves(recipe)),
@@ -60,7 +60,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
 
 
 def joined(names: Sequence[str], pattern: str) -> Code:
-    """The names as literals, each in the place of the question mark, with commas between."""
+    """The names as literals, each in place of the question mark, separated by commas."""
     return Code(", ".join(pattern.replace("?", literal(name)) for name in names))
 
 
@@ -77,7 +77,7 @@ def needs_backward(recipe: ScriptRecipe) -> bool:
 
 
 def imports(recipe: ScriptRecipe, taken: Calls) -> list[Code]:
-    """The imports from the standard library, but for those that every script begins with."""
+    """The imports from the standard library, except for those that every script has."""
     names = set() if recipe.checks else {"faulthandler"}
     names |= {"importlib.util", "inspect"} if recipe.ops else set()
     lines = {*taken.imports, *(f"import {name}" for name in names)} - {"import os", "import sys"}
@@ -144,7 +144,7 @@ def call(recipe: ScriptRecipe, function: str, *, absent: bool = False) -> Code:
 def decisions(checks: Sequence[Check]) -> Iterator[Code]:
     """The expressions that are true while a tensor's difference is there.
 
-    Where the backend is off, the error itself decides; where that fails a comparison, both do.
+    If the backend exceeds the error bound, the error decides; if it also fails a comparison, both do.
     """
     for tensor in dict.fromkeys(check.row.tensor for check in checks):
         mine = [check for check in checks if check.row.tensor == tensor]
@@ -164,7 +164,7 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
 
 
 def check_call(check: Check) -> Code:
-    """The call that makes a comparison again."""
+    """The call that repeats a comparison."""
     tensor, row = literal(check.row.tensor), check.row
     swapped = ", swapped=True" if check.live == "expected" else ""
     limits = f"rtol={literal(row.rtol)}, atol={literal(row.atol)}"

@@ -1,7 +1,7 @@
-"""An adapter's own calls as plain functions: its method for an op and all that this needs, without the class around it.
+"""An adapter's own calls as plain functions: its method for an op and everything it needs, without the class.
 
-Taken from the adapter's source, so that a new op or a new framework is shown without a change here. `self.framework`
-becomes what the constructor stored there, a method becomes a function, annotations go, comments and docstrings stay.
+They are taken from the adapter's source, so a new op or framework needs no change here. `self.framework` becomes what
+the constructor stored there, a method becomes a function; annotations are dropped, comments and docstrings kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Edits = dict[ast.expr, str]
 
 
 class SourceError(ReproError):
-    """An adapter that is written in a way that cannot be turned into functions; the message says where and why."""
+    """An adapter whose source cannot be turned into functions; the message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ModuleSource:
         for part in sorted(edits, key=lambda part: (part.lineno, part.col_offset), reverse=True):
             line, was = lines[part.lineno - first], ast.unparse(part).encode()
             if line[part.col_offset : part.end_col_offset] != was:
-                raise SourceError(f"{self.place(part)}: {was.decode()} is not found in one piece")
+                raise SourceError(f"{self.place(part)}: {was.decode()} is not found in the source as one piece")
             lines[part.lineno - first] = line[: part.col_offset] + edits[part].encode() + line[part.end_col_offset :]
         return Code(textwrap.dedent(b"".join(lines).decode()).strip("\n"))
 
@@ -71,7 +71,7 @@ class ModuleSource:
         return first
 
     def place(self, node: ast.expr) -> str:
-        """Where a node stands."""
+        """The file and line of a node."""
         return f"{self.name}:{node.lineno}"
 
     @property
@@ -100,12 +100,12 @@ def has_method(adapter: str, name: str) -> bool:
 
 
 def has_mode(adapter: str) -> bool:
-    """Whether an adapter runs functions in another way than eagerly."""
+    """Whether an adapter runs functions other than eagerly."""
     return any("in_mode" in methods_of(cls) for cls in adapter_class(adapter).__mro__[:-2])
 
 
 def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any], functions: Sequence[str] = ()) -> Calls:
-    """What an adapter does in `methods`, as it is after its constructor was called with `arguments`.
+    """The source of an adapter's `methods`, as after its constructor was called with `arguments`.
 
     `functions` are some of the module of the base of all adapters.
 
@@ -123,7 +123,7 @@ def calls(adapter: str, methods: Sequence[str], arguments: Mapping[str, Any], fu
 
 @dataclass
 class Extraction:
-    """The walk from the methods to all that they need.
+    """The walk from the methods to everything they need.
 
     `arguments` are the constructor's, `stored` says what it keeps on `self`, `known` are the names that it defines.
     """
@@ -175,7 +175,7 @@ class Extraction:
         return False
 
     def edits(self, nodes: Sequence[ast.AST], source: ModuleSource, arguments: Mapping[str, Any]) -> Edits:
-        """What of the text changes: `self.x`, and the names of arguments; takes in all that the nodes need."""
+        """The replacements in the text, `self.x` and names of arguments; also collects all that the nodes need."""
         parts = [part for node in nodes for part in ast.walk(node)]
         local = set[str]().union(*map(bound_names, nodes), *map(inner_names, parts))
         # A function shares its name space with what was a method of its own.
@@ -183,7 +183,7 @@ class Extraction:
         if clash := twice & {part.arg for part in parts if isinstance(part, ast.arg)}:
             raise SourceError(f"{source.name}: {min(clash)} is a method and an argument of one that calls it")
         if any(isinstance(part, ast.ImportFrom) and of_parity(part) for part in parts):
-            raise SourceError(f"{source.name}: a function imports from {PACKAGE}, which a script has not")
+            raise SourceError(f"{source.name}: a function imports from {PACKAGE}, which a script cannot")
         edits: Edits = {}
         for part in parts:
             if isinstance(part, ast.Attribute) and (name := own_attribute(part)):
@@ -212,7 +212,7 @@ class Extraction:
         raise SourceError(f"{place}: there is no method {name}, and the constructor keeps nothing of that name")
 
     def need_global(self, name: str, source: ModuleSource) -> None:
-        """See to it that a name of a module is there."""
+        """Add a name of a module."""
         node = source.definitions.get(name)
         if name in self.definitions or (node is None and hasattr(builtins, name)):
             return
@@ -231,12 +231,12 @@ class Extraction:
             raise SourceError(f"{source.name}: {name} is not defined at the top of the module")
 
     def define(self, node: ast.FunctionDef | ast.ClassDef, source: ModuleSource) -> None:
-        """A function or a class, after all that it needs."""
+        """Add a function or a class, after everything it needs."""
         if node.name in self.definitions:
             return
         self.definitions[node.name] = Code("")
         edits = self.edits([*arguments_of(node), *node.body], source, {})
-        # Again at the end: a definition stands behind those that it uses.
+        # Again at the end: a definition follows those that it uses.
         del self.definitions[node.name]
         body = source.text(node.body[0].lineno, node.body[-1].end_lineno or 0, edits)
         self.definitions[node.name] = Code(f"{header(node)}\n{textwrap.indent(body, '    ')}")

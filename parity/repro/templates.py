@@ -1,4 +1,4 @@
-"""Templates into which only text of one kind goes: source text into a script, Markdown into an issue."""
+"""Templates that accept text of one kind only: source text in a script, Markdown in an issue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @cache
 def template(name: str, kind: type[str], *filters: Callable[..., Any]) -> jinja2.Template:
-    """The template `name`; whatever is put into it must be a `kind`, or go through one of the filters that make one."""
+    """The template `name`; every value must be a `kind`, or pass one of the filters that make one."""
     import jinja2
 
     def checked(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a script says about itself, and what it printed when it was recorded."""
+"""The text of a script about itself, and what it prints if the backend returns what it returned in the run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from parity.repro.literals import Code, paragraph
 from parity.repro.recipe import ArrayLayout, Check, ScriptRecipe, lacks
 
 MAX_TENSORS = 6
-"""How many tensors are told of with their reasons; the script compares all."""
+"""How many tensors are listed with their reasons; the script compares all."""
 
 ABSENT = "no such tensor"
 SUSPECT = "suspect"
-ANOTHER = "follows another convention"
+ANOTHER = "follows a different convention"
 TITLES: Mapping[str, str] = {
     "rounding": "differs by rounding",
-    "degraded": "carries float32 accuracy",
-    "unstable": "loses digits that careful code keeps",
-    "semantic": "computes something else",
-    "nonfinite": "does not agree on NaN or infinity",
-    "structure": "returns another shape, dtype or set of outputs",
-    SUSPECT: "is further off than careful code",
+    "degraded": "has only float32 accuracy",
+    "unstable": "is less accurate than a careful implementation",
+    "semantic": "computes a different formula",
+    "nonfinite": "differs in NaN or infinity",
+    "structure": "returns a different shape, dtype or set of outputs",
+    SUSPECT: "exceeds the error bound",
     "error": "raises an error",
-    "crash": "ends the process",
-    "timeout": "does not come to an end",
+    "crash": "crashes",
+    "timeout": "does not finish",
 }
 """What a script shows, by verdict or outcome."""
 
@@ -45,11 +45,11 @@ CONVENTIONS = frozenset(
         "step-offset", "dampening-first-step", "lr-in-momentum", "nesterov-form",
     )
 )  # fmt: skip
-"""Diagnoses of what a framework may have chosen; the exact answer follows PyTorch's choice."""
+"""Diagnoses that are a framework's choice; the exact answer follows PyTorch's."""
 
 
 def title(recipe: ScriptRecipe) -> str:
-    """`layer_norm of paddle 3.3.1 carries float32 accuracy in float64: y, grad.x`."""
+    """`layer_norm of paddle 3.3.1 has only float32 accuracy in float64: y, grad.x`."""
     cell, entry = recipe.cell, convention(recipe)
     if entry is not None:
         return printable(f"{subject(recipe)} {ANOTHER}: {entry.title} ({cell.dtype}: {few(cell.tensors)})")
@@ -64,21 +64,21 @@ def subject(recipe: ScriptRecipe) -> str:
 
 
 def kind(recipe: ScriptRecipe) -> str:
-    """What is shown, as TITLES has it."""
+    """The key of TITLES."""
     cell = recipe.cell
     return cell.outcome if not recipe.checks else cell.verdict if cell.failing else SUSPECT
 
 
 def convention(recipe: ScriptRecipe) -> Entry | None:
-    """The convention that the first explained diagnosis names, where that is what the finding is about."""
+    """The convention of the first explained diagnosis, if the finding is about it."""
     named = (row.id for row in recipe.cell.diagnoses if row.explained and row.id not in HARMLESS)
     first = next(named, None)
     meant = recipe.checks and kind(recipe) in ("semantic", SUSPECT)
     return CATALOGUE[first] if meant and first in CONVENTIONS else None
 
 
-def nobody_off(recipe: ScriptRecipe) -> bool:
-    """Whether all that differs is rounding, that of every side within what careful code has."""
+def only_rounding(recipe: ScriptRecipe) -> bool:
+    """Whether every difference is rounding: no backend exceeds the error bound."""
     return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING.value for check in recipe.checks)
 
 
@@ -88,12 +88,12 @@ def user_file(recipe: ScriptRecipe) -> str:
 
 
 def few(names: tuple[str, ...]) -> str:
-    """As many tensors as are told of."""
+    """The first of many tensors."""
     return first_few(names, MAX_TENSORS)
 
 
 def versions(recipe: ScriptRecipe, results: Results) -> str:
-    """What the run was made with."""
+    """The versions of the run."""
     row, host = recipe.backend, results.run.host
     parts = [f"{recipe.framework} {row.version or '(version unknown)'}", f"Python {row.python or '?'}"]
     parts += [f"NumPy {row.numpy or '?'}", row.device, plural(recipe.threads, "thread")]
@@ -101,23 +101,23 @@ def versions(recipe: ScriptRecipe, results: Results) -> str:
 
 
 def place(source: Source) -> str:
-    """File and line of the case; of a file elsewhere only the name, for a script may be published."""
+    """File and line of the case; for an absolute path only the name, since a script may be published."""
     path = PurePath(source.file)
     return f"{path.name if path.is_absolute() else path}:{source.line}"
 
 
 def sides(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
-    """What the names of the recorded sides mean."""
+    """What the recorded names mean."""
     versions = {row.name: f"{row.framework} {row.version}" for row in results.backends}
     named = {check.side: getattr(check.row, check.other) for check in recipe.checks if check.side != "exact"}
     if recipe.checks:
         yield "exact", "the textbook formula in extended precision on the same inputs, rounded to float64"
     for side, backend in named.items():
-        yield side, f"what {versions.get(backend, backend)} gave in the same run"
+        yield side, f"the result of {versions.get(backend, backend)} in the same run"
 
 
 def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
-    """Each tensor with its verdict and the reason for it."""
+    """Each tensor with its verdict and the reason."""
     if not recipe.checks:
         yield recipe.cell.outcome, recipe.cell.message
     rows = {check.row.tensor: check.row for check in reversed(recipe.checks)}
@@ -137,9 +137,9 @@ def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) 
     source = recipe.cell.case.source
     beside = f"; {listed(files)} must lie beside it" if files else ""
     exits = (
-        "1 while the difference is there, 0 once it is gone"
+        "1 while the difference is there, 0 once it is fixed"
         if recipe.checks
-        else "0 once it runs through, else another"
+        else "0 once the call works, another one until then"
     )
     parts = [
         ("case", f"{recipe.cell.id} ({place(source)})"),
@@ -153,7 +153,7 @@ def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) 
 
 
 def recorded(recipe: ScriptRecipe) -> list[str]:
-    """What the script prints where its backend gives what it gave in the run."""
+    """What the script prints if its backend returns what it returned in the run."""
     if not recipe.checks:
         return [f"{recipe.cell.outcome}: {printable(recipe.cell.message)}"]
     lines = [line for check in recipe.checks for line in recorded_check(check, recipe.label)]
@@ -173,7 +173,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
     shape, n = (list(live.shape), math.prod(live.shape)) if live else ("?", "?")
     outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
-        f"{tensor} {shape} against {check.side}: {outside} of {n} elements outside "
+        f"{tensor} {shape} against {check.side}: {outside} of {n} elements exceed "
         f"rtol={row.rtol} atol={row.atol}; largest difference {row.max_abs_diff}"
     )
     values = {
@@ -184,11 +184,12 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
     yield f"    worst at {row.worst_index}: {', '.join(f'{name} {value}' for name, value in values.items())}"
     if check.accuracy:
         size = check.accuracy
-        yield f"    its error is {size.ratio:.3g} times that of careful code; {size.limit:g} is too much"
+        bound = f"the error bound is {size.limit:g}"
+        yield f"    its error is {size.ratio:.3g} times that of a careful implementation; {bound}"
 
 
 def unheld(check: Check) -> ArrayLayout | None:
-    """Shape and dtype of what NumPy cannot hold, where the comparison's message tells them: the dtype alone differs."""
+    """Shape and dtype of a tensor that NumPy cannot hold, from the comparison's message: only the dtype differs."""
     actual, expected = (re.escape(name) for name in (check.row.actual, check.row.expected))
     dtypes = re.fullmatch(rf"{actual} has dtype (?P<actual>\w+), {expected} (?P<expected>\w+)", check.row.message)
     return ArrayLayout(check.expected.shape, dtypes[check.live]) if dtypes and check.expected else None

@@ -21,17 +21,17 @@ from parity.repro import ReproError
 from parity.repro.issue import issue
 from parity.repro.recipe import ScriptRecipe, recipe, shown
 from parity.repro.script import is_small, render
-from parity.repro.words import header, nobody_off, title
+from parity.repro.words import header, only_rounding, title
 
 MAX_ISSUE = 65536
-"""The text of an issue on GitHub has fewer characters."""
+"""The limit of GitHub for the text of an issue."""
 
 
 @dataclass(frozen=True)
 class Written:
     """A script, what it shows, the issue beside it (None: none), and the interpreter that runs it.
 
-    `note` says why an issue that was asked for is not there, else it is empty.
+    `note` says why a requested issue is missing, else it is empty.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Written:
     note: str = ""
 
     def __str__(self) -> str:
-        """What it is, and below it what to type, and the issue."""
+        """The title, the command to type, and the issue."""
         command = f"{shlex.quote(self.python)} {shlex.quote(str(self.script))}"
         lines = [self.title, f"  {command}", *([f"  {self.issue}"] if self.issue else [])]
         return "\n".join(map(printable, lines))
@@ -59,7 +59,7 @@ def write_scripts(
 ) -> Iterator[Written | ReproError]:
     """A script for each finding of a case, or of the whole run, or the reason why there is none.
 
-    Raises ExplainError and ResultsError, and ReproError where there is no such finding.
+    Raises ExplainError and ResultsError, and ReproError if there is no such finding.
     """
     results = read_results(run_dir)
     asked = None if every else case_called(case, results).id
@@ -76,7 +76,7 @@ def write_scripts(
 def cells_to_show(
     recorded: Sequence[CellResult], results: Results, case: str | None, backend: str | None, dtype: str | None
 ) -> list[CellResult]:
-    """The cells that have something to show; raises ReproError where there is none, and says why."""
+    """The cells that have something to show; raises ReproError with the reason if there is none."""
     for what, name, known in (
         ("backend", backend, results.backend_names),
         ("dtype", dtype, dict.fromkeys(cell.dtype for cell in recorded if case in (None, cell.id))),
@@ -91,16 +91,16 @@ def cells_to_show(
 
 
 def nothing(cell: CellResult) -> str:
-    """Why there is nothing to show of a cell."""
+    """Why a cell has nothing to show."""
     reason = f"{cell.outcome}, {cell.message}" if cell.outcome not in ("", "ok") else cell.status.value
     return printable(f"{cell.backend} {cell.dtype}: {reason}")
 
 
 def folder_for(run_dir: Path, out: Path | None) -> Path:
-    """Where the scripts go."""
+    """The folder of the scripts."""
     folder = run_dir / "repro" if out is None else out
     if out is None and not folder.resolve().is_relative_to(run_dir.resolve()):
-        raise ReproError(f"{printable(str(folder))} leads out of the run directory; name another --out")
+        raise ReproError(f"{printable(str(folder))} points outside the run directory; choose another --out")
     return folder
 
 
@@ -117,7 +117,7 @@ class Texts:
 def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, issues: bool) -> Written:
     """One script with all that it needs."""
     script = folder / f"{item.cell.anchor}.py"
-    note = f"{title(item)}: nobody is off, so there is nothing to report upstream" if nobody_off(item) else ""
+    note = f"{title(item)}: only rounding, so there is nothing to report upstream" if only_rounding(item) else ""
     texts = composed(item, results, script.name, issues=issues and not note, inline=is_small(item))
     folder.mkdir(parents=True, exist_ok=True)
     if texts.archive:
@@ -126,7 +126,7 @@ def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, is
         write_atomically(folder / texts.user_ops, item.ops.read_bytes())
     write_atomically(script, texts.script)
     if len(texts.issue) >= MAX_ISSUE:
-        note = f"{title(item)}: the text of its issue would be longer than GitHub takes"
+        note = f"{title(item)}: the text of its issue would exceed GitHub's limit"
     markdown = script.with_name(f"{item.cell.anchor}.md") if issues and not note else None
     if markdown:
         write_atomically(markdown, texts.issue)
@@ -134,7 +134,7 @@ def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, is
 
 
 def composed(item: ScriptRecipe, results: Results, name: str, *, issues: bool, inline: bool) -> Texts:
-    """The script `name` and its issue, with the numbers in them if `inline` and the issue is not too long for that."""
+    """The script `name` and its issue, with the numbers in them if `inline` and the issue has room for them."""
     archive = "" if inline else f"{item.cell.anchor}.npz"
     # With a dot in its name a file cannot shadow a module.
     user_ops = f"{item.label}.ops.py" if item.ops else ""
@@ -153,11 +153,11 @@ def packed(item: ScriptRecipe) -> bytes:
 
 
 def interpreter(item: ScriptRecipe, run_dir: Path) -> str:
-    """The interpreter that ran the backend, where it is still there; never a file of the run directory."""
+    """The interpreter that ran the backend, if it still exists; never a file of the run directory."""
     recorded = Path(item.backend.executable)
     if not (recorded.is_absolute() and recorded.name.startswith("python") and recorded.is_file()):
         return "python"
-    # An environment's interpreter is a link that leads out of it: both its ends count.
+    # An environment's interpreter is a link to a file elsewhere: both its ends count.
     ends = recorded.parent.resolve(), recorded.resolve()
     inside = any(end.is_relative_to(run_dir.resolve()) for end in ends)
     return "python" if inside or not os.access(recorded, os.X_OK) else str(recorded)

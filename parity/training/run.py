@@ -18,7 +18,7 @@ from msgspec import structs
 from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
-from parity.engine import Announced, EngineOptions, Event, TrainingAdvanced
+from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
@@ -61,12 +61,14 @@ def trainings(
     """Run the trainings of a plan but for those (case, dtype) that are `done`; `rows` are those of all up to now.
 
     An interrupt gives what was run so far before it is raised again. A training goes on from its checkpoint, where
-    there is one in `run_dir`; it is removed once what was given has been taken in.
+    there is one in `run_dir`; it is removed once what was given has been taken in. Where `run_dir` cannot be written, a
+    training begins again in a scratch folder, and OSError is raised in the end.
     """
     asked = [(i, case, [d for d in case.dtypes if (case.id, d) not in done]) for i, case in enumerate(plan.cases)]
     asked = [(i, case, dtypes) for i, case, dtypes in asked if case.op == TRAIN and dtypes]
     if not asked:
         return
+    lost: OSError | None = None
     log, posted = RunLog(run_dir / "log.txt"), queue.SimpleQueue[Event]()
 
     def pass_on(*events: Event) -> None:
@@ -77,15 +79,28 @@ def trainings(
             observe(event)
 
     workers = Workers(options, replaceable(plan.cases), log, posted.put)
+
+    def run_in(place: Path, index: int, case: CasePlan, left: list[str]) -> Iterator[JudgedCase]:
+        """Run a training in the dtypes that are left, and take each from the list."""
+        folder = training_folder(place, index, case)
+        drawn = draw(case, plan.seed, place / "tensors" / folder.name)
+        while left:
+            run = LockstepRun(plan, case, left[0], drawn, workers, folder / left[0], pass_on, rows)
+            with contextlib.closing(run.session):
+                yield from run.judged()
+            shutil.rmtree(folder / left.pop(0) / CHECKPOINT, ignore_errors=True)
+
     try:
-        for index, case, dtypes in asked:
-            folder = training_folder(run_dir, index, case)
-            drawn = draw(case, plan.seed, run_dir / "tensors" / folder.name)
-            for dtype in dtypes:
-                run = LockstepRun(plan, case, dtype, drawn, workers, folder / dtype, pass_on, rows)
-                with contextlib.closing(run.session):
-                    yield from run.judged()
-                shutil.rmtree(folder / dtype / CHECKPOINT, ignore_errors=True)
+        for index, case, left in asked:
+            try:
+                yield from run_in(run_dir, index, case, left)
+            except OSError as error:
+                lost = error
+                shutil.rmtree(training_folder(run_dir, index, case) / left[0], ignore_errors=True)
+                pass_on(Announced(f"{case.id}: begins again, without a checkpoint: {error.strerror or error}"))
+                yield from run_in(workers.scratch.folder, index, case, left)
+        if lost is not None:
+            raise lost
     finally:
         workers.close()
         log.close()
@@ -125,6 +140,8 @@ class LockstepRun:
         pass_on: Callable[..., None],
         rows: Sequence[TrainingRow],
     ) -> None:
+        self._folder_names = side_folders(spec.name for spec in plan.backends)
+        plan = plan.of(case)
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
         (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
@@ -142,6 +159,7 @@ class LockstepRun:
         """Run all steps and judge them; an interrupt gives what there is, and is raised again."""
         try:
             self._advance()
+            self._pass_on(Judging(self.case.id))
             result = self._result()
         except KeyboardInterrupt:
             self._finish_chunk()
@@ -242,8 +260,7 @@ class LockstepRun:
     @property
     def _folders(self) -> dict[str, str]:
         """The name of a folder for each backend that takes part, and for the oracle."""
-        names = side_folders(spec.name for spec in self.plan.backends)
-        return {name: folder for name, folder in names.items() if name in self.session.participants}
+        return {name: folder for name, folder in self._folder_names.items() if name in self.session.participants}
 
     def _keep_norms(self) -> dict[str, str]:
         """Store the norms of every backend, [steps, tracked]; their files, relative to the run directory."""

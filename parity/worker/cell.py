@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import re
 import time
 import traceback
@@ -12,6 +12,8 @@ from typing import Any, Dict, List
 import numpy as np
 
 from parity.adapters.base import Adapter, Job, Unsupported, with_tuples
+from parity.worker.arrays import read_array, to_arrays
+from parity.worker.interpreter import Interpreter
 from parity.worker.slot import write_arrays
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -27,11 +29,32 @@ class Backend:
 
     adapter: Adapter
     user_ops: UserOps
+    interpreter: Interpreter
 
 
 def run_cell(backend: Backend, request: Message) -> Message:
+    """The reply to a `run` request; the last one where the user's op leaves an interpreter that cannot go on."""
+    if backend.user_ops.path is None:
+        return computed(backend, request)
+    reply = {**empty_reply(request), "outcome": "error", "message": f"{backend.user_ops.name} gave no result"}
+    # What the op does to NumPy's handling of errors ends with it.
+    with contextlib.suppress(BaseException), np.errstate():
+        reply = computed(backend, request)
+    damage = backend.interpreter.damage()
+    if not damage:
+        return reply
+    message = f"{backend.user_ops.name}: {request['op']} breaks its interpreter: {damage}; a new one is started"
+    return {**empty_reply(request), "outcome": "error", "message": message, "last": True}
+
+
+def empty_reply(request: Message) -> Message:
+    """The reply to a `run` request that has no results."""
+    return {"cell": request["cell"], "outcome": "ok", "message": "", "seconds": 0.0, "tensors": []}
+
+
+def computed(backend: Backend, request: Message) -> Message:
     """The reply to a `run` request; nothing that the op does short of ending the process escapes."""
-    reply: Message = {"cell": request["cell"], "outcome": "ok", "message": "", "seconds": 0.0, "tensors": []}
+    reply = empty_reply(request)
     try:
         job = read_job(backend, request)
         started = time.perf_counter()
@@ -61,12 +84,6 @@ def read_job(backend: Backend, request: Message) -> Job:
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
 
-def read_array(path: str, dtype: str) -> Any:
-    """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
-    array = np.load(path, allow_pickle=False)
-    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype, copy=False)
-
-
 def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
     """`grads.0`, `grads.1`, ... gathered under `grads`."""
     gathered: Dict[str, Any] = {}
@@ -77,18 +94,6 @@ def gather_lists(arrays: Dict[str, Any], lists: List[str]) -> Dict[str, Any]:
         else:
             gathered[name] = array
     return gathered
-
-
-def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Message) -> Dict[str, Any]:
-    """Results by tensor name as NumPy arrays; one that NumPy cannot hold, or that is too large, as (dtype, shape)."""
-    dtype, most = request["dtype"], request["max_elements"]
-    arrays: Dict[str, Any] = {}
-    for name, value in results.items():
-        if isinstance(value, (list, tuple)):
-            arrays.update({f"{name}.{i}": to_array(adapter, item, dtype, most) for i, item in enumerate(value)})
-        else:
-            arrays[name] = to_array(adapter, value, dtype, most)
-    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any]:
@@ -111,24 +116,6 @@ def differs(array: Any, path: str, dtype: str) -> bool:
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(array.itemsize, np.uint8)
     one, other = (np.ascontiguousarray(a, dtype=array.dtype).view(bits) for a in (array, stored))
     return bool(one.shape != other.shape or (one != other).any())
-
-
-def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
-    """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
-    if value is None:
-        return None
-    if isinstance(value, (bool, int, float)):
-        return np.asarray(value, dtype=dtype)
-    described = str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
-    if math.prod(described[1]) > max_elements:
-        return described
-    if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
-    try:
-        return np.asarray(adapter.to_numpy(value))
-    except TypeError:
-        # NumPy has no bfloat16 and no float8: the reply says what it was.
-        return described
 
 
 def remark(backend: Backend, job: Job) -> str:

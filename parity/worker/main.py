@@ -65,6 +65,7 @@ from typing import Any, Dict
 from parity.adapters import place_of
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
+from parity.worker.interpreter import Interpreter
 from parity.worker.ranks import is_led, lead, telling
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -123,7 +124,7 @@ def hello(request: Message) -> tuple[Backend | None, Message]:
         return None, {"ok": False, "outcome": "unavailable", "message": text}
     import numpy
 
-    backend = Backend(adapter, UserOps())
+    backend = Backend(adapter, UserOps(), Interpreter(adapter))
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
     return backend, {**reply, "flags": adapter.flags(), **backend.user_ops.capabilities(adapter)}
 
@@ -134,6 +135,10 @@ def load(backend: Backend, request: Message) -> Message:
         backend.user_ops.load(request["path"], request["wanted"])
         backend.adapter.adopt(backend.user_ops.own)
         said = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
+        damage = backend.interpreter.damage()
+        if damage:
+            raise UserOpsError(f"{backend.user_ops.name} breaks its interpreter: {damage}")
+        backend.interpreter.remember()
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}
     return {"ok": True, **said}

@@ -165,7 +165,7 @@ def test_another_tensor_is_returned_for_an_output_or_added_to_it():
 
 def test_the_backward_pass_takes_another_tensor():
     case = planned("sigmoid", x=(4, 5))
-    edit = the_edit(case, "the backward pass takes y wherever the reference has x")
+    edit = the_edit(case, "the backward pass uses y wherever the reference has x")
     given, exact, values = inputs_of(case), outputs(case), outputs(case, edit)
     again = 1 / (1 + np.exp(-exact["y"]))
     assert np.array_equal(values["y"], exact["y"])

@@ -74,9 +74,9 @@ def passing_copy(passing, tmp_path):
 def test_a_passing_run(passing):
     finished = passing
     assert finished.code == 0
-    assert finished.stdout.startswith("PASS  16 tensors of 2 cases agree")
+    assert finished.stdout.startswith("PASS  no findings; 16 tensors agree")
     assert "\x1b" not in finished.stdout
-    assert "layer_norm: 8 tensors agree" in finished.stdout
+    assert "16 tensors are within rtol/atol (-v shows them)" in finished.stdout
     assert "written to" in finished.stderr
 
 
@@ -266,7 +266,8 @@ def test_a_missing_backend_does_not_hide_what_was_compared(parity_run, tmp_path)
     config = NUMPY.replace("backends: [", "backends: [oneflow, ")
     finished = parity_run(config, "--no-provision", "--baseline", "numpy", env={"PARITY_HOME": str(tmp_path / "none")})
     assert finished.code == 3
-    assert "layer_norm: 8 tensors agree, 8 not compared with everyone" in finished.stdout
+    assert finished.stdout.startswith("INCOMPLETE  no findings, but 16 tensors lack the result of some backend")
+    assert "16 tensors: 16 agree" in finished.stdout
 
 
 def test_many_small_cells_need_few_descriptors(tmp_path):
@@ -302,7 +303,9 @@ def test_a_selection_changes_no_number(parity_run, passing):
 
 
 def test_a_tolerance_from_the_command_line(parity_run):
-    finished = parity_run(NUMPY, "--rtol", "grad.x:0", "--atol", "grad.x:0", "--dtype", "float32")
+    finished = parity_run(
+        NUMPY, "--rtol", "grad.x:0", "--atol", "grad.x:0", "--dtype", "float32", "--fail-on", "mismatch"
+    )
     assert finished.code == 1
     assert {row["tensor"] for row in finished.failing()} == {"grad.x"}
     assert all(row["expected"] == "oracle" for row in finished.failing())
@@ -382,8 +385,9 @@ def test_schema_describes_the_shipped_configs():
 def test_validate_says_how_much_there_is():
     done = call("validate", *CONFIGS.glob("*.yaml"))
     assert done.returncode == 0
-    assert re.search(
-        r"cases \(of which \d+ trainings\), \d+ cells on each of torch, paddle, oneflow, .*; baseline torch",
+    assert re.match(
+        r"ok: \d+ cases \(of which \d+ trainings\), \d+ cells on each of torch, paddle, oneflow; baseline torch\n"
+        r"  and \d+ cells on each of torch, .*; baseline torch\n",
         done.stdout,
     )
 
@@ -396,17 +400,18 @@ def test_ops_and_backends_are_listed():
 
 
 def test_colours_and_unicode(parity_run):
-    wide = parity_run(NUMPY, env={"COLUMNS": "200"}).stdout
-    narrow = parity_run(NUMPY, env={"COLUMNS": "60"}).stdout
-    assert max(map(len, narrow.splitlines()[3:-1])) <= 60
-    assert " other" in next(line for line in wide.splitlines() if line.startswith("case "))
+    wide = parity_run(NUMPY, "-v", env={"COLUMNS": "200"}).stdout
+    narrow = parity_run(NUMPY, "-v", env={"COLUMNS": "60"}).stdout
+    head = next(i for i, line in enumerate(wide.splitlines()) if "root cause" in line)
+    assert " other" in wide.splitlines()[head]
+    assert max(map(len, narrow.splitlines()[head : head + 10])) <= 60
     forced = parity_run(NUMPY, env={"FORCE_COLOR": "1"}).stdout
     assert "\x1b[" in forced
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:backslashreplace"])
 def test_a_terminal_without_unicode_gets_escapes(passing, encoding):
-    command = parity_command("report", passing.run_dir)
+    command = parity_command("report", passing.run_dir, "-v")
     env = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, env=env)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -417,7 +422,7 @@ def test_a_terminal_without_unicode_gets_escapes(passing, encoding):
 def test_hostile_ids_come_out_harmless(parity_run):
     hostile = "../../etc [red]x[/] </script> 数"
     config = NUMPY.replace("id: first", f'id: "{hostile}"')
-    finished = parity_run(config, env={"COLUMNS": "200"})
+    finished = parity_run(config, "-v", env={"COLUMNS": "200"})
     assert finished.code == 0
     assert hostile in finished.stdout
     names = [p.name for p in (finished.run_dir / "tensors").iterdir()]

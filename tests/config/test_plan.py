@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, Special, Uniform, Values
 from parity.cases.norm import BatchNormParams, LayerNormParams
-from parity.config import Overrides, load_plan
-from parity.config.plan import BackendSpec, KnownDeviation, WrittenAt
+from parity.config import ConfigError, Overrides, load_plan
+from parity.config.plan import BackendSpec, KnownDeviation, Plan, WrittenAt
 from tests.configs.loading import CASE, HEAD, load, load_case, refused, tensor
 
 VALID = sorted((Path(__file__).parents[1] / "configs" / "valid").glob("*.yaml"))
@@ -333,8 +334,74 @@ def test_several_files(tmp_path: Path) -> None:
     plan = load_plan(paths)
     assert [(case.id, case.dtypes) for case in plan.cases] == [("a", ("float32",)), ("b", ("float64",))]
     assert [spec.name for spec in plan.backends] == ["torch", "paddle", "oneflow"]
-    assert plan.baseline == "oneflow"
     assert plan.name == "one-and-1-more"
+    assert [[spec.name for spec in plan.of(case).backends] for case in plan.cases] == [
+        ["torch", "paddle"],
+        ["torch", "oneflow"],
+    ]
+    assert [plan.of(case).baseline for case in plan.cases] == ["torch", "oneflow"]
+
+
+def several(folder: Path, **overrides: Any) -> Plan:
+    """Case a on torch and paddle, b on oneflow and torch, c on paddle alone."""
+    case = "cases: [{{id: {}, op: batch_norm, inputs: {{x: {{shape: [2, 4]}}}}}}]\n"
+    backends = {"a": "torch, paddle", "b": "oneflow, torch", "c": "paddle"}
+    text = {name: f"version: 1\nbackends: [{names}]\n{case.format(name)}" for name, names in backends.items()}
+    return load_plan(write(folder, **text), Overrides(**overrides))
+
+
+def asked_of(plan: Plan) -> dict[str, tuple[list[str], str]]:
+    """The backends and the baseline of each case."""
+    return {c.id: ([spec.name for spec in plan.of(c).backends], plan.of(c).baseline) for c in plan.cases}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked"),
+    [
+        (
+            {},
+            {
+                "a": (["torch", "paddle"], "torch"),
+                "b": (["torch", "oneflow"], "oneflow"),
+                "c": (["paddle"], "paddle"),
+            },
+        ),
+        ({"backends": ("torch",)}, {"a": (["torch"], "torch"), "b": (["torch"], "torch")}),
+        ({"keyword": "c"}, {"c": (["paddle"], "paddle")}),
+        (
+            {"baseline": "torch"},
+            {"a": (["torch", "paddle"], "torch"), "b": (["torch", "oneflow"], "torch"), "c": (["paddle"], "oracle")},
+        ),
+    ],
+)
+def test_each_file_has_its_own_backends(tmp_path: Path, overrides: Any, asked: Any) -> None:
+    plan = several(tmp_path, **overrides)
+    assert asked_of(plan) == asked
+    needed = {name for names, _ in asked.values() for name in names}
+    assert [spec.name for spec in plan.backends] == [n for n in ("torch", "paddle", "oneflow") if n in needed]
+    assert {case: set(plan.everything.backends_of(case)) for case in "abc"} == {
+        "a": {"torch", "paddle"},
+        "b": {"torch", "oneflow"},
+        "c": {"paddle"},
+    }
+    assert plan.everything.altered == ("baseline" in overrides or "backends" in overrides)
+
+
+def test_cases_none_of_which_is_for_the_backend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--backend oneflow\n  none of the cases is for it"):
+        several(tmp_path, backends=("oneflow",), keyword="a or c")
+
+
+def test_a_case_of_two_files_runs_on_the_backends_of_both(tmp_path: Path) -> None:
+    top = "version: 1\ninclude: [base.yaml]\nbackends: [oneflow, torch]\n"
+    plan = load_plan(write(tmp_path, base=f"version: 1\nbackends: [torch, paddle]\ncases:\n{CASE}", top=top))
+    assert list(asked_of(plan).values()) == [(["torch", "paddle", "oneflow"], "torch")]
+
+
+def test_a_baseline_is_one_of_its_own_files(tmp_path: Path) -> None:
+    other = f"version: 1\nbackends: [torch, oneflow]\nbaseline: paddle\ncases:\n{CASE}"
+    with pytest.raises(ConfigError, match='no backend is called "paddle"'):
+        load_plan(write(tmp_path, one=f"version: 1\nbackends: [torch, paddle]\ncases:\n{CASE}", two=other))
 
 
 def test_one_file_given_twice(tmp_path: Path) -> None:
@@ -352,7 +419,6 @@ def test_a_file_given_and_included(tmp_path: Path) -> None:
     [
         ("seed: 1\n", "seed: 2\n", "one run has one seed: here it is 2, in one.yaml it is 1"),
         ("seed: 1\n", "", "one run has one seed: here it is 0, in one.yaml it is 1"),
-        ("baseline: torch\n", "baseline: paddle\n", "one run has one baseline, and one.yaml:4 names torch"),
     ],
 )
 def test_files_must_agree(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from parity.config.case_filter import keyword_matcher
+from parity.config.case_filter import KeywordError, keyword_matcher
 from tests.configs.loading import load, refused
 
 CASES = """cases:
@@ -32,16 +33,49 @@ IDS = ("bn-offset-mean=100", "BN plain", "linear (square)")
         ("bn plain", [1]),
         ("linear (square)", [2]),
         ("(square)", [2]),
-        ("bn or", []),
-        ("__import__('os')", []),
+        ("NOT bn Or Offset", [0, 2]),
         ("[", []),
         ("", [0, 1, 2]),
-        ("(" * 5000, []),
     ],
 )
 def test_keywords(expression: str, kept: list[int]) -> None:
-    matches = keyword_matcher(expression)
+    matches = keyword_matcher(expression, IDS)
     assert [i for i, case_id in enumerate(IDS) if matches(case_id)] == kept
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("bn or", "expected a word at column 6, found the end; for example -k 'offset and"),
+        ("bn or  ", "expected a word at column 6, found the end"),
+        ("and bn", "expected a word at column 1, found `and`"),
+        ("bn (plain", "expected `and`, `or`, or the end at column 4, found `(`"),
+        ("(bn or plain", "expected `)` at column 13, found the end"),
+        ("bn)", "expected `and`, `or`, or the end at column 3, found `)`"),
+        ("offset bn", "expected `and`, `or`, or the end at column 8, found `bn`"),
+        ("not", "expected a word at column 4, found the end"),
+        ("()", "expected a word at column 2, found `)`"),
+        ("__import__('os')", "expected `and`, `or`, or the end at column 11, found `(`"),
+        ("(" * 5000, "more than 200 words and operators"),
+    ],
+)
+def test_a_keyword_that_is_no_expression(tmp_path: Path, expression: str, said: str) -> None:
+    with pytest.raises(KeywordError, match=re.escape(said)):
+        keyword_matcher(expression, IDS)
+    assert said in refused(tmp_path, CASES, keyword=expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "first"), [("ofset", 0), ("plian", 1), ("not bn and sqaure", 2), ("lienar or x", 2), ("ofs", 0)]
+)
+def test_a_keyword_that_matches_nothing_names_near_ids(tmp_path: Path, expression: str, first: int) -> None:
+    message = refused(tmp_path, CASES, keyword=expression)
+    assert f'no case matches; did you mean "{IDS[first]}"?\n  allowed: {IDS[first]}, ' in message
+
+
+def test_a_keyword_like_no_id_names_the_ids_there_are(tmp_path: Path) -> None:
+    message = refused(tmp_path, CASES, keyword="xyz")
+    assert message == f"command line: -k xyz\n  no case matches\n  allowed: {', '.join(IDS)}"
 
 
 def test_keyword(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from parity.config import Overrides, load_plan
-from parity.engine import CellFinished, EngineOptions, TrainingAdvanced, TrainingFinished
+from parity.engine import CellFinished, EngineOptions, Resumed, TrainingAdvanced, TrainingFinished
 from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
 from parity.reporting.results.rows import Results
-from parity.run import claim, run
+from parity.run import claimed, run
 from tests.conftest import call
 
 OPS = """
@@ -85,9 +85,8 @@ class Workplace:
 
     def run(self, out, observer=None, *, resume=False, seed=0, threads=1):
         plan = load_plan((self.written(seed),), Overrides(keyword=self.keyword))
-        if not resume:
-            claim(self.folder / out, plan)
-        return run(plan, EngineOptions(threads=threads), self.folder / out, observer or Stop(), resume=resume)
+        with claimed(self.folder / out, plan, resume=resume) as run_dir:
+            return run(plan, EngineOptions(threads=threads), run_dir, observer or Stop(), resume=resume)
 
     def written(self, seed=0):
         (self.folder / "ops.py").write_text(OPS)
@@ -166,7 +165,7 @@ def test_cells_of_ops_go_on_too(place):
 def test_a_finished_run_is_left_alone(place):
     seen = Stop()
     assert numbers(place.run("whole", seen, resume=True)) == numbers(place.whole)
-    assert seen.events == []
+    assert seen.events == [Resumed(0, 0)]
 
 
 @pytest.mark.parametrize(

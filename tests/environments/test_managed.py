@@ -337,10 +337,19 @@ RESOLVE = """
 """
 
 
+CREATE = """
+    from parity.cli import main
+    from parity.environments.pins import PINS, Pin
+
+    PINS["tiny"] = Pin(("tinyfw",), ("tinyfw",), "1.0", ("{minor}",), ("numpy",))
+    main(["env", "create", "tiny"])
+"""
+
+
 @contextmanager
-def resolving(*folders):
+def resolving(*folders, code=RESOLVE):
     """Another parity that resolves `tiny`, which is killed at the end; `folders` go before everything on its path."""
-    code = textwrap.dedent(RESOLVE).format(minor=MINOR)
+    code = textwrap.dedent(code).format(minor=MINOR)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT]))}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -375,8 +384,8 @@ def is_running(pid):
 def interrupted(home, tmp_path, slow_uv):
     """Send a signal to a parity in the middle of an installation; gives its exit code and uv's pid."""
 
-    def interrupt(with_signal):
-        with resolving(slow_uv) as process:
+    def interrupt(with_signal, code=RESOLVE):
+        with resolving(slow_uv, code=code) as process:
             waited_for((tmp_path / "pid").exists)
             uv_pid = int((tmp_path / "pid").read_text())
             pids.append(uv_pid)
@@ -401,9 +410,21 @@ def test_ctrl_c_kills_uv_and_leaves_nothing(home, interrupted, capfd):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
+@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_ends_on_signals_and_leaves_nothing(home, interrupted, with_signal, capfd):
+    code, uv_pid = interrupted(with_signal, CREATE)
+    assert code == 130
+    assert capfd.readouterr().err == "interrupted\n"
+    assert not is_running(uv_pid)
+    assert visible(home) == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 def test_a_killed_creation_is_never_used_and_removed_by_the_next(home, interrupted):
-    code, _ = interrupted(signal.SIGKILL)
+    code, uv_pid = interrupted(signal.SIGKILL)
     assert code == -signal.SIGKILL
+    # Else it would go on writing into the folder that the next one removes.
+    waited_for(lambda: not is_running(uv_pid))
     (leftover,) = visible(home)
     assert leftover.startswith(store.PARTIAL)
     assert list_environments() == []

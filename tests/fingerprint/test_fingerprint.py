@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import parity_command
 
 PLANTED = Path(__file__).parents[1] / "user_ops"
-MORE_DIGITS = {"float32": "float64 accumulation", "float64": "accumulated with more digits than float64"}
+MORE_DIGITS = {"float32": "float64 accumulation", "float64": "accumulated in a wider precision than float64"}
 BOTH = ("float32", "float64")
 
 HEALTHY = {
@@ -28,11 +28,14 @@ LAYER_NORMS = {
     "healthy": ("", {}),
     "welford": ("variance='welford'", {"variance": "Welford or merged blocks", "sum of the mean": "cannot tell"}),
     "naive": ("variance='naive'", {"variance": "naive"}),
-    "corrected": ("variance='corrected'", {"variance": "corrected, shifted or in more digits", "sum of the mean": "*"}),
+    "corrected": (
+        "variance='corrected'",
+        {"variance": "corrected, shifted or in a wider precision", "sum of the mean": "*"},
+    ),
     "merged": ("variance='merged'", {"variance": "Welford or merged blocks", "sum of the mean": "cannot tell"}),
     "shifted": (
         "variance='shifted'",
-        {"variance": "corrected, shifted or in more digits", "sum of the mean": "cannot tell"},
+        {"variance": "corrected, shifted or in a wider precision", "sum of the mean": "cannot tell"},
     ),
     "floor": ("floor=True", {"eps": "cannot tell", "variance divisor": "cannot tell", "scaling by 2^3": "*"}),
     "folded": ("folded=True", {"affine": "folded: x*s + (b - m*s)", "variance": "*", "grad.weight": "*"}),
@@ -113,7 +116,7 @@ def test_each_layer_norm_is_named_and_nothing_else_is_claimed(layer_norms, kerne
 def test_more_digits_than_the_dtype_has_are_seen(layer_norms, dtype):
     claims = layer_norms.claims("wide", dtype)
     assert claims["variance"] == MORE_DIGITS[dtype]
-    assert claims["sum of the mean"] == f"sequential, accumulated with more digits than {dtype}"
+    assert claims["sum of the mean"] == f"sequential, accumulated in a wider precision than {dtype}"
 
 
 def test_a_fused_multiplication_is_seen(tmp_path):
@@ -179,9 +182,9 @@ def test_batch_norms(tmp_path):
         assert {claims[name]["variance"] for name in ("healthy", "biased", "momentum32", "folded")} == {"two-pass"}
         assert claims["naive"]["variance"] == "naive"
         assert claims["folded"]["affine"] == "folded: x*s + (b - m*s)"
-        assert {c["momentum"].partition(",")[0] for c in claims.values()} == {"weighs the new"}
-    assert found.claims("momentum32", "float64")["momentum"] == "weighs the new, kept in float32"
-    assert found.claims("healthy", "float64")["momentum"] == "weighs the new, kept in float64"
+        assert {c["momentum"].partition(",")[0] for c in claims.values()} == {"weights the new"}
+    assert found.claims("momentum32", "float64")["momentum"] == "weights the new, stored in float32"
+    assert found.claims("healthy", "float64")["momentum"] == "weights the new, stored in float64"
 
 
 def test_linears(tmp_path):
@@ -202,7 +205,7 @@ def test_linears(tmp_path):
                 "sequential": "sequential",
                 "pairwise": "pairwise",
                 "blocked": "sequential in blocks of 64, the blocks joined in sequence",
-                "wide": f"sequential, accumulated with more digits than {dtype}",
+                "wide": f"sequential, accumulated in a wider precision than {dtype}",
                 "narrow": "sequential",
                 "first": "sequential",
             }

@@ -157,7 +157,7 @@ UNLISTED = [
         *(planned("layer_norm", x=(3, 4, 8), normalized_shape=(8,)), means_over_two_axes, "reference-edit"),
         "sum(weight * grad.y, axis=(1, 2)) * 0.25",
     ),
-    (planned("sigmoid", x=(4, 6)), slope_at_y, "reference-edit", "the backward pass takes y"),
+    (planned("sigmoid", x=(4, 6)), slope_at_y, "reference-edit", "the backward pass uses y"),
     (
         planned("linear", x=(5, 4), weight=(3, 4)),
         last_row_only,

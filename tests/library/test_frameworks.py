@@ -179,5 +179,5 @@ def test_a_framework_s_own_error_is_told_with_the_place():
 
 def test_a_class_is_no_tensor():
     assert tensor_of(np.ndarray, "actual") is None
-    with pytest.raises(TypeError, match=r"actual: a type is no tensor"):
+    with pytest.raises(TypeError, match=r"actual: a type is not a tensor"):
         parity.compare(np.ndarray, W)

@@ -173,7 +173,7 @@ def test_structure_comes_before_nan_before_values():
         ({"a": B}, {"a": B, "weight": B}, "weight", "actual does not have it"),
         ({"a": B, "weight": B}, {"a": B}, "weight", "expected does not have it"),
         ({"wieght": B}, {"weight": B}, "weight", "actual does not have it; it has wieght"),
-        ([B, B], [B], "", "actual has 2 items, expected 1; those that both have are compared"),
+        ([B, B], [B], "", "actual has 2 items, expected 1; the common ones are compared"),
         ({"a": None}, {"a": B}, "a", "actual is None, expected is a float32 tensor of shape [6]"),
         ({"a": [B]}, {"a": B}, "a", "actual is a list of 1, expected is a float32 tensor of shape [6]"),
         ({"a": {"b": B}}, {"a": [B]}, "a", "actual is a dict of 1, expected is a list of 1"),
@@ -230,11 +230,11 @@ def test_nothing_compared_is_never_a_pass(nothing):
     [
         ({1.0}, "actual.a: a set has no order; compare a sorted list"),
         ((i for i in [1]), "actual.a: a generator can be read only once; make it a list"),
-        ("text", "actual.a: a str is no tensor"),
-        (b"bytes", "actual.a: a bytes is no tensor"),
+        ("text", "actual.a: a str is not a tensor"),
+        (b"bytes", "actual.a: a bytes is not a tensor"),
         (np.ma.array([1.0], mask=[True]), "actual.a: a masked array; compare .filled"),
-        (np.array([object()]), "actual.a: an array of dtype object holds no numbers"),
-        (np.array(["a"]), "actual.a: an array of dtype <U1 holds no numbers"),
+        (np.array([object()]), "actual.a: an array of dtype object is not numeric"),
+        (np.array(["a"]), "actual.a: an array of dtype <U1 is not numeric"),
         (2**70, "actual.a: 1180591620717411303424 does not fit into 64 bits"),
     ],
     ids=range(8),
@@ -373,18 +373,18 @@ def test_a_tolerance_for_some_tensors_the_last_that_matches():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tolerances": {"wieght": (0, 0)}}, 'no tensor is called "wieght"; did you mean "weight"?'),
+        ({"tolerances": {"wieght": (0, 0)}}, 'no tensor matches "wieght"; did you mean "weight"?'),
         ({"tolerances": {"weight": 1e-3}}, "tolerances['weight'] must be a pair (rtol, atol), not 0.001"),
         (
             {"tolerances": {"weight": (0, -1)}},
-            "tolerances['weight'] atol must be a finite number that is not below 0, not -1",
+            "tolerances['weight'] atol must be a finite number of at least 0, not -1",
         ),
-        ({"rtol": float("nan")}, "rtol must be a finite number that is not below 0, not nan"),
-        ({"rtol": "1"}, "rtol must be a finite number that is not below 0, not '1'"),
-        ({"exact": {}}, "exact.weight is missing; say None where there is no exact answer"),
+        ({"rtol": float("nan")}, "rtol must be a finite number of at least 0, not nan"),
+        ({"rtol": "1"}, "rtol must be a finite number of at least 0, not '1'"),
+        ({"exact": {}}, "exact.weight is missing; use None for parts without an exact answer"),
         ({"exact": {"weight": B}}, "exact weight has shape [6]; it must have that of expected, [8, 6]"),
-        ({"exact": B}, "exact is a float32 tensor of shape [6], where a structure is compared"),
-        ({"exact": {"weight": [B]}}, "exact.weight is a list of 1, where a tensor is compared"),
+        ({"exact": B}, "exact is a float32 tensor of shape [6], but a structure is compared"),
+        ({"exact": {"weight": [B]}}, "exact.weight is a list of 1, but a tensor is compared"),
     ],
     ids=range(9),
 )
@@ -399,11 +399,13 @@ def test_a_wrong_argument_is_named(options, said):
 def test_exact_says_whose_error_is_larger():
     exact = W.astype(np.float64)
     text = str(parity.compare(W + np.float32(1e-3), W, exact=exact, names=("mine", "torch")))
-    assert re.search(r"error from exact: mine 0.001, torch 0 \(rms\): mine is off, \S+ times as far as torch", text)
+    assert re.search(
+        r"error from exact: mine 0.001, torch 0 \(rms\): mine is wrong, its error is \S+ times that of torch", text
+    )
     text = str(parity.compare(W, W + np.float32(1e-3), exact=exact))
-    assert "expected is off" in text
+    assert "expected is wrong" in text
     text = str(parity.compare(W - 1, W + 1, exact=exact))
-    assert "both are about as far off" in text
+    assert "both errors are about the same" in text
     assert re.search(r"worst at +actual +expected +exact +× tol\n", text)
 
 
@@ -417,7 +419,7 @@ def test_exact_of_another_shape_is_refused_whatever_else_differs(actual):
 @pytest.mark.parametrize(
     ("dtype", "exact", "said"),
     [
-        ("float32", "int64", "exact is int64 and cannot be an exact answer for float32; give the answer in a wider dtype"),
+        ("float32", "int64", "exact is int64 and cannot be the exact answer for float32; give the answer in a wider dtype"),
         ("float32", "bool", "exact is bool and cannot"),
         ("float32", "float16", "exact is float16 and cannot"),
         ("float64", "float32", "exact is float32 and cannot"),
@@ -496,7 +498,7 @@ def test_what_contains_itself_is_named():
     cyclic: dict[str, Any] = {"w": W}
     cyclic["self"] = cyclic
     with pytest.raises(
-        ValueError, match=r"^self\.self\..*\.\.\. is nested more than 100 deep, or contains itself"
+        ValueError, match=r"^self\.self\..*\.\.\. is nested more than 100 deep or contains itself"
     ) as caught:
         parity.compare(cyclic, cyclic)
     assert len(str(caught.value)) < 200
@@ -563,7 +565,7 @@ OFF = np.random.default_rng(4).normal(size=(8, 6)).astype(np.float32)
             W,
             "confined to 8 of 48 elements: index 5 of axis 1 (length 6); actual has zeros there",
         ),
-        (W.astype(np.float16).astype(np.float32), W, "every value of actual is a float16 number"),
+        (W.astype(np.float16).astype(np.float32), W, "every value of actual is exact in float16"),
         (W.astype(np.float32).astype(np.float64), W.astype(np.float64) + 1e-9 * OFF, None),
     ],
     ids=range(21),

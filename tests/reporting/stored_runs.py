@@ -164,7 +164,7 @@ def trained(run_dir: Path, rows: Sequence[Row] | None = None, **changed: Any) ->
 
 def written(run_dir: Path, **parts: Any) -> Path:
     """A run directory with these parts, as they are."""
-    run = {"baseline": "torch", "started": "2027-01-31T10:00:00+00:00"}
+    run = {"baseline": "torch", "started": "2027-01-31T10:00:00+00:00", "fail_on": "mismatch"}
     backends = [backend_row(name) for name in ("torch", "paddle")]
     summary = {"outcomes": {}, "verdicts": {}, "exit_code": 1}
     document = {

@@ -140,7 +140,7 @@ def test_the_level_is_that_of_the_second_run_unless_it_is_given(diffed):
     diff = diffed([passes()], [rounding()], b_parts=lax, level="mismatch")
     assert (kinds(diff), diff.exit_code) == (["new"], 1)
     assert kinds(diffed([rounding()], [fails()], level="semantic")) == ["tolerated"]
-    assert kinds(diffed([hidden(10.0)], [hidden(99.0)], level="degraded")) == ["tolerated"]
+    assert kinds(diffed([hidden(10.0)], [hidden(99.0)], level="unstable")) == ["tolerated"]
 
 
 def test_a_change_of_the_cause_alone_is_told(diffed):

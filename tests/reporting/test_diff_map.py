@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parity.reporting.diff.compare import ChangeKind, compare
-from parity.reporting.diff.sides import DiffError, mapping
-from tests.reporting.test_diff import both_releases, fails, kinds, outcome, passes, renamed_backends, run
+from parity.reporting.diff.sides import DiffError, mapping, releases
+from parity.reporting.results.results import read_results
+from tests.reporting.test_diff import both_releases, fails, outcome, passes, renamed_backends, run
 
 NAMES = ["torch", "paddle", "paddle==2.6.2", "a=b"]
 
@@ -53,11 +54,46 @@ def test_a_mapped_backend_is_compared_under_its_new_name(tmp_path):
         [outcome("torch"), outcome("paddle==2.6.2")],
         backends=renamed_backends("torch", "paddle==2.6.2"),
     )
-    new = run(tmp_path / "b", [passes()])
-    assert kinds(compare(old, new)) == ["vanished"]
-    diff = compare(old, new, maps=["paddle==2.6.2=paddle"])
-    assert [(change.kind, change.backend) for change in diff.changes] == [(ChangeKind.FIXED, "paddle")]
-    assert "paddle==2.6.2 in A (1.2.3) is compared with paddle in B (1.2.3)" in diff.run_notes
+    new = run(tmp_path / "b", [passes()], backends=renamed_backends("torch", "paddle"))
+    for maps in ([], ["paddle==2.6.2=paddle"]):
+        diff = compare(old, new, maps=maps)
+        assert [(change.kind, change.backend) for change in diff.changes] == [(ChangeKind.FIXED, "paddle")]
+        (note,) = (note for note in diff.run_notes if "is compared with" in note)
+        assert note.startswith("paddle==2.6.2 in A (1.2.3) is compared with paddle in B (1.2.3)")
+        assert note.endswith("--map changes it") is not bool(maps)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pairs"),
+    [
+        ({"paddle==2.6.2": {}}, {"paddle": {}}, {"paddle==2.6.2": "paddle"}),
+        ({"paddle": {}}, {"paddle==2.6.2": {}}, {"paddle": "paddle==2.6.2"}),
+        ({"paddle==2.6.2": {}, "paddle": {}}, {"paddle": {}}, {}),
+        ({"paddle==2.6.2": {}, "paddle==3.0": {}}, {"paddle": {}}, {}),
+        ({"paddle==2.6.2": {}}, {"paddle": {}, "paddle==3.0": {}}, {}),
+        ({"paddle==2.6.2": {"mode": "static"}}, {"paddle": {}}, {}),
+        ({"mine": {"ops": "ops/mine.py"}}, {"paddle": {}}, {}),
+        ({"old": {"ops": "ops/old.py"}, "paddle==2": {}}, {"paddle": {}}, {"paddle==2": "paddle"}),
+        ({"torch==2": {"framework": "torch"}, "paddle==2": {}}, {"paddle": {}}, {"paddle==2": "paddle"}),
+    ],
+)
+def test_another_release_is_found_where_there_is_one_candidate_on_each_side(tmp_path, before, after, pairs):
+    def backends(changed):
+        rows = renamed_backends(*changed)
+        return [{**row, "framework": "paddle", "mode": "eager", **changed[row["name"]]} for row in rows]
+
+    runs = [run(tmp_path / name, [], [], backends=backends(rows)) for name, rows in (("a", before), ("b", after))]
+    results = tuple(map(read_results, runs))
+    assert releases(results, {}) == pairs
+    assert releases(results, pairs) == {}
+
+
+def test_map_overrides_what_is_found(tmp_path):
+    old = run(tmp_path / "a", [passes()], backends=renamed_backends("torch", "paddle==1", "paddle==2"))
+    new = run(tmp_path / "b", [passes()], backends=renamed_backends("torch", "paddle"))
+    assert compare(old, new).a.names["paddle==1"] == "paddle==1"
+    mapped = compare(old, new, maps=["paddle==1=paddle"]).a
+    assert (mapped.names["paddle==1"], mapped.paired) == ("paddle", frozenset())
 
 
 def test_two_backends_of_one_run(tmp_path):

@@ -71,9 +71,7 @@ def test_each_case_is_annotated_once_on_its_line():
     assert message.endswith(
         "; cause: variance-naive (the variance is E[x^2] - E[x]^2); parity explain 'out dir' differs"
     )
-    assert found[5][2].startswith(
-        "torch float32: not run: the run was interrupted before it was compared; also paddle float32;"
-    )
+    assert found[5][2].startswith("torch float32: not run: the run ended before it was compared; also paddle float32;")
 
 
 def test_a_healthy_run_has_none():
@@ -88,7 +86,7 @@ def test_whatever_fails_the_run_is_annotated(name):
 
 def test_a_run_is_not_silent_where_no_case_is_to_blame():
     (line,) = annotations(ci_runs.interrupted())
-    assert command_of(line) == ("error", {"title": "parity"}, "INTERRUPTED  2 outcomes were kept")
+    assert command_of(line) == ("error", {"title": "parity"}, "INTERRUPTED  2 results kept")
 
 
 @pytest.mark.parametrize(("n", "limit"), [(9, 10), (10, 10), (11, 10), (40, 10), (3, 1), (3, 0)])

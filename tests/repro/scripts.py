@@ -43,11 +43,13 @@ with open(sys.argv[1], "w") as file:
 """
 
 HEAD = re.compile(
-    r"(?P<tensor>\S+) (?P<shape>\[.*?\]) against (?P<side>\S+): (?P<n>\d+) of (?P<size>\d+) elements outside "
+    r"(?P<tensor>\S+) (?P<shape>\[.*?\]) against (?P<side>\S+): (?P<n>\d+) of (?P<size>\d+) elements exceed "
     r"rtol=(?P<rtol>\S+) atol=(?P<atol>\S+); largest difference (?P<largest>\S+)"
 )
 WORST = re.compile(r"    worst at (?P<index>\[.*?\]): (?P<values>.*)")
-RATIO = re.compile(r"    its error is (?P<ratio>\S+) times that of careful code; (?P<limit>\S+) is too much")
+RATIO = re.compile(
+    r"    its error is (?P<ratio>\S+) times that of a careful implementation; the error bound is (?P<limit>\S+)"
+)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def test_a_user_s_file_finds_what_lies_beside_it_after_the_frameworks(finding):
     text = "import numpy\nfrom factor import FACTOR\n" + RIGHT.replace("+ bias", "+ FACTOR * bias")
     (script.parent / "mine.ops.py").write_text(text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no difference any more"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the difference is gone"), done.stderr
 
 
 def printed_interpreter(run_dir, executable) -> str:

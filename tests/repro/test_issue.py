@@ -47,10 +47,10 @@ def convention(finding):
 def test_a_convention_is_named_and_not_called_wrong(convention):
     item = written(convention(4))
     entry = CATALOGUE["eps-placement"]
-    assert f"follows another convention: {entry.title} (float64: y)" in item.title
+    assert f"follows a different convention: {entry.title} (float64: y)" in item.title
     assert item.title.replace("\n", " ") in re.sub(r"\s+", " ", item.script.read_text())
     text = item.issue.read_text()
-    assert f"follows another convention: {entry.title} (`float64`: y)" in text.splitlines()[0]
+    assert f"follows a different convention: {entry.title} (`float64`: y)" in text.splitlines()[0]
     assert "as near to the exact ones" not in text
     assert "the exact answer, which is PyTorch's documented formula" in text
     assert f"`eps-placement`: {entry.title}. {ours(entry.what)}" in text
@@ -59,8 +59,8 @@ def test_a_convention_is_named_and_not_called_wrong(convention):
 
 def test_another_difference_is_none_of_convention(finding):
     text = written(finding(WRONG, PLAIN)).issue.read_text()
-    assert "computes something else" in text.splitlines()[0]
-    assert "Expected: values as near to the exact ones as this dtype allows." in text
+    assert "computes a different formula" in text.splitlines()[0]
+    assert "Expected: values as close to the exact ones as this dtype allows." in text
     assert "convention" not in text.partition("## Diagnosis")[0]
 
 
@@ -73,7 +73,7 @@ def test_rounding_is_nothing_to_report(finding):
     done = repro(run_dir, "one", "-b", "mine", "--dtype", "float32", "--issue")
     assert done.returncode == 0
     assert "differs by rounding" in done.stdout
-    assert "nobody is off, so there is nothing to report upstream" in done.stderr
+    assert "only rounding, so there is nothing to report upstream" in done.stderr
     assert not list(run_dir.rglob("*.md"))
     [script] = run_dir.rglob("*.float32.mine.py")
     assert run_alone(sys.executable, script).returncode == 1
@@ -106,7 +106,7 @@ def test_numbers_that_would_make_an_issue_too_long_go_into_an_archive(convention
     monkeypatch.setattr(write, "MAX_ISSUE", 1000)
     item = written(run_dir, out=tmp_path / "none")
     assert item.issue is None
-    assert "longer than GitHub takes" in item.note
+    assert "exceed GitHub's limit" in item.note
     assert item.script.exists()
 
 

@@ -59,7 +59,7 @@ from tests.reporting.stored_runs import (
 from tests.reporting.test_html import ALL_HOSTILE, complaints, parsed, text_of
 from tests.reporting.test_outputs_agree import agree
 
-SAID = "paddle parts at step 1 in the update: the first step is dampened too (dampening-first-step)"
+SAID = "paddle diverges at step 1 in the update: the first step is dampened too (dampening-first-step)"
 NAN, INF = math.nan, math.inf
 
 
@@ -182,7 +182,7 @@ def test_every_format_says_where_and_why(tmp_path):
     for name in ("console", "verbose", "html", "markdown", "explain"):
         assert SAID in told[name], name
     for name in ("junit", "github"):
-        assert "paddle float32: parts at step 1 in the update; semantic in stage.update" in told[name], name
+        assert "paddle float32: diverges at step 1 in the update; semantic in stage.update" in told[name], name
         assert "dampening-first-step (the first step is dampened too)" in told[name], name
     for name in ("verbose", "html", "junit", "markdown", "explain"):
         assert "81234" in told[name] or "8.1e+04" in told[name], name
@@ -199,9 +199,9 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([training("torch"), training()], "torch and paddle stay within what rounding explains over 12 steps"),
-        ([training("torch", 1), training(n_steps=1)], "torch and paddle stay within what rounding explains over 1 step"),
-        ([training("torch")], "torch stays within what rounding explains over 12 steps; paddle gave no result (ok)"),
+        ([training("torch"), training()], "torch and paddle stay within rounding over 12 steps"),
+        ([training("torch", 1), training(n_steps=1)], "torch and paddle stay within rounding over 1 step"),
+        ([training("torch")], "torch stays within rounding over 12 steps; paddle gave no result (ok)"),
         ([], "torch and paddle gave no result (ok)"),
         (
             [{**training(name), "steps": 7} for name in ("torch", "paddle")],
@@ -209,28 +209,28 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
         ),
         (
             [with_curves(training(), ratio={})],
-            "of paddle no probed step is off, and there is no curve to compare with; torch gave no result (ok)",
+            "no probed step of paddle exceeds the error bound; no curve to compare with; torch gave no result (ok)",
         ),
         (
             [training("torch"), parted(parting=None)],
-            "torch stays within what rounding explains over 12 steps; paddle drifts out of the ensemble at step 1, where "
-            "every stage is right from its own state; the update of paddle is off in a probe, and tolerated",
+            "torch stays within rounding over 12 steps; paddle drifts out of the envelope at step 1, where every stage is right "
+            "given the backend's own state; the update of paddle exceeds the error bound in a probe, but little enough to pass",
         ),
         (
             [training("torch"), {**training(), "steps": 7}],
-            "paddle stopped after 7 of 12 steps; torch stays within what rounding explains over 12 steps",
+            "paddle stopped after 7 of 12 steps; torch stays within rounding over 12 steps",
         ),
         (
             [training("torch"), parted(steps=7, parting={**PARTING, "diagnosis": None})],
-            "paddle parts at step 1 in the update, and there was no time to look for the cause (and stopped after 7 of 12 "
-                "steps); "
-            "torch stays within what rounding explains over 12 steps",
+            "paddle diverges at step 1 in the update, and there was no time to look for the cause (and stopped after 7 of "
+            "12 steps); "
+            "torch stays within rounding over 12 steps",
         ),
         (
             [training("torch"), parted(parting={**PARTING, "stage": None, "tensor": "loss", "step": 9, "seen": "curve"})],
-            "paddle leaves the envelope at step 9 (loss), though no probed step of it is off: the first step is dampened "
-            "too (dampening-first-step), and is off in the update (dampening-first-step) too; torch stays within what "
-            "rounding explains over 12 steps",
+            "paddle leaves the envelope at step 9 (loss), although every probed step is within the error bound: "
+            "the first step is dampened too (dampening-first-step), and exceeds the error bound in the update "
+            "(dampening-first-step) too; torch stays within rounding over 12 steps",
         ),
     ],
 )  # fmt: skip
@@ -243,13 +243,13 @@ def test_everybody_together_is_said_of_all(tmp_path):
     names = ("torch", "paddle", "oneflow")
     trained(tmp_path, [training(name, 1_000) for name in names], backends=[backend_row(name) for name in names])
     (run,) = training_runs(read_results(tmp_path))
-    assert sentence(run) == "all 3 backends stay within what rounding explains over 1,000 steps"
+    assert sentence(run) == "all 3 backends stay within rounding over 1,000 steps"
 
 
 def test_a_cause_that_nobody_knows_is_said_as_it_is(tmp_path):
     rows = [training("torch"), parted(parting={**PARTING, "diagnosis": "gremlins"})]
     (run,) = training_runs(read_results(trained(tmp_path, rows, diagnoses=[])))
-    assert sentence(run).startswith("paddle parts at step 1 in the update: gremlins; ")
+    assert sentence(run).startswith("paddle diverges at step 1 in the update: gremlins; ")
 
 
 def test_the_table_has_what_is_known(tmp_path):
@@ -275,14 +275,14 @@ def test_all_causes_of_a_side_are_named(tmp_path):
     paddle = parted(parting={**PARTING, "stage": "loss", "diagnosis": "scaled"})
     (run,) = training_runs(read_results(trained(tmp_path, [training("torch"), paddle], diagnoses=told)))
     assert sentence(run).startswith(
-        "paddle parts at step 1 in the loss: off by one factor (scaled), and is off in the gradient (unexplained) and "
+        "paddle diverges at step 1 in the loss: off by one factor (scaled), and exceeds the error bound in the gradient (unexplained) and "
         "update (dampening-first-step) too; "
     )
     assert table_row(run, run.rows[1])[-1] == "scaled, unexplained, dampening-first-step"
 
 
 def test_a_baseline_that_parts_itself_is_a_warning(tmp_path):
-    warning = "torch, from whose curve distances are taken, parts itself, so others may be far from it"
+    warning = "the baseline torch diverges itself, so other curves may be far from it"
     for name, row in (("guilty", parted("torch")), ("innocent", training("torch"))):
         told = every_format(trained(tmp_path / name, [row, training()]))
         assert [key for key, text in told.items() if warning in text] == (
@@ -335,7 +335,7 @@ def test_what_to_do_fits_a_training(tmp_path):
     text = explained(trained(tmp_path))
     assert "update: run the optimizer as an op case" in text
     assert "no tolerance is right here" not in text
-    assert "the curve of paddle goes 8.12e+04 envelopes away from that of torch" in text
+    assert "the curve of paddle is 8.12e+04 envelopes away from that of torch" in text
     assert "the update of paddle is 8.12e+04 times as far" in text
     drift = [row for row in plain(read_results(tmp_path).comparisons) if not row["tensor"].startswith("stage.")]
     trained(tmp_path, comparisons=drift)
@@ -347,7 +347,7 @@ def test_a_stage_that_is_tolerated_passes_with_its_reason(tmp_path):
     rows = [{**row, **changed} for row in training_finding() if row["tensor"] == "stage.update"]
     text = explained(trained(tmp_path, [training("torch"), parted(parting=None)], comparisons=rows))
     assert (
-        "it passes, though the update of paddle is 8.12e+04 times as far off as rounding explains: a library's exponential"
+        "it passes, although the error ratio of the update of paddle is 8.12e+04: a library's exponential"
         in " ".join(text.split())
     )
 
@@ -356,7 +356,7 @@ def test_there_is_no_script_of_a_training(tmp_path):
     trained(tmp_path)
     done = CliRunner().invoke(main, ["repro", str(tmp_path), TRAINING])
     assert done.exit_code == 2
-    assert "scripts are made of cases of one op, and this is a training; `parity explain` tells" in done.output
+    assert "there are scripts for single ops, not for trainings; `parity explain` shows" in done.output
     for name, text in every_format(tmp_path).items():
         assert "parity repro" not in text, name
 
@@ -369,7 +369,7 @@ def test_junit_has_one_case_for_each_cell(tmp_path):
         ("parity.train.paddle", "perceptron [float32]"),
     }
     failure = found["parity.train.paddle", "perceptron [float32]"].result[0]
-    assert "it parts at step 1 in the update in param.linear0.weight, ratio 81234, seen by a probe" in failure.text
+    assert "it diverges at step 1 in the update in param.linear0.weight, ratio 81234, seen by a probe" in failure.text
     assert "probe of step 1: data 0, forward 0.4" in failure.text
 
 
@@ -385,12 +385,12 @@ def test_a_diff_of_a_run_with_itself_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (parted(), training(), "parts at step 1, update (dampening-first-step) -> no parting"),
-        (training(), parted(), "no parting -> parts at step 1, update (dampening-first-step)"),
+        (parted(), training(), "diverges at step 1, update (dampening-first-step) -> no divergence"),
+        (training(), parted(), "no divergence -> diverges at step 1, update (dampening-first-step)"),
         (
             parted(),
             parted(parting={**PARTING, "step": 500, "stage": None, "tensor": "loss", "diagnosis": None}),
-            "parts at step 1, update (dampening-first-step) -> parts at step 500, curve of loss",
+            "diverges at step 1, update (dampening-first-step) -> diverges at step 500, curve of loss",
         ),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_diff_tells_what_became_of_a_parting(tmp_path, before, after, said):
     )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["partings"] == [line]
-    assert all("parts at" in file.read_text() for file in files)
+    assert all("diverges at" in file.read_text() for file in files)
 
 
 def test_a_diff_with_a_run_that_has_no_such_training(tmp_path):
@@ -594,7 +594,7 @@ def test_an_accepted_parting_is_known(tmp_path):
     )
     (badge,) = page.xpath("//section[@class='training']/p/b")
     assert badge.get("class") == "s known"
-    assert badge.text == "1 of 2 backends parts"
+    assert badge.text == "1 of 2 backends diverges"
 
 
 def test_a_cause_accounts_for_its_stage_for_what_follows_and_for_the_curves():

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from parity.config import Overrides, load_plan
 from parity.engine import EngineOptions, TrainingAdvanced, TrainingFinished, process
-from parity.reporting.console.progress import reporter_for
+from parity.reporting.console.progress import BarReporter, reporter_for
 from parity.reporting.results.resume import finished
 from parity.run import run
 from parity.training.run import ensemble_of
@@ -182,25 +182,24 @@ def advanced(step: int, **parted: int) -> TrainingAdvanced:
     return TrainingAdvanced("[bold]tiny", "float32", step, 12, 3.21456, parted)
 
 
-def test_a_log_has_a_line_now_and_then_and_for_who_parts():
+def test_a_log_has_a_line_for_who_diverges():
     shown = io.StringIO()
-    with reporter_for(Console(file=shown, width=200), 0, quiet=False) as reporter:
+    with reporter_for(Console(file=shown, width=200), 0, 1, quiet=False) as reporter:
         for event in (advanced(1), advanced(2), advanced(3, paddle=3), advanced(4, paddle=3), advanced(12, paddle=3)):
             reporter.on_event(event, ())
         reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
     assert shown.getvalue().splitlines() == [
-        "[bold]tiny float32: step 3 of 12, loss 3.215; paddle is outside from step 3",
-        "[bold]tiny float32: step 12 of 12, loss 3.215; paddle is outside from step 3",
+        "[bold]tiny float32: step 3 of 12, loss 3.215; paddle diverges at step 3",
     ]
 
 
 def test_a_terminal_has_a_bar_for_the_training_at_hand():
     shown = io.StringIO()
     console = Console(file=shown, width=200, force_terminal=True, color_system=None)
-    with reporter_for(console, 0, quiet=False) as reporter:
+    with BarReporter(console, 0, 1) as reporter:
         reporter.on_event(advanced(3, paddle=3), ())
         reporter._progress.refresh()
         reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
-    assert "[bold]tiny float32, loss 3.215; paddle is outside from step 3" in shown.getvalue()
-    assert "3/12" in shown.getvalue()
-    assert not reporter._progress.tasks[1:]
+    assert "[bold]tiny float32: step 3 of 12, loss 3.215; paddle diverges at step 3" in shown.getvalue()
+    assert "0/1" in shown.getvalue()
+    assert "1/1" in shown.getvalue()

@@ -1,1 +1,1 @@
-"""Exact products, ordered sums, and formats of fewer digits."""
+"""Exact products, ordered sums, and formats of lower precision."""

@@ -1,4 +1,4 @@
-"""Matrix products: exact in longdouble up to the last addition, in sequence, or of operands with fewer digits.
+"""Matrix products: exact in longdouble up to the last addition, in sequence, or of operands in a lower precision.
 
 Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication by using fast routines of matrix
 multiplication and its applications" (Numerical Algorithms 59, 2012): operands are cut into slices so narrow that the
@@ -23,10 +23,10 @@ from parity.cases.program import Program, Ref, Step, primitive
 
 MANTISSA = 53
 MAX_CHAINED, MAX_LOOPED = 1 << 28, 1 << 22
-"""Products of more multiplications are summed in blocks: einsum takes 0.1 to 2 ns for each, a loop, which can begin
+"""Products of more multiplications are summed in blocks: each takes einsum 0.1 to 2 ns, and a loop, which can begin
 with a matrix, 20 ns."""
 GEMM_BLOCK = 256
-"""How many terms OpenBLAS and MKL sum before they add to what is there; theirs are 192 to 512."""
+"""Terms in a block; OpenBLAS and MKL sum 192 to 512 before they add to the result."""
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ def product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def sliced(a: Array, b: Array) -> Array:
-    """The product in longdouble, of which only the last sum is rounded."""
+    """The product in longdouble; only the last sum is rounded."""
     left, right = slices(a.reshape(-1, a.shape[-1]), axis=1), slices(b, axis=0)
     total = np.zeros((left[0].shape[0], b.shape[1]), np.longdouble)
     for x, y in product(reversed(left), reversed(right)):
@@ -55,7 +55,7 @@ def sliced(a: Array, b: Array) -> Array:
 
 
 def matmul_in_sequence(a: Array, b: Array, start: Any = None, most: int = MAX_CHAINED) -> Array:
-    """`a @ b`, each sum one term after the other, where that takes at most `most` multiplications; else in blocks.
+    """`a @ b`, each sum one term after the other if that takes at most `most` multiplications; else in blocks.
 
     With `start` [broadcast to the product's shape] the sums begin with it, as BLAS's gemm does with beta = 1.
     """
@@ -80,7 +80,7 @@ def begun(a: Array, b: Array, start: Any) -> tuple[Array, Array]:
 
 
 def chained(a: Array, b: Array) -> Array:
-    """`a @ b`, each sum one term after the other: those are einsum's loops where the terms are its outermost axis."""
+    """`a @ b`, each sum one term after the other: einsum does so if the terms are its outermost axis."""
     if b.ndim == 2:
         a, rest = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), a.shape[:-1]
     if a.shape[-2] == b.shape[-1] == 1 <= a.shape[-1]:
@@ -92,7 +92,7 @@ def chained(a: Array, b: Array) -> Array:
 
 
 def from_bias(program: Program) -> Program:
-    """The program in which a product that something is added to begins with that, and sums in sequence."""
+    """The program in which a product with an addend starts from the addend and sums in sequence."""
     products = {step.index: step for step in program.steps if step.function is MATMUL}
 
     def started(step: Step) -> Step:

@@ -1,6 +1,6 @@
 """Sums whose order can be chosen: in pairs, as NumPy does, or in sequence, as a plain loop does.
 
-Both are careful implementations: what one of them loses more than the other is rounding, and no fault of a kernel.
+Both are careful implementations: the larger error of either is rounding, not a fault of a kernel.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def sum_in_sequence(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def in_one_chain(program: Program) -> Program:
-    """The program in which the sum of a sum is one: autograd sums the gradient of a bias axis by axis, where a loop
-    over all rows makes one chain of additions, whose error is as many times that of the chains of each axis."""
+    """The program with sums of sums merged: autograd sums the gradient of a bias axis by axis; a loop over all rows is
+    one chain of additions, with a correspondingly larger error."""
     sums: dict[int, Step] = {}
     for step in program.steps:
         if step.function is np.sum and "axis" in step.keywords:
@@ -45,7 +45,7 @@ def in_one_chain(program: Program) -> Program:
 
 
 def joined(inner: Step, outer: Step) -> Step:
-    """The sum over the axes of both; `outer` as it is where their axes cannot be told without a shape."""
+    """The sum over the axes of both; `outer` unchanged if their axes depend on a shape."""
     first, second = (list(np.atleast_1d(step.keywords["axis"])) for step in (inner, outer))
     kept = inner.keywords.get("keepdims", False)
     if kept != outer.keywords.get("keepdims", False) or min(first + second) < 0:

@@ -1,1 +1,1 @@
-"""How far from the exact answer a careful implementation may be."""
+"""The error bound: how far from the exact answer a careful implementation may be."""

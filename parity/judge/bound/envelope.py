@@ -1,10 +1,10 @@
-"""How near to the oracle does a careful implementation in the working precision get? The error bound of a backend.
+"""The error of a careful implementation in the working precision, from which a backend's error bound follows.
 
 The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
-roundoff; of three runs one sums in sequence, and one takes another algorithm that is as good, or the backward pass of
-a kernel and rounds otherwise what cancels. The largest error of an element over these runs is the envelope, at least
-one unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root mean
-square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
+roundoff; of three runs one sums in sequence, and one uses another algorithm of equal accuracy, or the backward pass of
+a kernel, and rounds cancelling terms differently. The largest error of an element over these runs is the envelope, at
+least one unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root
+mean square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scal
 RUNS = 12
 FEW = 16
 FIRST_RUNS = 3
-"""One of each kind. The envelope only grows with the runs: a tensor inside that of the first needs no more."""
+"""One run of each kind. The envelope only grows with the runs: a tensor within that of the first needs no more."""
 OFF = 8.0
 """The error bound: from this error ratio on, a backend is wrong. Over 196 cases
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
@@ -37,14 +37,14 @@ reach 4.3 at most, in their worst groups."""
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
 COMPUTED_IN = {"float16": "float32"}
-"""A careful implementation in a narrow type computes in a wider one, and rounds each output once."""
+"""A careful implementation in a narrow dtype computes in a wider one and rounds each output once."""
 
 SMALLEST = 2.0**-126
-"""Errors below the smallest normal float32 number, which kernels may flush to zero, are no scale of a group."""
+"""Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
 
 WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
-"""Where errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in float64 alone
-(`consult_oracle`) is compared in float64."""
+"""The dtype in which errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in
+float64 alone (`consult_oracle`) is compared in float64."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -53,7 +53,7 @@ Arrays = Mapping[str, Array]
 @dataclass(frozen=True)
 class Envelope:
     """The error of the reference runs over a tensor: its size, and the elements where they are not finite (None:
-    nowhere). `errors` is the envelope of every element, `inflation` what it may lack in groups of them (None: only the
+    nowhere). `errors` is the envelope of every element, `inflation` the factor for groups of them (None: only the
     tensor as a whole is known)."""
 
     rms: float
@@ -85,7 +85,7 @@ class Envelope:
         return Envelope(self.rms, self.max, self.excused)
 
     def joined(self, other: Envelope) -> Envelope:
-        """The wider one of two, element by element where that is known."""
+        """The wider one of two, element by element if that is known."""
         parts = [mask for mask in (self.excused, other.excused) if mask is not None]
         excused = np.logical_or.reduce(parts) if parts else None
         one, two = (np.asarray(e.rms if e.errors is None else e.errors) for e in (self, other))
@@ -191,8 +191,8 @@ def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dic
 def envelope_of(
     errors: Array, exact: Array, finite: NDArray[np.bool_], inflation: Inflation = MappingProxyType({})
 ) -> Envelope:
-    """The envelope with these errors. Elements are excused where the reference runs overflow and the exact answer does
-    not, or where that is not finite and some run is (`finite`)."""
+    """The envelope with these errors. Elements are excused if the reference runs overflow and the exact answer does
+    not, or if that is not finite and some run is (`finite`)."""
     excused = np.where(np.isfinite(exact), ~np.isfinite(errors), finite)
     total, known = size(errors), np.where(np.isfinite(errors), errors, 0)
     return Envelope(total.rms, total.max, excused if excused.any() else None, known, inflation)
@@ -239,14 +239,14 @@ def largest(values: Array) -> Any:
 
 
 def work_dtype(dtype: str, oracle: Array) -> Any:
-    """Where errors of a dtype from this oracle are computed."""
+    """The dtype in which errors from this oracle are computed."""
     return WORK[dtype] if oracle.dtype == np.longdouble else np.float64
 
 
 def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
-    """A backend's error ratio; inf where it is not finite and the oracle is, or the reverse.
+    """A backend's error ratio; inf if it is not finite where the oracle is, or the reverse.
 
-    Where the envelope is zero, there is no scale: 0 without any error, else inf.
+    With an envelope of zero it is 0 without an error, else inf.
     """
     wide = work_dtype(str(values.dtype), oracle)
     if envelope.excused is not None:

@@ -1,4 +1,4 @@
-"""Local scales: rows, channels or columns of different conditioning do not excuse each other.
+"""Local error bounds: rows, channels or columns of different conditioning do not excuse each other.
 
 Elements that share a reduction share its error, and lie along the same axes of the output. So every set of axes makes
 groups: the slices over which it is averaged (rows, channels, the places of all batches). An element's scale is the
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Axes = tuple[int, ...]
 Inflation = Mapping[Axes, float]
-"""By what an envelope of few runs may be too small in a group, for every set of axes that is averaged over."""
+"""The factor by which an envelope of few runs may be too small in a group, for every set of averaged axes."""
 
 TAIL = 30.0
-"""One in 30 tensors may have a group whose envelope is smaller than allowed for, if runs vary as Gaussians do."""
+"""One in 30 tensors may have a group with a smaller envelope than this allows for, if runs vary as Gaussians."""
 
 
 def axis_sets(shape: tuple[int, ...]) -> list[Axes]:
@@ -41,7 +41,7 @@ def group_means(squares: Array, axes: Axes) -> Array:
 def scales(errors: Array, inflation: Inflation, floor: float) -> Array:
     """The scale of every element, [shape of `errors`], from the envelope of every element.
 
-    A group whose envelope is at most `floor` says nothing: the reference is exact there, or the dtype ends.
+    A group whose envelope is at most `floor` is ignored: the reference is exact there, or values underflow.
     """
     peak = errors.max(initial=0.0)
     squares = np.square((errors / peak).astype(np.float64)) if peak else np.zeros(errors.shape)
@@ -66,7 +66,7 @@ def levels(errors: Array, scale: Array, inflation: Inflation) -> NDArray[np.floa
 
 
 class Spread:
-    """How much the error of a group varies from run to run: from it follows how much too small an envelope may be."""
+    """How much the error of a group varies from run to run, and so how much too small an envelope may be."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._n_runs = 0

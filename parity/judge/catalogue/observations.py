@@ -1,4 +1,4 @@
-"""The first part of the catalogue: what can be told from the observed tensors, whatever the op computes."""
+"""What the observed tensors show, whatever the op computes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from parity.judge.catalogue.entry import Entry
 OBSERVATIONS = (
     Entry(
         id="reference-edit",
-        title="one step is computed otherwise than in the reference",
+        title="one step differs from the reference",
         what=(
-            "A formula with one step changed gives what the backend returned: a term or a factor left out, another "
-            "value in its place, another number, another function, a sum over something else. The expression says "
-            "which step, in the names of the reference."
+            "The reference with one step changed returns what the backend returned: a term or factor left out, another "
+            "value, number or function, or a sum over something else. The expression shows the step in the names of "
+            "the reference."
         ),
         shows=(
-            "Every wrong tensor lies within the error bound of the changed formula. Where the backend could be asked "
-            "again, the formula also predicts what it returned for other inputs."
+            "Every wrong tensor lies within the error bound of the changed formula. If the backend could be called "
+            "again, the formula also predicts its results for other inputs."
         ),
         source="Mutation of programs: DeMillo, Lipton and Sayward, Hints on Test Data Selection (1978).",
     ),
     Entry(
         id="swapped-gradients",
-        title="gradients stand in each other's place",
+        title="two gradients are exchanged",
         what=(
-            "Two gradients of the same shape are right, but each is returned under the other's name. A backward "
-            "kernel with two outputs whose indices are exchanged does this; training then moves the wrong parameter."
+            "Two gradients of the same shape are right, but each is returned under the other's name, as when a "
+            "backward kernel exchanges the indices of its two outputs. Training then updates the wrong parameter."
         ),
         shows=(
-            "Both tensors are wrong by their own size, and exchanging them leaves rounding. For a normalisation the "
-            "'weight gradient' equals the sum of the upstream gradient, in float64 to the last digits."
+            "Both tensors are wrong by their own size, and exchanging them leaves only rounding. For a normalisation, "
+            "the returned weight gradient equals the sum of grad_output, in float64 to the last digit."
         ),
         known_in="OneFlow before September 2021: eager LayerNorm returned the gradients of weight and bias exchanged.",
         source="OneFlow pull request 6149 (https://github.com/Oneflow-Inc/oneflow/pull/6149).",
@@ -37,12 +37,12 @@ OBSERVATIONS = (
         id="transposed",
         title="a matrix is used or returned transposed",
         what=(
-            "A matrix is read or written with its two axes exchanged. Frameworks store a Linear weight either as "
-            "[out, in] or as [in, out], and a port that forgets the transpose works as long as the matrix is square."
+            "A matrix is read or written with its two axes exchanged. Frameworks store a Linear weight as [out, in] or "
+            "as [in, out]; a port that forgets the transpose works as long as the matrix is square."
         ),
         shows=(
-            "A transposed output, or the op computed with the transposed input, leaves rounding. A square weight "
-            "hides it from every shape check, a rectangular one is a structural difference."
+            "Transposing the output, or computing the op with the transposed input, leaves only rounding. Shape checks "
+            "cannot see it in a square weight; in a rectangular one it is a structural difference."
         ),
         known_in="No framework is wrong here: PyTorch stores [out, in], PaddlePaddle [in, out].",
         source="The documentation of torch.nn.Linear and of paddle.nn.Linear.",
@@ -51,39 +51,39 @@ OBSERVATIONS = (
         id="permuted-axes",
         title="axes are exchanged, reversed or read in another memory order",
         what=(
-            "The values are right, but along other axes: exchanged, reversed, or written in one memory order and read "
-            "in the other. A channels-last kernel behind a channels-first interface does it."
+            "The values are right but lie along other axes: exchanged, reversed, or written in one memory order and "
+            "read in another. A channels-last kernel behind a channels-first interface does this."
         ),
         shows=(
-            "The sorted values of both sides agree, and one permutation or reversal of axes leaves rounding. Axes of "
-            "different lengths turn it into a structural difference."
+            "The sorted values of both tensors agree, and one permutation or reversal of axes leaves only rounding. If "
+            "the axes have different lengths, it is a structural difference."
         ),
     ),
     Entry(
         id="permuted-elements",
-        title="the right values in the wrong places",
+        title="the right values at the wrong locations",
         what=(
-            "The tensor holds the right numbers at other positions, and no permutation of whole axes explains how. An "
-            "index computed from the wrong thread or block, or gates in another order, does it."
+            "The tensor holds the right numbers at other locations, and no permutation of whole axes explains it. An "
+            "index computed from the wrong thread or block, or gates in another order, does this."
         ),
         shows=(
-            "The sorted values of both sides agree within rounding, the tensors do not. Often it is the gradient of a "
-            "parameter only, because only there is the index computed apart."
+            "The sorted values of both tensors agree within rounding, the tensors do not. Often only the gradient of a "
+            "parameter is affected, because its index is computed separately."
         ),
         known_in=(
-            "DeepSpeed before January 2021: a LayerNorm backward kernel read weight and bias with the index of the "
-            "wrong thread axis, which spoilt the weight's gradient."
+            "DeepSpeed before January 2021: a LayerNorm backward kernel indexed weight and bias with the wrong thread "
+            "axis, which corrupted the gradient of the weight."
         ),
         source="DeepSpeed pull request 692 (https://github.com/deepspeedai/DeepSpeed/pull/692).",
     ),
     Entry(
         id="shifted",
-        title="rolled along an axis",
+        title="shifted along an axis",
         what=(
-            "The tensor is displaced along an axis by a few positions. Padding that is split unevenly between both "
-            "ends, or a loop that starts one too late, does it."
+            "The tensor is shifted along an axis by a few positions. Padding split unevenly between both ends, or a "
+            "loop that starts one index too late, does this."
         ),
-        shows="Rolling one axis back leaves rounding, but for the border where values entered.",
+        shows="Rolling one axis back leaves only rounding, except at the border where other values entered.",
         known_in=(
             "No framework is wrong here: TensorFlow's SAME padding puts 2 and 3 around a kernel of 7 with stride 2, "
             "where symmetric padding puts 3 and 3."
@@ -92,50 +92,51 @@ OBSERVATIONS = (
     ),
     Entry(
         id="scaled",
-        title="off by one factor",
+        title="wrong by one constant factor",
         what=(
-            "Every element is off by the same factor: a mean for a sum, a batch or world size, a rescaled learning "
-            "rate, a doubled gradient. The factor is fitted, and named where it is the size of something."
+            "Every element is wrong by the same factor: a mean instead of a sum, a batch or world size, a rescaled "
+            "learning rate, a doubled gradient. The factor is fitted; if it equals a size in the case, the evidence "
+            "says which."
         ),
         shows=(
-            "Dividing by one number leaves rounding in the whole tensor. The factor is telling where it is n, 1/n, "
-            "n/(n-1), 2, or 1 minus a momentum."
+            "Dividing the whole tensor by one number leaves only rounding. Factors that point to a cause are n, 1/n, "
+            "n/(n-1), 2, and 1 minus a momentum."
         ),
     ),
     Entry(
         id="sign-flipped",
-        title="the sign is the other one",
+        title="the sign is flipped",
         what=(
-            "Every element has the opposite sign. A backward kernel that subtracts in the other order does it, and so "
-            "does an update that adds where it should subtract."
+            "Every element has the opposite sign. A backward kernel that subtracts in the wrong order does this, and "
+            "so does an update that adds instead of subtracting."
         ),
         shows=(
-            "Negating the tensor leaves rounding. Its norm is right, so a check of norms or of means near zero passes."
+            "Negating the tensor leaves only rounding. Its norm is right, so a check of norms, or of means near zero, "
+            "passes."
         ),
     ),
     Entry(
         id="missing-gradient",
         title="a gradient is zero or absent",
         what=(
-            "A gradient that should flow is zero everywhere, or is not returned. The input was detached, or the "
-            "custom backward function returns nothing for it."
+            "A gradient that should flow is zero everywhere or is not returned. The input was detached, or the custom "
+            "backward function returns nothing for it."
         ),
         shows=(
-            "One gradient is all zeros where the exact one is not, while outputs and the other gradients are right. A "
-            "loose absolute tolerance lets it pass, which is why such passes are marked suspect."
+            "One gradient is all zeros although the exact one is not, while outputs and other gradients are right. A "
+            "loose absolute tolerance lets this pass, so such passes are marked suspect."
         ),
     ),
     Entry(
         id="missing-output",
         title="an output is zero or absent",
         what=(
-            "An output is zero everywhere, or is not returned, where the exact one is not. A kernel that returns "
-            "before it writes, or writes into memory that nobody reads, does it."
+            "An output is zero everywhere or is not returned, although the exact one is not zero. A kernel that "
+            "returns before it writes, or that writes into memory that is never read, does this."
         ),
-        shows="One output is all zeros where the exact one is not; a loose absolute tolerance lets it pass.",
+        shows="One output is all zeros although the exact one is not. A loose absolute tolerance lets this pass.",
         known_in=(
-            "OneFlow 0.9.0: BatchNorm in training returns zeros for a batch of one, where PyTorch 2.13.0 raises an "
-            "error."
+            "OneFlow 0.9.0: BatchNorm in training returns zeros for a batch of one; PyTorch 2.13.0 raises an error."
         ),
         source="Measured with parity on a CPU.",
     ),
@@ -144,9 +145,9 @@ OBSERVATIONS = (
         title="an output repeats an input",
         what=(
             "An output holds the values of an input: nothing was computed, or the result was written elsewhere. A "
-            "buffer that is not updated, and an in-place operation on a copy, look like this."
+            "buffer that is not updated, or an in-place operation on a copy, does this."
         ),
-        shows="The output equals one of the inputs bit for bit, where the exact answer does not.",
+        shows="The output equals one of the inputs bit for bit, and the exact output does not.",
         known_in=(
             "PaddlePaddle 3.3.1: BatchNorm in training returns its input for a batch of one; PyTorch 2.13.0 raises an "
             "error there and OneFlow 0.9.0 returns zeros."
@@ -155,15 +156,15 @@ OBSERVATIONS = (
     ),
     Entry(
         id="reduced-precision",
-        title="computed in or through a format of fewer digits",
+        title="computed in or through a lower precision",
         what=(
-            "Operands, products or the whole computation pass through a format with fewer digits than the dtype: TF32 "
+            "Operands, products or the whole computation pass through a format of lower precision than the dtype: TF32 "
             "or bfloat16 in matrix products, float16 under autocast, float32 inside a float64 kernel."
         ),
         shows=(
             "The error has the size of the smaller format's unit roundoff (2^-11 for TF32 and float16, 2^-8 for "
-            "bfloat16, 2^-24 for float32). It vanishes when the oracle rounds its operands to that format too, or the "
-            "values lie on its grid."
+            "bfloat16, 2^-24 for float32). It vanishes if the oracle rounds its operands to that format too, or if the "
+            "values are exact in it."
         ),
         known_in=(
             "MindSpore 2.10.0, MLX 0.32.4 on a CPU, and Keras 3.15.1 on jax, torch and numpy return float64 tensors "
@@ -176,14 +177,14 @@ OBSERVATIONS = (
     ),
     Entry(
         id="degenerate-gradient",
-        title="the exact gradient is zero: what is compared is rounding",
+        title="the exact gradient is zero: the backends differ by rounding only",
         what=(
-            "The exact gradient is zero everywhere, so what the sides return is rounding error only, and comparing it "
-            "compares noise. The gradient of the sum of a normalised output is such a case: its parts cancel."
+            "The exact gradient is zero everywhere, so every backend returns rounding error only, and comparing them "
+            "compares noise. The gradient of the sum of a normalised output is an example: its terms cancel."
         ),
         shows=(
-            "The oracle is zero, or far below what careful code loses; the sides differ wildly relative to each "
-            "other, and not at all relative to the terms that cancel. A random upstream gradient removes it."
+            "The oracle is zero, or far below the error of a careful implementation. The backends differ widely "
+            "relative to each other, but not relative to the terms that cancel. A random grad_output removes it."
         ),
         known_in=(
             "Any framework. For the sum of LayerNorm's output over [-1.83965693, -1.82964566] in float32, "
@@ -198,14 +199,15 @@ OBSERVATIONS = (
         id="localized",
         title="wrong in one part of the tensor only",
         what=(
-            "All that is wrong lies in one row, column, channel, block or border, and the rest is right. A tail that "
-            "a vectorised loop leaves out, a border with other padding, or a tie broken otherwise does it."
+            "The error lies in one row, column, channel, block or border, and the rest is right. A tail that a "
+            "vectorised loop leaves out, a border with other padding, or a tie broken differently does this."
         ),
         shows=(
-            "The elements outside rounding share an index along an axis, or lie at its ends. The evidence says where."
+            "The elements that exceed the error bound share an index along an axis, or lie at its ends. The evidence "
+            "says where."
         ),
         known_in=(
-            "No framework is wrong in average pooling's border: PyTorch counts the padding, PaddlePaddle "
+            "No framework is wrong at the border of average pooling: PyTorch counts the padding, PaddlePaddle "
             "(exclusive=True) and ONNX (count_include_pad=0) do not."
         ),
         source="The documentation of torch.nn.AvgPool2d, of paddle.nn.AvgPool2D and of ONNX AveragePool.",
@@ -214,15 +216,15 @@ OBSERVATIONS = (
         id="input-mutated",
         title="an input is overwritten",
         what=(
-            "The kernel writes into a tensor that it should only read, such as an input or an upstream gradient. "
-            "Whatever reads that tensor later gets other values: the backward pass, or the next op."
+            "The kernel writes into a tensor that it should only read, such as an input or grad_output. Whatever reads "
+            "that tensor later gets other values: the backward pass, or the next op."
         ),
         shows=(
-            "The worker compares every input with what it read, after the forward and backward pass. Inputs that have "
-            "a new value among the outputs, such as running statistics, may change."
+            "After the forward and backward pass, the worker compares every input with its original values. Inputs "
+            "whose new value is an output, such as running statistics, may change."
         ),
         known_in=(
-            "PyTorch raises an error where a tensor that the backward pass needs is modified in place; writes through "
+            "PyTorch raises an error if a tensor that the backward pass needs is modified in place; writes through "
             ".data or in a custom kernel escape that check."
         ),
         source="The PyTorch notes on in-place correctness checks (https://pytorch.org/docs/stable/notes/autograd.html).",
@@ -231,12 +233,12 @@ OBSERVATIONS = (
         id="stateful",
         title="a result depends on earlier calls",
         what=(
-            "The same inputs give another result after another call in the same process. Gradients are accumulated "
-            "into a buffer that nobody clears, or a workspace or a cached value of the previous call is read again."
+            "The same inputs give another result after another call in the same process. Gradients accumulate in a "
+            "buffer that is never cleared, or a workspace or cached value of the previous call is read again."
         ),
         shows=(
-            "The backend is asked A, A, B, A, A, B, A. Either every call adds the same to the result, or a call after "
-            "B differs from one after A in the same way both times."
+            "The backend is called with A, A, B, A, A, B, A. Either every call adds the same amount to the result, or "
+            "a call after B differs from one after A in the same way both times."
         ),
         known_in=("No framework is wrong here: PyTorch and PaddlePaddle accumulate into .grad until it is cleared."),
         source="The documentation of torch.optim.Optimizer.zero_grad.",
@@ -245,12 +247,12 @@ OBSERVATIONS = (
         id="nondeterministic",
         title="the same call gives different results",
         what=(
-            "Repeating a call gives values further apart than rounding. Threads that write the same element without "
-            "synchronisation do it, and so does memory that is read before it is written."
+            "Repeating a call gives results that differ by more than rounding. Threads that write the same element "
+            "without synchronisation do this, and so does memory that is read before it is written."
         ),
         shows=(
-            "The same cell is asked five times of the same worker, and some elements differ by more than two error "
-            "bounds. Sums whose order changes from run to run stay within the bound and are not reported."
+            "The same worker computes the same cell five times, and some elements differ by more than two error "
+            "bounds. Sums whose order changes from call to call stay within the bound and are not reported."
         ),
         known_in=(
             "No framework is wrong here: PyTorch lists the CUDA ops whose atomic additions change the order of a sum."
@@ -259,27 +261,28 @@ OBSERVATIONS = (
     ),
     Entry(
         id="batch-variant",
-        title="a row depends on the rows beside it",
+        title="a row depends on the other rows of the batch",
         what=(
-            "A row has one result alone and another one in a batch, although the formula has nothing that mixes rows. "
-            "An index that runs into the next row does it, and so does a kernel for small sizes that handles the tail "
-            "of a block wrongly."
+            "A row has one result alone and another one in a batch, although the formula does not mix rows. An index "
+            "that runs into the next row does this, and so does a kernel for small sizes that handles the tail of a "
+            "block wrongly."
         ),
         shows=(
-            "The first and the last row are asked alone, and compared with what they are in the batch. A row among "
-            "copies of itself tells whether the values of its neighbours matter, or only how many they are."
+            "The first and the last row are computed alone and compared with their results in the batch. A row among "
+            "copies of itself shows whether the values of the other rows matter, or only their number."
         ),
     ),
     Entry(
         id="rounding",
-        title="no side is off: the tolerance asks for more digits than there are",
+        title="rounding: the tolerance is smaller than the rounding error of this case",
         what=(
-            "The sides differ by more than the tolerance, and the error of both is less than 8 times that of careful "
-            "code in this dtype: the tolerance asks for more digits than there are. Nothing needs fixing."
+            "The backends differ by more than the tolerance, but every error is within the error bound: less than 8 "
+            "times that of a careful implementation in this dtype. Nothing needs fixing; this case needs a larger "
+            "tolerance."
         ),
         shows=(
-            "Every side's error ratio is small, below about 4. The error grows with the condition of the problem (an "
-            "offset beside the spread, the length of a sum), and not with the framework."
+            "The error ratio of every backend is small, usually below 4. The error grows with the condition of the "
+            "problem (a large offset beside the spread, the length of a sum), not with the framework."
         ),
         known_in=(
             "Any framework. For Linear 768x768 with weights N(0, 1) and inputs 10 N(0, 1) in float32, PyTorch 2.13.0, "
@@ -292,24 +295,24 @@ OBSERVATIONS = (
         id="not-identifiable",
         title="several causes explain the data equally well",
         what=(
-            "Two or more hypotheses leave the same residual, because on these inputs they compute the same thing. "
-            "Choosing one of them would be a guess."
+            "Two or more hypotheses leave the same residual, because they compute the same thing on these inputs. "
+            "Choosing one would be a guess."
         ),
         shows=(
-            "The candidates are listed with what each leaves, and with the input that would tell them apart: another "
+            "The candidates are listed with what each leaves, and with an input that would distinguish them: another "
             "offset, more rows, another value of a parameter."
         ),
     ),
     Entry(
         id="unexplained",
-        title="no cause that was tried explains it",
+        title="no known cause explains the error",
         what=(
-            "A side is off, and neither a transform of the tensors nor a hypothesis about the op brings the error "
-            "down to rounding. The finding stands; only its cause is open."
+            "A backend exceeds the error bound, and no transform of the tensors and no hypothesis about the op brings "
+            "the error down to rounding. The finding stands; its cause is open."
         ),
         shows=(
-            "The best hypothesis is shown with what it leaves. An error in some elements only, or two faults at once, "
-            "are the usual reasons."
+            "The best hypothesis is shown with the error that it leaves. Usual reasons are an error in some elements "
+            "only, or two faults at once."
         ),
     ),
 )

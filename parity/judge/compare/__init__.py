@@ -1,1 +1,1 @@
-"""Two tensors to metrics and a comparison."""
+"""Compares two tensors: metrics, structure and verdict."""

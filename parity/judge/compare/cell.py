@@ -1,8 +1,8 @@
-"""The outcomes of one cell to comparisons: structure first, then NaN and Inf, then values.
+"""Compares the outcomes of one cell: structure first, then NaN and Inf, then values.
 
-What exceeds the tolerance counts as `rounding` here; `case.py` knows all dtypes of a case and says what it is.
-Fail closed: the union of all output names is compared, and a tensor that is missing, of another shape or dtype, or
-finite in only one of two outcomes, is never a pass.
+Values that exceed the tolerance count as `rounding` here; `case.py`, which knows all dtypes, decides. Fail closed: the
+union of all output names is compared, and a tensor that is missing, of another shape or dtype, or finite in only one of
+two outcomes, is never a pass.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Oracle = Mapping[str, NDArray[Any]]
 
 
 def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle:
-    """What the oracle says about a case: every output and gradient, in longdouble where float64 is judged.
+    """The oracle's outputs and gradients for a case, in longdouble if float64 is judged.
 
-    Of more than MAX_LONG elements it is float64, in blocks of rows: then a ratio in float64 counts the error of two
-    careful implementations, that of the oracle and the other, and is larger by at most about 1.
+    Above MAX_LONG elements it is computed in float64, in blocks of rows: then an error ratio in float64 includes the
+    oracle's own error, and is larger by at most about 1.
     """
     large = sum(values.size for values in inputs.values()) > MAX_LONG
     wide = np.longdouble if "float64" in case.dtypes and not large else np.float64
@@ -58,7 +58,7 @@ class CellJudge:
         return [comparison for actual, expected in pairs for comparison in self.compare_outcomes(actual, expected)]
 
     def compare_outcomes(self, actual: CellOutcome, expected: CellOutcome) -> list[Comparison]:
-        """Every tensor of either outcome, or of the oracle where a backend returned nothing at all."""
+        """Every tensor of either outcome, or of the oracle if a backend returned nothing."""
         ran = [outcome.outputs if outcome.outcome is Outcome.OK else {} for outcome in (expected, actual)]
         names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
         return [self.compare_tensor(tensor, actual, expected) for tensor in names]
@@ -85,28 +85,29 @@ class CellJudge:
         return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
 
 
-NOTHING_FINITE = "no exact value is finite: there is nothing to compare"
+NOTHING_FINITE = "no exact value is finite, so nothing can be compared"
 
 
 def any_finite(exact: NDArray[Any] | None) -> bool:
-    """Whether the exact answer has a finite value; also where it has none at all."""
+    """Whether the exact answer has a finite value, or no values."""
     return exact is None or not exact.size or bool(np.isfinite(exact.flat[0]) or np.isfinite(exact).any())
 
 
 def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
-    """Why a backend returned nothing, or cannot give this tensor; empty where neither holds."""
+    """Why a backend returned nothing, or cannot return this tensor; else empty."""
     failed = [f"{o.backend}: {o.outcome.value}: {o.message}" for o in outcomes if o.outcome is not Outcome.OK]
     lacking = [f"{o.backend}: {o.lacking[tensor]}" for o in outcomes if tensor in o.lacking]
     return next(iter(failed + lacking), "")
 
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
-    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios take them whole."""
+    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios use them
+    unrounded."""
     return Output(dtype, values.shape, values.astype(np.float64, copy=False))
 
 
 def verdict_of(metrics: Metrics) -> Verdict:
-    """What the metrics of two tensors of the same structure say."""
+    """The verdict of the metrics, for two tensors of the same structure."""
     if metrics.n_nonfinite_mismatched:
         return Verdict.NONFINITE
     if metrics.n_mismatched:
@@ -115,7 +116,7 @@ def verdict_of(metrics: Metrics) -> Verdict:
 
 
 def vacuous(expected: NDArray[Any], metrics: Metrics, rtol: float, atol: float) -> bool:
-    """Whether zeros would have passed in place of `actual` (then doubled values would too), or nothing was finite."""
+    """Whether zeros would have passed instead of `actual` (then doubled values would too), or nothing was finite."""
     if abs(metrics.expected_value) * (1.0 - rtol) > atol:
         return False
     finite = np.abs(expected[np.isfinite(expected)])
@@ -123,14 +124,14 @@ def vacuous(expected: NDArray[Any], metrics: Metrics, rtol: float, atol: float) 
 
 
 def value_at(values: NDArray[Any] | None, index: tuple[int, ...] | None, shape: tuple[int, ...]) -> float | None:
-    """The oracle's value at the worst element, where it has a tensor of that shape."""
+    """The oracle's value at the worst element, if it has a tensor of that shape."""
     if values is None or index is None or values.shape != shape:
         return None
     return float(values[index])
 
 
 def structural_difference(tensor: str, actual: CellOutcome, expected: CellOutcome) -> str:
-    """How two outcomes differ before any value is compared; empty where they do not."""
+    """The structural difference of two outcomes; empty if there is none."""
     left, right = actual.outputs.get(tensor), expected.outputs.get(tensor)
     if left is None or right is None:
         return f"{(actual if left is None else expected).backend} has no {tensor}"

@@ -1,8 +1,8 @@
-"""The pass of `metrics.py` over one block of float32 or float64, compiled by numba; import it only where that pays.
+"""The pass of `metrics.py` over one block of float32 or float64, compiled by numba; import it only where it saves time.
 
 Divisions cost more than reading memory, so each chunk is screened first, in the dtype of the arrays, for elements that
-may raise a maximum: in most chunks there is none. The others are judged element by element, as NumPy judges them. All
-metrics are those of `metrics.py`, but for the sums, which differ by rounding.
+may raise a maximum: most chunks have none. The others are processed element by element, as in NumPy. All metrics are
+those of `metrics.py`, except the sums, which differ by rounding.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Sums: TypeAlias = tuple[float, float, float, float]
 Block: TypeAlias = tuple[Sums, int, int, int, float, float, int, float, float, int, bool]
 """The fields of `metrics._Partial`, in its order."""
 Kernel: TypeAlias = Callable[[Array, Array, Array, Array, float, float], Block]
-"""From actual and expected, the same as signed integers, rtol and atol."""
+"""Arguments: actual and expected, their bits as signed integers, rtol and atol."""
 
 _CHUNK = 1024
 """Elements screened at a time: they stay in the first-level cache until their sums are taken."""
 
 _SLACK = 4
-"""How many eps bounds are lowered: half an eps for each of the six roundings at most, and one more."""
+"""Bounds are lowered by this many eps: at most half an eps for each of six roundings, and one more."""
 
 _UNDERFLOW = 2.0**-1021
-"""More than what `mag * rtol` loses where it leaves the normal range of float64."""
+"""Larger than the loss of `mag * rtol` outside the normal range of float64."""
 
 _NO_ULPS: Any = np.uint64(0)
 
@@ -39,12 +39,12 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def compiled(dtype: np.dtype[Any]) -> Kernel:
-    """The kernel for contiguous arrays of `dtype`, float32 or float64; from numba's cache where it has a place for it.
+    """The kernel for contiguous arrays of `dtype`, float32 or float64; from numba's cache if it has one.
 
-    Raises what numba raises where it cannot compile it, and RuntimeError where it was told not to.
+    Raises numba's error if it cannot compile, and RuntimeError if compiling is disabled.
     """
     if numba.config.DISABLE_JIT:
-        raise RuntimeError("numba is told by NUMBA_DISABLE_JIT not to compile")
+        raise RuntimeError("NUMBA_DISABLE_JIT keeps numba from compiling")
     floats, bits = (
         types.Array(numba.from_dtype(np.dtype(f"{kind}{dtype.itemsize}")), 1, "C", readonly=True) for kind in "fi"
     )
@@ -60,7 +60,7 @@ def _inlined(function: Function) -> Function:
 
 
 def _reordered(function: Function) -> Function:
-    """For sums, which are taken in vectors only where any order will do. NaN and infinity keep their meaning."""
+    """For sums, which are vectorised only if any order is allowed. NaN and infinity keep their meaning."""
     return cast(Function, numba.njit(fastmath={"reassoc", "contract", "nsz"}, **_OPTIONS)(function))
 
 
@@ -75,7 +75,8 @@ class _Extremes(NamedTuple):
 
 
 class _Outside(NamedTuple):
-    """The elements of a chunk that are not finite on both sides: how many, how many of them differ and where first."""
+    """The elements of a chunk that are not finite in both: how many, how many of them differ, and the first that
+    does."""
 
     n: int
     n_differ: int
@@ -100,7 +101,7 @@ def _sums(actual: Array, expected: Array) -> Sums:
 
 @_inlined
 def _lowered(maximum: float, factor: float, like: Array) -> Any:
-    """The product, a little lower, in the dtype of `like`; 0 where it is too small to be lowered."""
+    """The product, slightly lowered, in the dtype of `like`; 0 if it is too small to be lowered."""
     limits, kind = np.finfo(like.dtype), like.dtype.type
     if maximum == math.inf:
         return kind(math.inf)
@@ -118,7 +119,7 @@ def _smaller(bound: Any, other: Any) -> Any:
 def _screened(
     actual: Array, expected: Array, actual_bits: Array, expected_bits: Array, found: _Extremes, rtol: float, atol: float
 ) -> tuple[bool, Any]:
-    """Whether an element may raise a maximum; and the largest distance in ulps, right where no pair has two signs.
+    """Whether an element may raise a maximum; and the largest distance in ulps, valid if no pair has opposite signs.
 
     A quotient rounds to more than a maximum only if the difference is at least the product of maximum and divisor, and
     rounding keeps that order. Where a sum is rounded too, and where float32 stands for float64, `_SLACK` is more than
@@ -145,7 +146,7 @@ def _screened(
 def _raised(actual: Array, expected: Array, start: int, found: _Extremes, rtol: float, atol: float) -> _Extremes:
     """The maxima with those of a chunk without NaN and infinity, which starts at `start`.
 
-    Equal elements must be passed over by the one branch that is rarely taken: a branch of their own doubles the time.
+    Equal elements must be skipped by the rarely taken branch: a branch of their own doubles the time.
     """
     max_abs, max_rel, required, excess, worst = found
     smallest = 5e-324
@@ -188,7 +189,7 @@ def _ulps(actual_bits: Array, expected_bits: Array) -> tuple[Any, bool]:
 
 @_inlined
 def _masked(actual: Array, expected: Array, a: Array, e: Array) -> _Outside:
-    """Copies to `a` and `e`, with 0 on both sides where either is not finite."""
+    """Copies to `a` and `e`, with 0 in both where either is not finite."""
     n, n_differ, first_differ, first_inside = 0, 0, -1, -1
     for i in range(actual.size):
         x, y = actual[i], expected[i]

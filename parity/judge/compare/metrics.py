@@ -1,8 +1,8 @@
 """Every metric of a comparison of two arrays, in one pass over blocks.
 
 Differences are taken in the widest type: float64 for float16, float32 and float64; longdouble where either array is
-longdouble or a 64-bit integer, or float64 squares leave their range. Blocks have a fixed size and their sums are
-joined in order, so neither the number of threads nor which block is finished first changes a bit of the result.
+longdouble or a 64-bit integer, or float64 squares leave their range. Blocks have a fixed size and their sums are joined
+in order, so neither the number of threads nor their timing changes a bit of the result.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _LOG = logging.getLogger(__name__)
 _FLOAT64 = np.dtype(np.float64)
 _LONGDOUBLE = np.dtype(np.longdouble)
 
-# OpenBLAS gives a dot product of more than 10,000 elements to threads of its own, whose sum depends on their number.
-# Longer ones are taken in short rows instead: NumPy lets go of the GIL only for more than 500 of them.
+# OpenBLAS splits a dot product of more than 10,000 elements over threads, and its result depends on their number.
+# Longer ones are computed in short rows instead: NumPy releases the GIL only for more than 500 of them.
 _SHORT = 8192
 _ROW = 128
 
-# Sums of squares between these bounds lost nothing to underflow or overflow that matters in float64.
+# Sums of squares between these bounds have no relevant underflow or overflow in float64.
 _LOWEST, _HIGHEST = 1e-280, 1e300
 
 COMPILED_FROM = 1 << 29
-"""Bytes of both arrays from which on numba, where it is installed, takes the place of NumPy.
+"""From this many bytes of both arrays on, numba, if installed, replaces NumPy.
 
-To load it costs 0.34 s of processor time (2.8 s when it compiles for the first time) and 112 MB; what it saves is 1.2 s
-per GB of float32, 0.6 of float64, and a tensor is compared twice. The size alone decides: the sums of both differ in
-their last digits, and must not depend on what was compared before.
+Loading it costs 0.34 s of processor time (2.8 s when it first compiles) and 112 MB; it saves 1.2 s per GB of float32,
+0.6 of float64, and a tensor is compared twice. The size alone decides: the sums of both differ in their last digits,
+and must not depend on earlier comparisons.
 """
 
 _LONG = 1 << 21
@@ -91,7 +91,7 @@ class _Sums(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """The metrics of a block, or of all: `worst` counts from its start; `max_ulp` is -1 where there is no line."""
+    """The metrics of a block, or of all: `worst` counts from its start; `max_ulp` is -1 if ulps are not counted."""
 
     sums: _Sums
     n_finite: int
@@ -134,7 +134,7 @@ def _check(actual: Array, expected: Array, rtol: float, atol: float) -> None:
     if actual.shape != expected.shape:
         raise ValueError(f"shapes differ: actual {actual.shape}, expected {expected.shape}")
     if actual.dtype.kind not in "fiub" or expected.dtype.kind not in "fiub":
-        raise TypeError(f"real numbers wanted: actual {actual.dtype}, expected {expected.dtype}")
+        raise TypeError(f"real numbers expected: actual {actual.dtype}, expected {expected.dtype}")
     if not (0 <= rtol < math.inf and 0 <= atol < math.inf):
         raise ValueError(f"tolerances must be finite and not negative: rtol={rtol}, atol={atol}")
 
@@ -169,7 +169,7 @@ def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any],
 
 
 def _compiled(actual: Array, expected: Array) -> Callable[[Array, Array, _Tolerance], _Partial] | None:
-    """`_block` as numba compiles it, where that pays and does."""
+    """The compiled `_block`, if it saves time and compiles."""
     same = actual.dtype == expected.dtype and actual.dtype in (np.float32, np.float64)
     aligned = actual.flags.aligned and expected.flags.aligned
     if not (same and aligned) or actual.nbytes + expected.nbytes < COMPILED_FROM:
@@ -187,7 +187,7 @@ def _compiled(actual: Array, expected: Array) -> Callable[[Array, Array, _Tolera
 
 @functools.cache
 def _kernel(dtype: np.dtype[Any]) -> Callable[..., Any] | None:
-    """The compiled pass; None where numba is missing, does not know this NumPy or Python, or fails in any other way."""
+    """The compiled pass; None if numba is missing, does not support this NumPy or Python, or fails."""
     try:
         from parity.judge.compare.compiled import compiled
 
@@ -206,7 +206,7 @@ def _block(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) ->
 
 
 def _masked(actual: Array, expected: Array, tol: _Tolerance, space: Workspace) -> _Partial:
-    """A block with NaN or infinity (or with squares beyond the work dtype): those elements are judged by themselves."""
+    """A block with NaN or infinity (or with squares beyond the work dtype): those elements are compared separately."""
     outside = ~(np.isfinite(actual) & np.isfinite(expected))
     differ = outside & (actual != expected) & ~(np.isnan(actual) & np.isnan(expected))
     a, e = actual.copy(), expected.copy()
@@ -286,7 +286,7 @@ def _excess(diff: Array, magnitude: Array, out: Array, tol: _Tolerance, ignored:
         out[ignored] = -math.inf
     worst = int(out.argmax())
     excess = out[worst]
-    # A quotient may round to 1 where the difference is larger than what is allowed.
+    # A quotient may round to 1 although the difference exceeds the tolerance.
     n_mismatched = 0 if excess < 1 else int(np.count_nonzero(diff > _allowed(magnitude, out, tol)))
     return excess, worst, n_mismatched
 
@@ -345,7 +345,7 @@ def _order(bits: Array, out: Array, sign: Array) -> None:
 
 
 def _in_range(total: _Partial, actual: Array, expected: Array) -> bool:
-    """Whether no square left the range of float64, or came so near to its end that digits were lost."""
+    """Whether no square overflowed, underflowed or lost precision in float64."""
     sums = total.sums
     return (
         (_LOWEST < sums.actual < _HIGHEST or (sums.actual == 0 and not actual.any()))
@@ -418,6 +418,6 @@ def _index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _empty(actual: Array, expected: Array) -> Metrics:
-    """Nothing was compared: nothing differs, and there is no worst element."""
+    """The metrics of empty tensors: nothing differs, and there is no worst element."""
     on_line = _on_line(actual.dtype, expected.dtype)
     return Metrics(0, 0, 0, 0.0, 0.0, 0 if on_line else None, 0.0, 1.0, 0.0, None, math.nan, math.nan, True)

@@ -1,4 +1,4 @@
-"""Did it agree: verdicts, and the comparison of one tensor that carries one."""
+"""Verdicts, and the comparison of one tensor that carries one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parity.outcome import Judgement
 
 
 class Verdict(Judgement):
-    """Did it agree, worst last."""
+    """Whether tensors agree, worst last."""
 
     EQUAL = "equal"
     CLOSE = "close"
@@ -36,13 +36,12 @@ class Verdict(Judgement):
 class Comparison:
     """One tensor of one cell, the backend under test (`actual`) against the baseline or the oracle (`expected`).
 
-    `metrics` is None where there was nothing to measure: nothing compared, or the structure differs (`message` says
-    how). `envelope` is the error that a careful implementation in the working precision reaches (root mean square and
-    maximum over the tensor), `error_ratio` (actual, expected) the error of both from the oracle over it, in the tensor
-    or in its worst row, channel or column; both are known where the comparison fails or is suspect. `culprit` names
-    those whose ratio is 8 or more. `suspect` marks a pass that says little: the tolerance hides an error ratio of 8 or
-    more (then there is a culprit), it would have let zeros pass too, or no element of it is finite. `known` is the
-    reason for which it is accepted.
+    `metrics` is None if nothing could be measured: not compared, or the structure differs (`message` says how).
+    `envelope` is the error that a careful implementation in the working precision reaches (root mean square and maximum
+    over the tensor), `error_ratio` (actual, expected) the error of both from the oracle over it, in the tensor or in
+    its worst row, channel or column; both are known if the comparison fails or is suspect. `culprit` names those whose
+    ratio is 8 or more. `suspect` marks a pass that proves little: the tolerance hides an error ratio of 8 or more (then
+    there is a culprit), zeros would have passed too, or no element is finite. `known` is the reason why it is accepted.
     """
 
     case: str

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUFFER_BYTES = 1 << 21
-"""Size of a work buffer: it stays in cache, and threads meet at the GIL seldom enough not to queue there."""
+"""Size of a work buffer: it stays in cache, and is large enough that threads rarely wait for the GIL."""
 
 Result = TypeVar("Result")
 
@@ -58,7 +58,7 @@ def _pool() -> ThreadPoolExecutor:
 def run_blocks(work: Callable[[int], Result], n_blocks: int, threads: int) -> list[Result]:
     """`[work(0), ..., work(n_blocks - 1)]`, computed by up to `threads` threads, the caller's among them.
 
-    Threads take the next block when they are free; the order of the results does not depend on it.
+    Free threads take the next block; the order of the results does not depend on it.
     """
     counter = itertools.count()
     results: dict[int, Result] = {}

@@ -1,1 +1,1 @@
-"""A wrong tensor to its cause."""
+"""Finds the cause of a wrong tensor."""

@@ -1,4 +1,4 @@
-"""Asking a backend that can still be asked for one more cell: the judge knows no processes, it has a callable."""
+"""Calling a backend for one more cell: the judge knows no processes, only a callable."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 
 Ask = Callable[[str, CasePlan, str, Mapping[str, Array]], Mapping[str, Array] | None]
-"""Backend, case, dtype and inputs by tensor name (`grad.<output>` for upstream gradients) to outputs by tensor name.
+"""Maps backend, case, dtype and inputs by tensor name (`grad.<output>` for grad_outputs) to outputs by tensor name.
 
-The case's params and the shapes of its tensors may differ from the user's; nothing is drawn. The outputs are arrays of
-their own in that dtype; one without values, or of another shape than the case has, is missing. An input that the op has
-changed, though no output is its new value, is there with its values afterwards, as `input.<name>`. None where the
-backend gave no answer (unsupported, crash, timeout, lost), or may be asked no more about this case.
+The case's params and the shapes of its tensors may differ from the user's; nothing is drawn. The outputs are new arrays
+in that dtype; outputs without values, or of a wrong shape, are missing. An input that the op has changed, and whose new
+value is not an output, is returned as `input.<name>`. None if the backend gave no result (unsupported, crash, timeout,
+lost), or the budget of calls for this case is used up.
 """
 
 Kernel = Callable[[CasePlan, str, Mapping[str, Array]], Mapping[str, Array] | None]
@@ -22,5 +22,5 @@ Kernel = Callable[[CasePlan, str, Mapping[str, Array]], Mapping[str, Array] | No
 
 
 def kernel_of(ask: Ask | None, backend: str) -> Kernel | None:
-    """One backend as a kernel; None where nobody can be asked (stored runs, dumps, the library)."""
+    """One backend as a kernel; None if it cannot be called (stored runs, dumps, the library)."""
     return None if ask is None else partial(ask, backend)

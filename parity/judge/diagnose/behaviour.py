@@ -1,7 +1,7 @@
-"""Faults that are no formula: what a kernel does with memory, threads and neighbours, shown by asking it again.
+"""Faults that are not formulas, in memory, threads and batches, shown by calling the kernel again.
 
-Each behaviour takes a kernel, a case with its inputs, what the kernel returned in the run and a bound, and gives the
-evidence as JSON values, or None where the kernel does not behave so or gave no answer. A bound is, for each tensor, the
+Each behaviour takes a kernel, a case with its inputs, the kernel's result in the run and a bound, and returns the
+evidence as JSON values, or None if the kernel does not behave so or gave no result. A bound is, for each tensor, the
 largest error of a careful implementation: a number, or an array that broadcasts to the tensor.
 """
 
@@ -29,14 +29,15 @@ Behaviour = Callable[[Kernel, CasePlan, str, Inputs, Observed, Bound], Evidence 
 
 REPEATS = 5
 BOTH = 2.0
-"""Two careful answers to one question differ by two bounds at most."""
+"""Two results of a careful implementation for the same inputs differ by two bounds at most."""
 SAME = 0.01
-"""By this part of the bound may the reference, run in a wider dtype, differ for a row alone to be the same."""
+"""A row counts as the same alone and in the batch if the reference, in a wider dtype, differs by this part of the
+bound."""
 CHANGED = "input."
 
 
 def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, __: Bound) -> Evidence | None:
-    """The op writes into an input of which no output is the new value. One question."""
+    """The op writes into an input whose new value is not an output. One call."""
     answer = kernel(case, dtype, inputs) or {}
     names = [name.removeprefix(CHANGED) for name in answer if name.startswith(CHANGED)]
     changed = {n: int(np.count_nonzero(answer[CHANGED + n] != inputs[n].astype(dtype))) for n in names}
@@ -44,10 +45,10 @@ def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obser
 
 
 def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, bound: Bound) -> Evidence | None:
-    """A call's result depends on the calls before it. Seven questions: A A B A A B A.
+    """A call's result depends on the calls before it. Seven calls: A A B A A B A.
 
-    `accumulated`: every call adds its result to what is there. `previous`: a call after B differs from one after A, in
-    the same way each time.
+    `accumulated`: every call adds its result to the previous one. `previous`: a call after B differs from one after A,
+    in the same way each time.
     """
     others = {**inputs, **{n: v for n, v in generic(case, 1)[1].items() if v.dtype.kind == "f"}}
     answers = answered(kernel, case, dtype, [inputs, inputs, others, inputs, inputs, others, inputs])
@@ -66,7 +67,7 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
 def nondeterministic(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
 ) -> Evidence | None:
-    """The same question has answers further apart than rounding, which do not add up. Five questions."""
+    """Results for the same inputs differ by more than rounding, and do not accumulate. Five calls."""
     answers = answered(kernel, case, dtype, [inputs] * REPEATS)
     elements: dict[str, int] = {}
     for name in common(answers):
@@ -82,11 +83,11 @@ def nondeterministic(
 def batch_variant(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, bound: Bound
 ) -> Evidence | None:
-    """A row has another result alone than among others, where the reference says that it has the same.
+    """A row has another result alone than in the batch, although the reference has the same.
 
-    A row is an index of axes that can change alone, the first and the last of each kind. One question, one for each
-    row, and one where something is found: a row among copies of itself tells whether the values of its `neighbours`
-    matter, or only how many they are (`size`).
+    A row is an index of axes that can change alone, the first and the last of each kind. One call, one for each row,
+    and one if a row differs: a row among copies of itself shows whether the values of its `neighbours` matter, or only
+    their number (`size`).
     """
     together = kernel(case, dtype, inputs) or {}
     exact = evaluated(case, dtype, inputs) if together else {}
@@ -110,15 +111,15 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "nondeterministic": nondeterministic,
     "batch-variant": batch_variant,
 }
-"""By id in the catalogue."""
+"""The behaviours by id in the catalogue."""
 UNREPEATABLE = ("stateful", "nondeterministic")
-"""Two answers of such a kernel differ for this reason alone, so that no other one can be found behind it."""
+"""Results of such a kernel differ for this reason alone, so no other behaviour can be tested."""
 
 
 def behaviours(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
 ) -> Iterator[tuple[str, Evidence]]:
-    """What a kernel does that is no formula, with the evidence; 18 to 26 questions."""
+    """A kernel's behaviours that are not formulas, with the evidence; 18 to 26 calls."""
     for name, behaviour in BEHAVIOURS.items():
         evidence = behaviour(kernel, case, dtype, inputs, observed, bound)
         if evidence is not None:
@@ -128,7 +129,7 @@ def behaviours(
 
 
 def answered(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[Mapping[str, Array]]:
-    """All answers, in order; none where one is missing."""
+    """All results in order; none if one is missing."""
     answers = []
     for inputs in asked:
         answer = kernel(case, dtype, inputs)
@@ -139,13 +140,13 @@ def answered(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]
 
 
 def common(answers: Sequence[Mapping[str, Array]]) -> list[str]:
-    """The outputs that every answer has."""
+    """The outputs that every result has."""
     first = answers[0] if answers else {}
     return [n for n in first if not n.startswith(CHANGED) and all(n in answer for answer in answers)]
 
 
 def beyond(one: Array, other: Array, bound: Array | float) -> Array:
-    """Where two answers differ by more than both may be off; NaN differs from numbers only."""
+    """Where two results differ by more than the bounds of both; NaN differs from numbers only."""
     with np.errstate(all="ignore"):
         near: Array = np.abs(one.astype(np.float64) - other.astype(np.float64)) <= BOTH * np.asarray(bound, np.float64)
     alike: Array = near | (one == other) | (np.isnan(one) & np.isnan(other))
@@ -153,17 +154,17 @@ def beyond(one: Array, other: Array, bound: Array | float) -> Array:
 
 
 def exceeds(one: Array, other: Array, bound: Array | float) -> bool:
-    """Whether two answers differ by more than both may be off, somewhere."""
+    """Whether two results differ anywhere by more than the bounds of both."""
     return bool(beyond(one, other, bound).any())
 
 
 def equal(one: Array, other: Array) -> bool:
-    """Whether two answers are the same, bit for bit."""
+    """Whether two results are the same, bit for bit."""
     return one.tobytes() == other.tobytes()
 
 
 def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
-    """Whether from the first to the second of each pair the same is added, and not nothing."""
+    """Whether each pair differs by the same amount, and not by nothing."""
     before, after = steps[0]
     if not exceeds(before, after, bound):
         return False
@@ -173,7 +174,7 @@ def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
 
 
 def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
-    """The first and the last row of each kind, where the op takes one alone."""
+    """The first and the last row of each kind, if the op accepts one alone."""
     for dim in sizes_of(case, inputs):
         if dim.shapes((case, dict(inputs)), 1) is not None:
             yield from ((dim, start) for start in (0, dim.size - 1))
@@ -191,7 +192,7 @@ Part = tuple[slice, ...]
 def independent(
     together: Mapping[str, Array], alone: Mapping[str, Array], dim: Dim, start: int, bound: Bound
 ) -> dict[str, Part]:
-    """The outputs of which the reference gives a row alone as it gives it among others, with the row's part of each."""
+    """The outputs whose row the reference computes the same alone and in the batch, with the row's part of each."""
     parts = {}
     for name, whole in together.items():
         row = alone[name]
@@ -208,6 +209,6 @@ def independent(
 def unlike(
     together: Mapping[str, Array], alone: Mapping[str, Array], parts: Mapping[str, Part], bound: Bound
 ) -> list[str]:
-    """The outputs whose part among others is not what it is alone."""
+    """The outputs whose part in the batch differs from the result alone."""
     limits = {n: np.broadcast_to(np.asarray(bound[n], np.float64), together[n].shape) for n in parts if n in together}
     return [n for n in limits if n in alone and exceeds(together[n][parts[n]], alone[n], limits[n][parts[n]])]

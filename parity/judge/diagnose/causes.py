@@ -1,4 +1,5 @@
-"""Causes that do not depend on what was observed: the op's variants, narrow params, operands of fewer digits."""
+"""Causes that do not depend on the observed tensors: the op's variants, params in float32, operands in lower
+precision."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ NARROW = frozenset(("attribute-precision", "reduced-precision"))
 BAND_WEIGHT = 1.5
 """An error's size is weaker evidence than numbers that fit, which weigh 1."""
 OPERAND_WEIGHT = 0.25
-"""There are many sets of operands, so a plain hypothesis is preferred."""
+"""There are many sets of operands, so a simple hypothesis is preferred."""
 FEW = 3
-"""A chance match is excluded from this many numbers on: two lie on a line, or are the reverse of one another."""
+"""From this many numbers on, a match is not chance: any two lie on a line, or are each other's reverse."""
 DIGITS = {"float16": 11, "float32": 24, "float64": 53}
 
 Change = Callable[[Prediction], Prediction]
@@ -30,8 +31,8 @@ Change = Callable[[Prediction], Prediction]
 class Cause:
     """A hypothesis: an `alteration` of the reference, or a `change` of what is predicted.
 
-    `weight` is what it costs to believe it beside a plain hypothesis (0): numbers that were fitted to the data, or a
-    band of sizes instead of values. `shown_by` says which input would show it. `lossy`: right but for lost digits.
+    `weight` is its cost against a simple hypothesis (0): for numbers fitted to the data, or for a range of error sizes
+    instead of values. `shown_by` is the input that distinguishes it. `lossy`: exact except for lost precision.
     `shared`: it affects every tensor. `portable`: it means the same in another dtype.
     """
 
@@ -47,7 +48,7 @@ class Cause:
 
     @property
     def kind(self) -> str:
-        """The verdict on a kernel of which this is true, as far as it can be known from the cause alone."""
+        """The verdict that follows from this cause alone, if any."""
         if self.id in NARROW:
             return DEGRADED
         return UNSTABLE if self.lossy else SEMANTIC
@@ -70,7 +71,7 @@ def multiplied(names: Iterable[str], factor: float) -> Change:
 
 
 def narrowed(names: Iterable[str], target: Format, digits: int) -> tuple[Change, Change]:
-    """Two changes: tensors of so many digits are stored in a format of fewer, or they are computed in it."""
+    """Two changes: tensors are stored in a lower precision, or computed in it."""
     names = tuple(names)
     stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff))
     return stored, changed(names, lambda predicted: predicted.widened(2.0 ** (digits - target.digits)))
@@ -83,7 +84,7 @@ def standing_causes(evaluator: Evaluator) -> list[Cause]:
 
 
 def from_variant(variant: Variant) -> Cause:
-    """The hypothesis that the op states."""
+    """The hypothesis of an op's variant."""
     shown = {**variant.arguments, **variant.params, **({"without": list(variant.absent)} if variant.absent else {})}
     arguments, unstable = ({}, variant.arguments) if variant.unstable else (variant.arguments, {})
     return Cause(
@@ -98,7 +99,7 @@ def from_variant(variant: Variant) -> Cause:
 
 
 def attributes(evaluator: Evaluator) -> Iterator[Cause]:
-    """Params that a float64 kernel keeps in float32, in every combination; a weight v also as 1 - float32(1 - v)."""
+    """Params that a float64 kernel stores as float32, in every combination; a weight v also as 1 - float32(1 - v)."""
     if evaluator.dtype != "float64":
         return
     forms = {}
@@ -110,24 +111,24 @@ def attributes(evaluator: Evaluator) -> Iterator[Cause]:
     for values in product(*forms.values()):
         params = {n: v for n, v in zip(forms, values, strict=True) if v != forms[n][0]}
         if params:
-            shown_by = "a value that float32 cannot hold, in float64"
+            shown_by = "float64, with a value that float32 cannot represent"
             yield Cause("attribute-precision", params, Alteration(params=params), shown_by=shown_by)
 
 
 def operands(evaluator: Evaluator) -> Iterator[Cause]:
-    """Inputs rounded to a format of fewer digits before anything is computed, with or without upstream gradients."""
+    """Inputs rounded to a lower precision before anything is computed, with or without grad_outputs."""
     items = {name: evaluator.op.input(name) for name in evaluator.inputs}
     given = [name for name, item in items.items() if item is not None and not item.state and not item.integers]
     upstream = [name for name in evaluator.inputs if evaluator.is_upstream(name)]
     sets = {"inputs": given}
     sets |= {" and ".join(names): list(names) for names in evaluator.op.rounded_together if set(names) < set(given)}
     if upstream:
-        sets |= {f"{label} and upstream gradients": [*names, *upstream] for label, names in sets.items()}
+        sets |= {f"{label} and grad_outputs": [*names, *upstream] for label, names in sets.items()}
     for target in FORMATS.values():
         if target.digits >= min(DIGITS[evaluator.dtype], DIGITS["float32"]):
             continue
         for label, names in sets.items():
             alteration = Alteration(operands=target.name, rounded=tuple(names))
             shown = {"format": target.name, "rounded": label}
-            shown_by = "inputs of more digits than the format has"
+            shown_by = "inputs that the lower precision cannot represent"
             yield Cause("reduced-precision", shown, alteration, weight=OPERAND_WEIGHT, shown_by=shown_by)

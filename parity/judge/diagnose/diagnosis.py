@@ -1,4 +1,4 @@
-"""Why did it not agree: one cause of one backend in one cell, with the evidence for it."""
+"""One cause, for one backend in one cell, with its evidence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ class Diagnosis:
     """One cause, for one backend in one cell.
 
     `id` is a key of `CATALOGUE`. `tensors` are those that the cause changes. Residuals are error ratios (worst of
-    `tensors`): `residual_before` with every other cause taken into account but this one, `residual_after` with this one
-    too. `explained` says that what is left lies within rounding. `evidence` holds the parameters of the cause and what
-    else was tried, as JSON values.
+    `tensors`): `residual_before` with every other cause, `residual_after` with this one too. `explained`: the residual
+    lies within rounding. `evidence` has the parameters of the cause and what else was tried, as JSON values.
     """
 
     case: str

@@ -1,4 +1,4 @@
-"""Which single edits of the reference give what a backend returned? Thousands are tried, on small tensors."""
+"""Finds single edits of the reference that give the backend's result. Thousands are tried, on small tensors."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
 MAX_ELEMENTS = 1 << 14
-"""Of all inputs; thousands of edits of larger ones take minutes."""
+"""Elements of all inputs; thousands of edits of larger ones take minutes."""
 MAX_KEPT = 24
 MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GRADIENT = "grad."
 PER_CHARACTER = 1e-3
-"""Of two forms that explain as much, the one that is said in fewer words comes first."""
+"""Of two forms that explain as much, the one with the shorter expression comes first."""
 BELIEF = 0.3
-"""Believing an edit of cost 1 beside a variant that has a name (0): named ones come first where both explain."""
+"""The weight of an edit of cost 1; a named variant has 0, so it comes first if both explain."""
 NARROW = ("rounded", "accumulated")
-"""The kinds of edits that lose digits."""
+"""The kinds of edits that lose precision."""
 NEAR = 4.0
-"""The trial computes in float64, whose own rounding may add to the difference."""
+"""The trial computes in float64, whose rounding may add to the difference."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Match:
         return Cause(name, shown, alteration, weight=BELIEF * self.edit.cost)
 
     def _named(self) -> tuple[str, Mapping[str, Any]]:
-        """The id of the cause, and its parameters: some kinds of edits have names of their own."""
+        """The id of the cause, and its parameters: some kinds of edits have their own ids."""
         edit = self.edit
         if edit.kind in NARROW:
             return "reduced-precision", {"format": edit.value}
@@ -68,7 +68,7 @@ class Match:
 def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
-    `rounding`: steps in a format of fewer digits are tried too.
+    `rounding`: steps in a lower precision are tried too.
     """
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
@@ -83,8 +83,8 @@ def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cau
 
 
 def fitted_causes(origin: KernelExplanation) -> list[Cause]:
-    """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only once other inputs
-    agree on the number."""
+    """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
+    confirm the number."""
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
     matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits()]
@@ -93,14 +93,14 @@ def fitted_causes(origin: KernelExplanation) -> list[Cause]:
 
 
 def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
-    """The ways to write the reference, as options; only the first where something has already been altered."""
+    """The forms of the reference, as options; only the first if something has already been altered."""
     yield {}
     if not origin.causes:
         yield from origin.evaluator.op.forms
 
 
 def shortened(value: float) -> Iterator[float]:
-    """A fitted number with more and more digits: data leave the last ones open, and people write few."""
+    """A fitted number with more and more digits: the data do not determine the last ones, and people write few."""
     return (float(f"{value:.{digits}g}") for digits in range(1, 18))
 
 
@@ -124,7 +124,7 @@ class Scan:
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
     def _name_of(self, edit: Edit) -> str:
-        """An option that is kept in float32 has a name, and one that the op calls another value of it."""
+        """An option stored as float32 has its own id, and so has one for which the op names another value."""
         option = option_of(self._program, edit)
         if option and "float32" in (edit.value, edit.value[-1] if isinstance(edit.value, tuple) else ""):
             return "attribute-precision"
@@ -132,11 +132,11 @@ class Scan:
         return next(fits, "reference-edit")
 
     def effort(self, match: Match) -> float:
-        """What it costs to believe an edit, and to read it."""
+        """The cost of an edit, and the length of its expression."""
         return match.edit.cost + PER_CHARACTER * len(described(self._program, match.edit))
 
     def _limit(self, name: str) -> float:
-        """By how much a prediction may differ from what was observed, roughly."""
+        """Roughly how much a prediction may differ from the observed tensor."""
         values = np.abs(self._wrong[name], dtype=np.float64)
         size = float(np.max(values, initial=0.0, where=np.isfinite(values)))
         unit = float(np.finfo(self._wrong[name].dtype).eps)
@@ -155,7 +155,7 @@ class Scan:
             yield from self._matched(edit, target)
 
     def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
-        """An edit where it explains a tensor, and where it does with the gradients that follow from it."""
+        """An edit if it explains a tensor, alone or with the gradients that follow from it."""
         if not self._fits(target, self._trial.output(edit, target)):
             return
         others = (name for name in self._wrong if name != target)
@@ -175,7 +175,7 @@ class Scan:
                 yield from next(filter(None, ([*self._matched(form, target)] for form in forms)), [])
 
     def _fitted(self, edit: Edit, target: str) -> float | None:
-        """The number with which an edit comes nearest to the target (Gauss-Newton); None where it has no say."""
+        """The number with which an edit comes closest to the target (Gauss-Newton); None if it has no effect."""
         value = float(edit.value[-1] if edit.kind == READ else edit.value)
         for _ in range(FIT_STEPS):
             here = self._trial.output(with_number(edit, value), target)
@@ -202,7 +202,7 @@ class Scan:
         yield Match(again, tensors, self._form, self._name_of(edit))
 
     def _fits(self, name: str, values: Array | None) -> bool:
-        """Whether a tensor is what was observed: roughly, then by the error bound."""
+        """Whether a prediction matches the observed tensor: roughly, then by the error bound."""
         observed = self._wrong[name]
         if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
             return False

@@ -1,7 +1,7 @@
-"""What would a kernel return if a hypothesis about it were true? Answers for one case in one dtype.
+"""Predicts what a kernel would return under a hypothesis, for one case in one dtype.
 
-An alteration changes the reference run: options of the reference, params, inputs left out or rounded to a format of
-fewer digits. Its prediction holds values for every tensor, and how far a careful implementation may be from them.
+An alteration changes the reference run: options of the reference, params, inputs left out or rounded to a lower
+precision. Its prediction has values for every tensor, and how far a careful implementation may be from them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, EnvelopeRuns, e
 Array = NDArray[Any]
 BAND_RUNS = 6
 LOSSY = 1.5
-"""An algorithm counts as one that loses digits where it loses 1.5 times as much as a careful implementation."""
+"""An algorithm counts as unstable if its error is 1.5 times that of a careful implementation."""
 WIDE = 8.0
-"""A kernel with the same algorithm may sum in another order, and lose this much more than the reference."""
+"""A kernel with the same algorithm may sum in another order, with an error larger by this factor than the
+reference's."""
 OWN_RUNS = 4
 MAX_CACHED_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Alteration:
-    """What is changed. `operands` names the format that the inputs in `rounded` are rounded to.
+    """The changes. `operands` names the format to which the inputs in `rounded` are rounded.
 
     `arguments` are options of the reference, `edits` are done to its program. `unstable` options are right in exact
     arithmetic: they change the rounding error of a run in the working precision, not the exact values.
@@ -51,7 +52,7 @@ class Alteration:
     edits: tuple[Edit, ...] = ()
 
     def with_(self, other: Alteration) -> Alteration:
-        """Both together; IncompatibleError where they contradict each other."""
+        """Both together; IncompatibleError if they contradict each other."""
         parts = [(self.arguments, other.arguments), (self.unstable, other.unstable), (self.params, other.params)]
         if any(mine.keys() & theirs.keys() for mine, theirs in parts) or (self.operands and other.operands):
             raise IncompatibleError("both alterations set the same option, param or format")
@@ -84,9 +85,9 @@ def spelled(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a tensor would hold (None: not returned), and how far a careful implementation may be from it.
+    """The predicted values (None: not returned), and how far a careful implementation may be from them.
 
-    `unstable`: by an algorithm that loses digits; `coarse`: in a format of fewer digits.
+    `unstable`: by an algorithm that loses precision; `coarse`: in a lower precision.
     """
 
     values: Array | None
@@ -160,11 +161,11 @@ class Evaluator:
 
     @property
     def data(self) -> Array | None:
-        """The input that gradients of others are summed over; None where the op has none."""
+        """The input over whose axes others' gradients are summed; None if the op has none."""
         return None if self.op.data is None else self.inputs.get(self.op.data)
 
     def is_upstream(self, name: str) -> bool:
-        """Whether `name` is an upstream gradient among the inputs."""
+        """Whether `name` is a grad_output among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
 
     def is_gradient(self, tensor: str) -> bool:
@@ -173,7 +174,7 @@ class Evaluator:
         return tensor.startswith("grad.") or (item is not None and item.listed)
 
     def predict(self, alteration: Alteration) -> Prediction | None:
-        """The prediction; None where parts of the alteration contradict each other, or shapes would change."""
+        """The prediction; None if parts of the alteration contradict each other, or shapes would change."""
         key = alteration.key
         if key not in self._predictions:
             try:
@@ -213,7 +214,7 @@ class Evaluator:
     def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array]:
         """The exact values of the altered reference; gradients of inputs that are left out are zero.
 
-        IncompatibleError where the alteration contradicts itself, or gives tensors of other shapes.
+        IncompatibleError if the alteration contradicts itself, or gives tensors of other shapes.
         """
         case, work = self._changed_case(alteration), next(iter(self._exact.values())).dtype
         computed = evaluate(
@@ -231,9 +232,9 @@ class Evaluator:
         return {name: values[name] for name in self._exact if name in values}
 
     def expression(self, alteration: Alteration, before: Alteration) -> str:
-        """What an alteration computes otherwise, in the reference's own names; "" where that is no formula.
+        """The expression that an alteration changes, in the reference's names; "" if it is not a formula.
 
-        `before` is what has been altered already.
+        `before` are earlier alterations.
         """
         if alteration.edits:
             program = self.program(before.with_(replace(alteration, edits=())))
@@ -257,7 +258,7 @@ class Evaluator:
         return replace(self.case, params=replace(self.case.params, **alteration.params))
 
     def tensors(self, alteration: Alteration) -> dict[str, Array]:
-        """The inputs as the alteration has them."""
+        """The altered inputs."""
         kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
         if not alteration.operands:
             return kept
@@ -267,22 +268,22 @@ class Evaluator:
 
 
 def with_band(predicted: Predicted, band: Envelope) -> Predicted:
-    """A prediction for an algorithm that loses as much as `band`, where that is more than rounding loses."""
+    """A prediction for an algorithm with the error `band`, if that is more than rounding."""
     if band.excused is None and band.rms < LOSSY * predicted.envelope.rms:
         return predicted
-    # Where an algorithm loses digits by chance, it does so in other groups of a kernel than of the reference.
+    # If an algorithm loses precision by chance, a kernel does so in other groups than the reference.
     return Predicted(predicted.values, predicted.envelope.joined(band.scaled(WIDE)).whole, unstable=True)
 
 
 def ratio(observed: Array | None, predicted: Predicted) -> float:
-    """The error ratio of what was observed against a prediction; inf where only one of them has the tensor."""
+    """The error ratio of the observed tensor against a prediction; inf if only one of them has the tensor."""
     if observed is None or predicted.values is None:
         return 0.0 if observed is None and predicted.values is None else float("inf")
     if observed.shape != predicted.values.shape:
         return float("inf")
     envelope = predicted.envelope
     if predicted.unstable and envelope.excused is not None:
-        # Where such an algorithm fails in some runs, a kernel's may fail at other elements.
+        # If such an algorithm overflows in some runs, a kernel may overflow at other elements.
         envelope = replace(envelope, excused=envelope.excused | ~np.isfinite(observed))
     return error_ratio(observed, predicted.values, envelope)
 

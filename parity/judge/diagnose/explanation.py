@@ -1,7 +1,7 @@
 """An explanation: causes, alone or together, the prediction that follows, and the error ratios that it leaves.
 
-A cause may hold for some tensors only: a forward pass can be wrong beside a right backward pass. An explanation is
-complete where every tensor lies within the error bound of its prediction.
+A cause may hold for some tensors only: the forward pass can be wrong and the backward pass right. An explanation is
+complete if every tensor lies within the error bound of its prediction.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio, ratios, worst
 
 BAND = 1000.0
-"""An algorithm that loses digits explains an error of at least this part of what it loses."""
+"""An unstable algorithm explains errors of at least this part of its own."""
 MAX_BURDEN = 2.75
-"""One fitted number, or an error in one part; more of them together explain anything."""
+"""At most one fitted number, or an error in one part: more of them together explain anything."""
 COST = 2.0
 EXCEPTION_COST = 0.25
 SHARED_EXCEPTION_COST = 1.0
-"""A wrong statistic changes every tensor, so that an exception from it costs more."""
+"""A wrong statistic changes every tensor, so an exception from it costs more."""
 MUCH_WORSE = 16.0
 CLEAR = 2.0
 MAX_REFINED = 1e6
@@ -35,8 +35,8 @@ MAX_REFINED = 1e6
 class KernelExplanation:
     """Causes for what was `observed`, the `prediction` that follows, the error ratios that are `left`.
 
-    `exceptions` counts the tensors for which a cause had to be waived. The errors of the tensors in `exact` are the
-    same in every precision, so that no loss of digits explains them.
+    `exceptions` counts the tensors for which a cause was waived. The errors of the tensors in `exact` are the same in
+    every precision, so a loss of precision does not explain them.
     """
 
     evaluator: Evaluator
@@ -60,7 +60,7 @@ class KernelExplanation:
 
     @property
     def score(self) -> float:
-        """How much is left, in powers of two beyond what chance explains."""
+        """The remaining error, in powers of two beyond chance."""
         return sum(math.log2(min(max(value, CLEAR), 2.0**60)) for value in self.left.values())
 
     def improves(self, origin: KernelExplanation) -> bool:
@@ -69,19 +69,19 @@ class KernelExplanation:
 
     @property
     def weight(self) -> float:
-        """How much has to be believed."""
+        """The total weight of its causes."""
         shared = any(cause.shared for cause in self.causes)
         exception = SHARED_EXCEPTION_COST if shared else EXCEPTION_COST
         return sum(COST + cause.weight for cause in self.causes) + exception * self.exceptions
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is fitted, and no band of sizes is believed."""
+        """Whether nothing is fitted, and no range of error sizes is assumed."""
         return not any(cause.weight for cause in self.causes)
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """Smaller is better; among complete explanations, the one with the least to believe."""
+        """Smaller is better; among complete explanations, the one with the smallest weight."""
         return (0.0 if self.explains else self.score, self.weight, worst(self.left.values()))
 
     @property
@@ -95,7 +95,7 @@ class KernelExplanation:
         return together(self.causes)
 
     def expression(self, cause: Cause) -> str:
-        """What one of the causes computes otherwise, beside those before it; "" where that is no formula."""
+        """The expression that one of the causes changes, after those before it; "" if it is not a formula."""
         if cause.alteration is None:
             return ""
         try:
@@ -104,7 +104,7 @@ class KernelExplanation:
             return ""
 
     def extended(self, *causes: Cause) -> KernelExplanation | None:
-        """The explanation with more causes, one after the other; None where some contradict each other."""
+        """The explanation with more causes, one after the other; None if some contradict each other."""
         explanation: KernelExplanation | None = self
         for cause in causes:
             explanation = explanation and explanation._with(cause)
@@ -123,12 +123,12 @@ class KernelExplanation:
         return self._merged(cause, reduce(lambda p, change: change(p), changes, prediction))
 
     def _merged(self, cause: Cause, prediction: Prediction) -> KernelExplanation:
-        """Takes from `prediction` the tensors in which it leaves no more than before."""
+        """Takes from `prediction` the tensors in which the remaining error does not grow."""
         taken, left, exceptions = dict(self.prediction), dict(self.left), self.exceptions
         comparable = {name: predicted for name, predicted in prediction.items() if name in self.left}
         for name, predicted in comparable.items():
             before, after = self.left[name], ratio(self.observed.get(name), predicted)
-            # While another cause is still missing, this one holds for all tensors alike, even where it looks worse.
+            # While another cause is missing, this one applies to all tensors, even if some look worse.
             partial = before >= OFF and after < MUCH_WORSE * before and not predicted.unstable
             if cause.lossy and before >= OFF and name in self.exact:
                 exceptions += 1
@@ -140,7 +140,7 @@ class KernelExplanation:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it says which numbers come out, in any dtype: not only how large errors are."""
+        """Whether it predicts values in any dtype, and not only the size of errors."""
         return all(cause.portable and not cause.lossy for cause in self.causes)
 
     def refined(self) -> KernelExplanation:
@@ -164,7 +164,7 @@ class KernelExplanation:
 
 
 def together(causes: Sequence[Cause]) -> Alteration:
-    """The alterations of all causes; IncompatibleError where some contradict each other."""
+    """The alterations of all causes; IncompatibleError if some contradict each other."""
     return reduce(Alteration.with_, (c.alteration for c in causes if c.alteration is not None), Alteration())
 
 
@@ -176,9 +176,9 @@ def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] =
 
 
 def credible(values: Array | None, predicted: Predicted, before: float) -> bool:
-    """Whether an error that only a lossy algorithm explains is about as large as that algorithm makes it.
+    """Whether an error that only a lossy algorithm explains is about as large as that algorithm's.
 
-    Where the algorithm overflows in places, so must what was observed.
+    Where the algorithm overflows, so must the observed tensor.
     """
     if not predicted.unstable or before < OFF or values is None or predicted.values is None:
         return True

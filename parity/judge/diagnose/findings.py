@@ -1,4 +1,4 @@
-"""The result of a search as diagnoses: a cause, its tensors, what is left without it and with it, and evidence."""
+"""The result of a search as diagnoses: a cause, its tensors, the residuals without and with it, and evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CellKey = tuple[str, str, str]
 
 
 def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
-    """The causes with the largest effect first; before them, that others explain as much; last, what is left."""
+    """The causes, the largest effect first; before them, that others explain as much; last, what is unexplained."""
     best, start = result.best, result.start
     rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
     rows.sort(key=lambda row: -(row.residual_before or 0.0))
@@ -63,7 +63,7 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
 
 
 def sizes(best: KernelExplanation, tensor: str) -> dict[str, float | None]:
-    """The size of an error, beside that of the suspected algorithm and of a careful one (root mean squares)."""
+    """The error, that of the suspected algorithm and that of a careful implementation (root mean squares)."""
     values, predicted = best.observed[tensor], best.prediction[tensor]
     error = None
     if values is not None and predicted.values is not None:
@@ -90,18 +90,18 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def not_identifiable(cell: CellKey, result: SearchResult) -> Diagnosis:
-    """That several explanations fit the data, and which inputs would distinguish them."""
+    """Several explanations fit the data; the evidence has inputs that would distinguish them."""
     explanations = [result.best, *result.rivals]
     shown_by = dict.fromkeys(c.shown_by for explanation in explanations for c in explanation.causes if c.shown_by)
     candidates = [summary(explanation) for explanation in explanations]
-    title = f"{' or '.join(dict.fromkeys(str(c['id']) for c in candidates))}: this case cannot tell"
+    title = f"{' or '.join(dict.fromkeys(str(c['id']) for c in candidates))}: this case cannot distinguish them"
     evidence = {"candidates": candidates, "told_apart_by": "; ".join(shown_by)}
     before, after = (worst(explanation.left.values()) for explanation in (result.start, result.best))
     return Diagnosis(*cell, "not-identifiable", title, tuple(result.start.wrong), False, before, after, evidence)
 
 
 def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collection[str]) -> Iterator[Diagnosis]:
-    """For what exceeds the tolerance but not the error bound: that it is rounding, or noise around zero."""
+    """Diagnoses of tensors that exceed the tolerance but not the error bound: rounding, or noise around zero."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for c in comparisons:
         if c.verdict is Verdict.ROUNDING:

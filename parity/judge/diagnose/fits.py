@@ -1,4 +1,4 @@
-"""Numbers of an op that a kernel may have another value for, fitted to what was observed."""
+"""Numbers of an op whose value may differ in a kernel, fitted to the observed tensors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def alteration_of(evaluator: Evaluator, fit: Fit, value: float) -> Alteration:
 
 
 def fit_value(origin: KernelExplanation, fit: Fit, tensors: list[str]) -> float | None:
-    """The value that leaves the least, by a coarse search over decades and Gauss-Newton steps from there."""
+    """The value with the smallest residual, by a coarse search over decades and Gauss-Newton steps from there."""
     evaluator = origin.evaluator
     given = {n: values for n in tensors if (values := origin.observed.get(n)) is not None}
     start = fit.start(evaluator.case.params)
@@ -81,7 +81,7 @@ def fit_value(origin: KernelExplanation, fit: Fit, tensors: list[str]) -> float 
 
 
 def newton(residuals: Callable[[float], Array | None], value: float) -> float:
-    """The positive number near `value` that makes the residuals least (Gauss-Newton, the slope by a difference)."""
+    """The positive number near `value` that minimizes the residuals (Gauss-Newton, the slope by a difference)."""
     for _ in range(STEPS):
         here, there = residuals(value), residuals(value * (1 + STEP))
         if here is None or there is None or not (slope := (there - here) / (value * STEP)).any():

@@ -1,7 +1,7 @@
-"""What is wrong with a backend, found out by asking it again.
+"""Diagnoses a backend by calling it again.
 
-A search on what it returned gives explanations; edits of the reference give more. Each must also predict what the
-backend returns for other inputs, drawn so that explanations differ. What fails there is dropped.
+A search on its results gives explanations; edits of the reference give more. Each must also predict the backend's
+results for other inputs, drawn so that explanations differ. Explanations that fail there are dropped.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from parity.judge.diagnose.search import DEPTH, SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
 
 N_PROBES, N_DRAWN = 2, 6
-"""Other inputs that are asked about; some are of no use, since their options choose another branch."""
+"""Other inputs to try; some are of no use, since their options choose another branch."""
 SMALL = 2048
-"""Elements of all inputs up to which a case is searched as it is: thousands of edits take seconds."""
+"""Up to this many input elements, a case is searched as it is: thousands of edits take seconds."""
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
 N_ORIGINS = 3
-"""Explanations of a part that edits are added to."""
+"""The number of partial explanations to which edits are added."""
 
 Prepare = Callable[[CasePlan, str, Mapping[str, Array]], Evaluator]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a backend returned for some inputs, and what is known about them."""
+    """A backend's results for some inputs, and their evaluator."""
 
     evaluator: Evaluator
     observed: Observed
 
 
 class Inquiry:
-    """One backend that is wrong in a dtype of a case; `kernel` asks it again, `prepare` makes an evaluator.
+    """A backend that is wrong in one dtype of a case; `kernel` calls it again, `prepare` makes an evaluator.
 
-    `same` is what it returned for the same inputs in other dtypes in which the same error was seen.
+    `same` are its results for the same inputs in other dtypes with the same error.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Inquiry:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
-        """The best explanation; in the tensors of `exact`, no loss of digits can be one.
+        """The best explanation; tensors in `exact` have not lost precision.
 
-        It is looked for in the smallest case that shows the error, and must explain the user's tensors too.
+        The search uses the smallest case that shows the error; the explanation must hold for the user's tensors too.
         """
         with np.errstate(all="ignore"):
             return self._result(exact)
@@ -79,7 +79,7 @@ class Inquiry:
         return result if result.best.explains else replace(result, behaviours=self._behaviours(small))
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
-        """One cause with a name, else one edit, else several together, else one fitted number."""
+        """One named cause, else one edit, else several together, else one fitted number."""
         first = self._search(exact, 1)
         kept = self.confirmed(complete(first))
         if kept and self._settles(kept[0]):
@@ -100,11 +100,11 @@ class Inquiry:
         return self.concluded(first, kept) if kept else first
 
     def _settles(self, explanation: KernelExplanation) -> bool:
-        """Whether nothing else can be easier to believe."""
+        """Whether no other explanation can be simpler."""
         return explanation.plain
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
-        """The causes that are known beforehand, or that the tensors suggest."""
+        """The causes that are known in advance, or that the tensors suggest."""
         return search(self._question.evaluator, self._question.observed, exact=exact, depth=depth)
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
@@ -116,7 +116,8 @@ class Inquiry:
         return fitted_causes(origin)
 
     def _reduced(self) -> Question | None:
-        """The smallest case with the same tensors wrong; None where the user's is small, or nobody can be asked."""
+        """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
+        called."""
         evaluator, kernel = self._question.evaluator, self._kernel
         if kernel is None or evaluator.n_elements <= SMALL:
             return None
@@ -136,7 +137,7 @@ class Inquiry:
         return questions.get(size) if size < evaluator.n_elements else None
 
     def _carried(self, small: SearchResult) -> SearchResult | None:
-        """What explains the smallest case, where it explains the user's tensors; None where it does not."""
+        """The explanation of the smallest case, if it explains the user's tensors; else None."""
         start = unaltered(self._question.evaluator, self._question.observed)
         explanations = [e for e in map(partial(carried, start), (small.best, *small.rivals)) if e is not None]
         if not explanations or not small.best.explains:
@@ -144,7 +145,7 @@ class Inquiry:
         return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
 
     def _behaviours(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """What the backend does that is no formula."""
+        """The backend's behaviours that are not formulas."""
         question, kernel = small or self._question, self._kernel
         if kernel is None:
             return ()
@@ -155,17 +156,17 @@ class Inquiry:
 
     @property
     def can_ask(self) -> bool:
-        """Whether the backend answered questions."""
+        """Whether the backend answered calls."""
         return bool(self.probes)
 
     @cached_property
     def probes(self) -> Sequence[Question]:
-        """The backend's answers for other inputs and options."""
+        """The backend's results for other inputs and options."""
         return list(islice(self._asked(range(N_DRAWN)), N_PROBES))
 
     @cached_property
     def alike(self) -> Sequence[Question]:
-        """The backend's answers for other inputs and the user's options: it may hold some of them fixed."""
+        """The backend's results for other inputs and the user's options: it may have some of them fixed."""
         return list(islice(self._asked(range(KEEPS_ALL, 3 * N_DRAWN, 3)), N_PROBES))
 
     def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
@@ -176,7 +177,7 @@ class Inquiry:
                 yield question
 
     def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Question | None:
-        """The backend's answer for other inputs; None where there is none."""
+        """The backend's result for other inputs; None if there is none."""
         dtype = self._question.evaluator.dtype
         answer = None if self._kernel is None else self._kernel(case, dtype, inputs)
         if answer is None:
@@ -186,11 +187,11 @@ class Inquiry:
         return Question(evaluator, {n: answer.get(n) for n in evaluator.base if n not in lacking})
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that also predict what the backend returned for other inputs and options, the best first."""
+        """Those that also predict the results for other inputs and options, the best first."""
         return self._confirmed(explanations, self.probes)
 
     def confirmed_here(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that also predict what the backend returned for other inputs with these options, the best first."""
+        """Those that also predict the results for other inputs with these options, the best first."""
         return self._confirmed(explanations, self.alike) if self.can_ask and self.alike else []
 
     def _confirmed(
@@ -200,26 +201,26 @@ class Inquiry:
         return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._in_other_dtypes(e), *answers))]
 
     def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Question]:
-        """What was returned in other dtypes, where an explanation must predict that too: if it says which numbers come
-        out, by an edit or a fit."""
+        """The results in other dtypes, if an explanation must predict them too: one that predicts values, by an edit or
+        a fit."""
         has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
         return self._same if has_edits or (explanation.is_exact and not explanation.plain) else ()
 
     def is_rival(self, best: KernelExplanation, other: KernelExplanation) -> bool:
-        """Whether another explanation is as easy to believe, and differs from the best on other inputs."""
+        """Whether another explanation is equally simple, and differs from the best on other inputs."""
         if other.weight > best.weight + TIED or not best.is_exact or not other.is_exact:
             return False
         return not all(agree(evaluator, best, other) for evaluator in self._others)
 
     @cached_property
     def _others(self) -> list[Evaluator]:
-        """What is known about other inputs, where nobody can be asked."""
+        """Evaluators for other inputs, if the backend cannot be called."""
         evaluator = self._question.evaluator
         drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
         return [self._prepare(case, evaluator.dtype, inputs) for case, inputs in drawn]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
-        """The best of what is left; others are rivals where nobody could be asked."""
+        """The best remaining explanation; the others are rivals if the backend could not be called."""
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
@@ -227,12 +228,12 @@ class Inquiry:
 
 
 def structure(evaluator: Evaluator) -> list[str]:
-    """The names of a reference's steps: an edit fits programs that have the same."""
+    """The names of a reference's steps: an edit fits programs with the same ones."""
     return [step.name for step in evaluator.program(Alteration()).steps]
 
 
 def carried(start: KernelExplanation, small: KernelExplanation) -> KernelExplanation | None:
-    """An explanation of a smaller case for the tensors of `start`; None where it does not explain these."""
+    """An explanation of a smaller case for the tensors of `start`; None if it does not explain them."""
     options = [list(islice(transferred(cause, start), MAX_TRANSFERRED)) for cause in small.causes]
     explanations = (start.extended(*causes) for causes in islice(product(*options), MAX_TRANSFERRED))
     complete = [e for e in explanations if e is not None and e.explains]
@@ -240,7 +241,7 @@ def carried(start: KernelExplanation, small: KernelExplanation) -> KernelExplana
 
 
 def foretold(explanation: KernelExplanation, evaluator: Evaluator) -> dict[str, Array | None]:
-    """What an explanation says that the backend returns for other inputs, by tensor name."""
+    """The results that an explanation predicts for other inputs, by tensor name."""
     start = unaltered(evaluator, {})
     causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
     prediction = predicted(evaluator, causes) or evaluator.base
@@ -265,7 +266,7 @@ def complete(result: SearchResult) -> list[KernelExplanation]:
 
 
 def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-    """The explanations of a part that come nearest."""
+    """The best partial explanations."""
     partial = [e for e in (first.best, *first.partial, *single) if e.causes and e.improves(first.start)]
     return sorted(partial, key=lambda e: (len(e.wrong), e.rank))[:N_ORIGINS]
 
@@ -277,7 +278,7 @@ def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelE
 
 
 def holds(explanation: KernelExplanation, probe: Question) -> bool:
-    """Whether an explanation predicts an answer: what it explains exactly, all else with it or without."""
+    """Whether an explanation predicts a result: exactly in the tensors it explains, in others with or without it."""
     wrong = unaltered(explanation.evaluator, explanation.observed).wrong
     start = unaltered(probe.evaluator, probe.observed)
     if start.explains and not explanation.is_exact:
@@ -293,7 +294,7 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
 
 
 def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wrong: Sequence[str]) -> bool:
-    """Whether an answer is what is predicted: surely in the `wrong` tensors, in others with the causes or without."""
+    """Whether a result is as predicted: in the `wrong` tensors with the causes, in others with or without them."""
     left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
     return all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
         min(value, left.get(n, value)) < OFF for n, value in start.left.items()
@@ -301,7 +302,8 @@ def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wron
 
 
 def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) -> Prediction:
-    """A prediction with the bound of a careful implementation of the causes, which may lose more than the reference."""
+    """A prediction with the error bound of a careful implementation of the causes, which may be less accurate than the
+    reference."""
     alteration = together(causes)
     if not alteration.edits:
         return prediction
@@ -310,7 +312,7 @@ def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) ->
 
 
 def defined(predicted: Predicted) -> Predicted:
-    """A prediction that is compared where it is finite, if it is somewhere: a kernel may guard what is not."""
+    """A prediction that is compared where it is finite, if anywhere: a kernel may guard against overflow."""
     if predicted.values is None or not (undefined := ~np.isfinite(predicted.values)).any() or undefined.all():
         return predicted
     excused = undefined if predicted.envelope.excused is None else undefined | predicted.envelope.excused
@@ -319,7 +321,7 @@ def defined(predicted: Predicted) -> Predicted:
 
 
 def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
-    """What follows from all causes together; None where they contradict each other."""
+    """The prediction of all causes together; None if they contradict each other."""
     try:
         alteration = together(causes)
     except IncompatibleError:
@@ -331,7 +333,7 @@ def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | Non
 
 
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
-    """The same cause for other inputs: edits and fitted numbers as they are, others with those inputs' numbers."""
+    """The same cause for other inputs: edits and fitted numbers unchanged, others with those inputs' numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
@@ -341,7 +343,7 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
 
 
 def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
-    """The causes that a search considers first, of the sort of one."""
+    """The causes of the same kind that a search considers first."""
     if like.alteration is None:
         yield from chain.from_iterable(proposals(start))
     elif like.portable:

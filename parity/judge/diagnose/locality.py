@@ -1,4 +1,4 @@
-"""Where in a tensor is the error? One row, one column, one channel, the border, the last block."""
+"""Locates an error in a tensor: one row, one column, one channel, the border, the last block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ MOST = 0.5
 """An error at more than half of the locations is not local."""
 FAINT = 64.0
 STRONG = 32.0
-"""Near the threshold, a few elements beyond it are the tail of an error that is everywhere."""
+"""Near the error bound, a few elements beyond it are the tail of an error that is everywhere."""
 
 
 def localized(origin: KernelExplanation) -> Iterator[Cause]:
-    """Causes for what nothing else explains: an inner step of a float64 op in float32; errors in one part only."""
+    """Causes for errors that nothing else explains: an inner step of a float64 op in float32; errors in one part
+    only."""
     strong = [name for name, value in origin.left.items() if value >= STRONG]
     if origin.evaluator.dtype == "float64" and strong and origin.exact.isdisjoint(strong):
         yield from narrow_step(origin)
@@ -40,7 +41,7 @@ def localized(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
-    """The change that excuses some elements from comparison."""
+    """The change that excludes some elements from comparison."""
 
     def change(prediction: Prediction) -> Prediction:
         excused = {n: replace(prediction[n].envelope, excused=mask) for n, mask in masks.items()}
@@ -55,7 +56,7 @@ def narrow_step(origin: KernelExplanation) -> Iterator[Cause]:
     for change in narrowed(wrong, FORMATS["float32"], DIGITS["float64"]):
         wider = change(origin.prediction)
         if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in wrong):
-            shown = {"format": "float32", "step": "one inside; the sizes of the errors say so"}
+            shown = {"format": "float32", "step": "an inner one, judging by the size of the errors"}
             yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False)
             return
 
@@ -76,16 +77,16 @@ def wrong_elements(values: Array, predicted: Predicted) -> NDArray[np.bool_]:
 
 
 def contents(values: Array) -> str:
-    """What the wrong elements hold."""
+    """The content of the wrong elements."""
     if not np.isfinite(values).all():
-        return "NaN or infinite numbers"
+        return "NaN or infinity"
     if not values.any():
         return "zeros"
     return "one number" if np.unique(values).size == 1 and values.size > 1 else "other numbers"
 
 
 def describe(wrong: NDArray[np.bool_]) -> str:
-    """`index 3 of axis 1`, `the last 2 of axis 0`, `12 of 900 elements, ...`; empty where the error is everywhere."""
+    """`index 3 of axis 1`, `the last 2 of axis 0`, `12 of 900 elements, ...`; empty if the error is everywhere."""
     share = float(wrong.mean()) if wrong.size else 0.0
     if not 0.0 < share <= MOST:
         return ""
@@ -95,7 +96,7 @@ def describe(wrong: NDArray[np.bool_]) -> str:
 
 
 def along(wrong: NDArray[np.bool_], axis: int) -> str:
-    """Which indices of one axis hold the error; empty where most do."""
+    """Which indices of one axis hold the error; empty if most do."""
     length = wrong.shape[axis]
     hit = np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
     if hit.size == length or hit.size > MOST * length:

@@ -1,4 +1,4 @@
-"""Causes that explained a backend in earlier cases of a run; where no comparison fails, they are tried first."""
+"""Causes that explained a backend in earlier cases of a run; if no comparison fails, they are tried first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_TRIED = 8
 
 @dataclass(frozen=True)
 class Recipe:
-    """Causes without their numbers, which are another case's: ids, and names of the parameters. `case` had them."""
+    """Causes without their numbers: ids, and names of the parameters. `case` had them first."""
 
     case: str
     causes: tuple[tuple[str, frozenset[str]], ...]
@@ -35,7 +35,7 @@ class Memory:
                 known.append(Recipe(evaluator.case.id, key))
 
     def recall(self, evaluator: Evaluator, backend: str) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-        """The same causes with this case's numbers, after the case that had them first."""
+        """The same causes with this case's numbers, and the case that had them first."""
         recipes = self._recipes.get((evaluator.op.name, backend, evaluator.dtype), [])
         standing = standing_causes(evaluator) if recipes else []
         for recipe in recipes:

@@ -19,7 +19,7 @@ LONG = 2048
 
 
 def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Predicted]]:
-    """The right values at other locations, by a rule or by none, with the tensor that would follow."""
+    """The right values at other locations, by a known permutation or not, with the predicted tensor."""
     values, predicted = origin.observed.get(name), origin.prediction[name]
     exact = predicted.values
     if values is None or exact is None or values.size != exact.size or values.size < FEW - 1:
@@ -35,7 +35,7 @@ def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Pr
 
 
 def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> Iterator[tuple[Cause, Predicted]]:
-    """The order that the values have: all shifted by the same distance in memory, or without a rule."""
+    """The order of the values: all shifted by the same distance in memory, or without a rule."""
     locations = np.empty(values.size, np.intp)
     locations[np.argsort(values, axis=None, kind="stable")] = np.argsort(exact, axis=None, kind="stable")
     step = int(-locations[0] % values.size)
@@ -63,7 +63,7 @@ def reordered(name: str, order: NDArray[np.intp]) -> Change:
 
 
 def same_values(values: Array, exact: Array, bound: float) -> bool:
-    """Whether both tensors of one size hold the same numbers, in whatever order."""
+    """Whether two tensors of one size hold the same numbers, in any order."""
     differences = np.abs(np.sort(values, axis=None) - np.sort(exact, axis=None))
     return bool(np.all(differences <= OFF * bound))
 
@@ -86,7 +86,7 @@ def rearrange(name: str, kind: str, shown: Mapping[str, Any], values: Array) -> 
 def arrangements(
     values: Array, shape: tuple[int, ...], observed: Array | None = None
 ) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    """All rules by which `values` may have come to other locations of a tensor of this shape, which is `observed`."""
+    """All permutations that may have led from `values` to `observed`, a tensor of this shape."""
     rank = values.ndim
     if rank <= 4:
         yield from turned(values, shape)
@@ -104,7 +104,7 @@ def arrangements(
 
 
 def shifts(values: Array, axis: int, observed: Array | None) -> Iterator[int]:
-    """Small shifts along an axis, and the one that brings a slice along it nearest to `observed`."""
+    """Small shifts along an axis, and the one that brings a slice along it closest to `observed`."""
     length = values.shape[axis]
     small = [s for step in range(1, min(MAX_ROLL, length - 1) + 1) for s in (step, -step)]
     yield from small
@@ -119,7 +119,7 @@ def shifts(values: Array, axis: int, observed: Array | None) -> Iterator[int]:
 
 
 def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    """Axes in another order, as a tensor of that order or read as if they were not."""
+    """Axes in another order, as a tensor of that order, or read as if the order were unchanged."""
     rank = values.ndim
     for order in list(permutations(range(rank)))[1:]:
         other = values.transpose(order)

@@ -1,7 +1,7 @@
-"""Inputs on which explanations differ: what a user's data often hides is drawn apart, by the op's own definition.
+"""Inputs on which explanations differ, drawn from the op's own definition.
 
 Equal options, an eps far below the variance, equal rows, a weight of 1 and a first step make different formulas give
-the same numbers. Nothing is known here of any op but what it says of its inputs, its params and its shapes.
+the same numbers. Only an op's declared inputs, params and shapes are used here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ APART = 0.05
 """No option is nearer to another one, or to its complement (`1 - beta`), than this part of its value."""
 MOST_DRAWS = 1000
 SMALL, LARGE, ABOVE = (0.08, 0.45), (0.55, 0.92), (1.2, 1.9)
-"""Where options come from that are below a half, below 1, or 1 and more (times their value). An eps of .08 to .45 is a
-tenth of the variance or some more."""
+"""The ranges of options below a half, below 1, and from 1 on (times their value). An eps of .08 to .45 is a tenth of
+the variance or more."""
 KEEPS_SPECIAL, KEEPS_ALL = 1, 2
-"""The remainders by 3 of numbers that keep options."""
+"""The numbers modulo 3 that keep options."""
 TINY = 0.01
 STRENGTHS = (1.0, 0.5, 0.0)
-"""How differently rows are spread; less where the reference is not finite, because states contradict each other."""
+"""How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
 
 
 def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     """A case of the same op and the same shapes with generic options and inputs, the same for the same `number`.
 
-    Not every backend has every branch and takes every value of an option. Of three numbers, the first changes all
-    options; the second keeps those that are 0 or 1, and counters, as the user has them; the third keeps all, with data
-    so small that the smallest option is a tenth of their square. All values are exact in float32 and in the coarsest
-    of the case's dtypes.
+    Backends may lack branches, or reject values of options. Of three numbers, the first changes all options; the second
+    keeps those that are 0 or 1, and counters; the third keeps all, with data so small that the smallest option is a
+    tenth of their square. All values are exact in float32 and in the coarsest of the case's dtypes.
     """
     op = OPS[case.op]
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
@@ -67,7 +66,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
 def drawn_input(
     item: Input | None, shape: Shape, bounds: tuple[int, int] | None, rng: np.random.Generator, strength: float
 ) -> Array:
-    """Values of an input, or of an upstream gradient (None), in float64, or in int64 within `bounds`."""
+    """Values of an input, or of a grad_output (None), in float64, or in int64 within `bounds`."""
     if bounds is not None:
         return rng.integers(*bounds, shape)
     default = item.default if item is not None and item.default is not None else Normal()
@@ -79,7 +78,7 @@ def drawn_input(
 
 
 def spread(default: Draw, shape: Shape, rng: np.random.Generator, strength: float) -> Array:
-    """Values of the kind of `default`: positive where it is, in its size, with a spread and an offset for each row.
+    """Values like `default`: positive if it is, of its size, with a spread and an offset for each row.
 
     A row is each index of each axis. The whole has a size of its own too, so that the tensors of a list differ.
     """
@@ -99,7 +98,7 @@ def spread(default: Draw, shape: Shape, rng: np.random.Generator, strength: floa
 
 
 def with_options(op: Op, params: Any, shapes: TensorShapes, number: int) -> Any:
-    """The params with other options, none like another; each only as far as shapes and inputs stay as they are."""
+    """The params with other options, all different, as far as shapes and inputs stay the same."""
     rng, taken = generator(number, "generic"), set(numbers_in(params))
     for field in fields(params):
         value = getattr(params, field.name)
@@ -121,17 +120,17 @@ def numbers_in(params: Any) -> Iterator[float]:
 
 
 def is_counter(op: Op, value: Any, default: Any) -> bool:
-    """Whether an integer counts calls: in an op that keeps a state, one with a default."""
+    """Whether an integer counts calls: it has a default, in an op with a state."""
     return type(value) is int and type(default) is int and any(item.state for item in op.inputs)
 
 
 def is_branch(default: Any) -> bool:
-    """Whether a number chooses a formula: its default is a whole one above 0, as that of the type of a norm."""
+    """Whether a number chooses a formula: its default is an integer above 0, such as the type of a norm."""
     return type(default) is float and default >= 1 and default.is_integer()
 
 
 def option(value: Any, taken: set[float], number: int, rng: np.random.Generator) -> Any:
-    """Another number for an option that is one, unlike all that are taken."""
+    """A new number for a numeric option, unlike all those in use."""
     if type(value) is not float or not np.isfinite(value) or (number % 3 == KEEPS_SPECIAL and value in (0.0, 1.0)):
         return value
     size = abs(value)
@@ -145,7 +144,7 @@ def option(value: Any, taken: set[float], number: int, rng: np.random.Generator)
 
 
 def accepted(op: Op, old: Any, new: Any, shapes: TensorShapes) -> Any:
-    """The new params where the op takes them for the same inputs and outputs, else the old ones."""
+    """The new params if the op accepts them for the same inputs and outputs, else the old ones."""
     try:
         same = op.infer_shapes(new, shapes.inputs) == shapes
     except ValueError:

@@ -1,6 +1,6 @@
-"""Causes that the observed tensors suggest, whatever the op: nothing, another tensor's values, a factor, few digits.
+"""Causes that the observed tensors suggest, whatever the op: nothing, another tensor's values, a factor, low precision.
 
-Every function looks at what an explanation leaves and proposes causes whose change of the prediction comes nearer.
+Every function takes what an explanation leaves and proposes causes whose predictions come closer.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ Causes = tuple[Cause, ...]
 EXACT = Envelope(0.0, 0.0)
 VARIED = 64
 BETTER = 4.0
-"""A change is proposed where it leaves less than a quarter."""
+"""A change is proposed if it leaves less than a quarter of the error."""
 NEAR = 1e-3
 EXTREME = 1e6
-"""Beyond such a factor nothing of a tensor is left but its direction."""
+"""Beyond this factor only the direction of a tensor remains."""
 UNNAMED = "no number of this case"
 MOST_LABELS = 2
 PLAIN = ("2", "1/2")
 FACTOR_WEIGHT = 0.37
-"""A number of the reference that is another one (0.36 as an edit) says more than such a factor of the result."""
-DOUBLED = "2: doubled, as a gradient that is not zeroed in between"
+"""Another value of a number in the reference (0.36 as an edit) is more specific than such a factor of the result."""
+DOUBLED = "2: doubled, as if the gradient was not cleared before"
 UNNAMED_WEIGHT = 2.5
-"""Two plain causes are easier to believe than one factor without a meaning."""
+"""Two simple causes are preferred to one factor without a meaning."""
 
 
 def proposals(origin: KernelExplanation) -> Iterator[Causes]:
-    """All changes that come nearer to what was observed, some with a factor beside them."""
+    """All changes that come closer to the observed tensors, some with an additional factor."""
     for propose in (absent, stale, scaled, coarse):
         yield from ((cause,) for cause in propose(origin))
     for name in origin.wrong:
         for cause, predicted in rearranged(origin, name):
             values = origin.observed[name]
-            assert values is not None  # noqa: S101 - there is nothing to rearrange otherwise
+            assert values is not None  # noqa: S101 - else there is nothing to rearrange
             if ratio(values, predicted) < OFF:
                 yield (cause,)
             elif (factor := fits_scaled(values, predicted)) is not None:
@@ -61,7 +61,7 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
         tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
         nothing = {n: Predicted(None, EXACT) for n, values in tensors.items() if values is None}
         if nothing:
-            yield Cause(kind, {"returned": "nothing that can be compared"}, change=replaced(nothing))
+            yield Cause(kind, {"returned": "nothing comparable"}, change=replaced(nothing))
         given = {n: values for n, values in tensors.items() if values is not None}
         zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
         if zeros:
@@ -88,7 +88,7 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def coarse(origin: KernelExplanation) -> Iterator[Cause]:
-    """Every value on the grid of a format of fewer digits: rounded to it in the end, or computed in it."""
+    """Every value is exact in a lower precision: rounded to it in the end, or computed in it."""
     digits = DIGITS[origin.evaluator.dtype]
     for target in (target for target in FORMATS.values() if target.digits < digits):
         names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target.name)]
@@ -96,12 +96,12 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
             shown = {"format": target.name, "every_value_is_of_this_format": names}
             stored, computed = narrowed(names, target, digits)
             for change, weight in ((stored, 1.0), (computed, 1.5)):
-                shown_by = "values of more digits than the format has"
+                shown_by = "values that the lower precision cannot represent"
                 yield Cause("reduced-precision", shown, change=change, weight=weight, shown_by=shown_by, portable=False)
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
-    """Whether a tensor of many different values is on a grid that its prediction is not on."""
+    """Whether a tensor of many different values is exact in a format in which its prediction is not."""
     if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
         return False
     if np.unique(values).size < min(values.size / 2, VARIED):
@@ -111,7 +111,7 @@ def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
 
 
 def fits_scaled(values: Array, predicted: Predicted) -> float | None:
-    """The factor with which a prediction lies within the error bound, if one does."""
+    """The factor with which a prediction lies within the error bound, if any."""
     factor = best_factor(values, predicted)
     if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
         return None
@@ -119,7 +119,7 @@ def fits_scaled(values: Array, predicted: Predicted) -> float | None:
 
 
 def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
-    """A change with the factors that its tensors need beside it, by their names where they have one."""
+    """A change with the additional factors that its tensors need, named if they have a meaning."""
     for value in dict.fromkeys(factors.values()):
         names = [n for n, f in factors.items() if near(f, value)]
         named = [
@@ -142,7 +142,7 @@ def factor_cause(kind: str, factor: float, meaning: str, names: list[str]) -> Ca
 
 
 def scaled(origin: KernelExplanation) -> Iterator[Cause]:
-    """A factor for every wrong tensor, together with all others that have the same; first those with a name."""
+    """A factor for every wrong tensor, together with all others with the same one; named ones first."""
     observed, prediction = origin.observed, origin.prediction
     best = {name: best_factor(observed.get(name), prediction[name]) for name in origin.wrong}
     factors = {name: factor for name, factor in best.items() if factor is not None}
@@ -172,7 +172,7 @@ def groups(factors: Mapping[str, float]) -> Iterator[list[str]]:
 
 
 def best_factor(values: Array | None, predicted: Predicted) -> float | None:
-    """The factor by which `predicted` comes nearest to `values` (least squares)."""
+    """The factor that brings `predicted` closest to `values` (least squares)."""
     if values is None or predicted.values is None or values.shape != predicted.values.shape:
         return None
     usable = np.isfinite(values) & np.isfinite(predicted.values)
@@ -183,7 +183,7 @@ def best_factor(values: Array | None, predicted: Predicted) -> float | None:
 
 
 def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float]]:
-    """Factors that mean something for a tensor: signs, doubling, and the numbers of summed elements."""
+    """Factors with a meaning for a tensor: signs, doubling, and numbers of summed elements."""
     factors: dict[str, tuple[str, float]] = {
         "the opposite sign": ("sign-flipped", -1.0),
         DOUBLED if evaluator.is_gradient(name) else "2": ("scaled", 2.0),
@@ -202,12 +202,12 @@ def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float
 
 
 def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
-    """How many elements may have been summed into one of a tensor of this shape: those of some axes of the data or of
-    an upstream gradient. All that such a tensor has more than this one comes first."""
+    """How many elements may have been summed into one of a tensor of this shape, over axes of the data or of
+    grad_output. The sum over all missing axes comes first."""
     given = {n: v for n, v in evaluator.inputs.items() if evaluator.is_upstream(n) or n == evaluator.op.data}
     counts: dict[int, list[str]] = {}
     for name, values in given.items():
-        counts.setdefault(values.size // max(1, prod(shape)), []).append(f"the elements of {name} that are summed")
+        counts.setdefault(values.size // max(1, prod(shape)), []).append(f"the summed elements of {name}")
     for name, values in given.items():
         for axes in chain.from_iterable(combinations(range(values.ndim), n + 1) for n in range(values.ndim)):
             words = "axis" if len(axes) == 1 else "axes"
@@ -217,7 +217,7 @@ def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
 
 
 def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
-    """Another gradient, or a multiple of it, in the place of a wrong one."""
+    """Another gradient, or a multiple of it, instead of the right one."""
     is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
     sources: dict[str, str] = {}
     factors: dict[str, float] = {}

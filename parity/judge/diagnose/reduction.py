@@ -1,10 +1,9 @@
 """The smallest case that still shows an error: fewer rows, channels, columns, elements, tensors of a list.
 
-Corners are tried first, the smallest first: what is wrong everywhere is wrong there, and a question about a few
-elements costs nothing beside one about millions. Else sizes are bisected, the largest first, so that rows and columns
-stay about as many. What is left of a dimension is a window at its start or at its end, so that an error at any place is
-followed by halves. The sizes that are tried stay odd or even, and off the multiples of 32, where the size is, until one
-less is tried last: kernels treat tails of blocks in code of its own.
+Corners are tried first, the smallest first: an error everywhere shows there, and a call with a few elements is cheap.
+Else sizes are bisected, the largest first, so that rows and columns stay about equal. A dimension is cut to a window at
+its start or its end, so an error at any location is followed by halving. Sizes keep their parity, and stay off the
+multiples of 32 if they were, until a size less by one is tried last: kernels handle the tails of blocks separately.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 
 FEW = 64
-"""Elements of the largest tensor below which nothing is gained: all evaluations take microseconds, and with fewer rows
-and columns explanations begin to look the same."""
+"""Below this many elements of the largest tensor nothing is gained: evaluations take microseconds, and with fewer rows
+and columns explanations become indistinguishable."""
 MOST_QUESTIONS = 60
-"""A [8192, 1024] takes 1 where everything is wrong, 34 where one element is, 52 where nothing smaller shows it."""
+"""A [8192, 1024] takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
 FEW_TENSORS = 3
-"""Of a list: one tensor does not tell a norm over all of them from a norm of each."""
+"""Tensors of a list: one does not distinguish a norm over all from a norm of each."""
 CORNERS = (FEW, FEW**2, FEW**3)
 BLOCK = 32
 NEAR = 256
-"""So far from halfway a size is looked for that the op's params (its groups, its heads) allow."""
+"""How far from halfway to look for a size that the op's params (groups, heads) allow."""
 
 IsOff = Callable[[CasePlan, Mapping[str, Array]], bool]
 Small = tuple[CasePlan, dict[str, Array]]
@@ -39,8 +38,8 @@ Small = tuple[CasePlan, dict[str, Array]]
 def reduced(case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_questions: int = MOST_QUESTIONS) -> Small:
     """The smallest case found in `most_questions` calls of `is_off`, which says whether a case shows the same error.
 
-    `inputs` by tensor name, upstream gradients as `grad.<output>`; `case` with them is taken to show it. The inputs
-    of the result are views of these; its tensors have its shapes, and draws that say nothing about them.
+    `inputs` by tensor name, grad_outputs as `grad.<output>`; `case` with them is assumed to show it. The inputs of the
+    result are views of these; its tensors have its shapes, but their draws do not describe them.
     """
     small: Small = (case, dict(inputs))
     left = most_questions
@@ -85,18 +84,18 @@ def corner(small: Small, most: int, *, last: bool) -> Small:
 
 
 def largest(dims: Iterable[Dim]) -> Dim | None:
-    """The largest of those that may get smaller."""
+    """The largest dimension that may shrink."""
     return max((dim for dim in dims if dim.size - dim.low > 1), key=lambda dim: dim.size, default=None)
 
 
 def n_elements(small: Small) -> int:
-    """How many elements the largest tensor has."""
+    """The number of elements of the largest tensor."""
     return max((array.size for array in small[1].values()), default=0)
 
 
 @dataclass
 class Dim:
-    """A size that several axes and, it may be, params share; `low` is the largest size that is known to be too small.
+    """A size shared by several axes and possibly params; `low` is the largest size known to be too small.
 
     `axes` are those of inputs, `params` are params by name, with a position where they are tuples. A dimension without
     axes is the length of the list `listed`.
@@ -117,9 +116,9 @@ class Dim:
         return sorted(sizes, key=lambda size: (is_tail and size % BLOCK == 0, abs(size - middle)))
 
     def shapes(self, small: Small, size: int) -> tuple[Any, TensorShapes] | None:
-        """Params and shapes of the case with another size here; None where there is no such case.
+        """Params and shapes of the case with another size here; None if there is no such case.
 
-        A param that merely happens to have the same value keeps it, as long as there is such a case.
+        A param that happens to have the same value keeps it if there is such a case.
         """
         case, inputs = small
         op = OPS[case.op]
@@ -144,7 +143,7 @@ class Dim:
         return params
 
     def kept(self, inputs: Mapping[str, Array], size: int, start: int) -> dict[str, Array]:
-        """The inputs without those of a list that are cut off; the others are counted anew."""
+        """The inputs without those of a list that are cut off; the others are renumbered."""
         if not self.listed:
             return dict(inputs)
         prefix = f"{self.listed}."
@@ -152,7 +151,7 @@ class Dim:
         return {**{f"{prefix}{i}": inputs[f"{prefix}{start + i}"] for i in range(size)}, **others}
 
     def windows(self, small: Small, size: int) -> Iterator[Small]:
-        """The case with this size, where there is one: with what is first here, and with what is last."""
+        """The cases with this size, if any: with the first part of this dimension, and with the last."""
         yield self.cut(small, size, 0)
         yield self.cut(small, size, self.size - size)
 
@@ -175,13 +174,13 @@ class Dim:
         return replace(case, params=params, tensors=tensors), arrays
 
     def window(self, array: Array, shape: Shape, start: int) -> Array:
-        """A part of an upstream gradient: the same window where an axis is this one, else from its start."""
+        """A part of a grad_output: the same window along axes of this dimension, else from the start."""
         pairs = zip(array.shape, shape, strict=True)
         return array[tuple(slice(start, start + new) if old == self.size != new else slice(new) for old, new in pairs)]
 
 
 def is_within(shapes: TensorShapes, inputs: Mapping[str, Array]) -> bool:
-    """Whether the upstream gradients have a part for every output: with a smaller kernel, outputs may be larger."""
+    """Whether the grad_outputs are large enough for every output: with a smaller kernel, outputs may be larger."""
     pairs = [
         (shape, inputs[f"grad.{name}"].shape) for name, shape in shapes.outputs.items() if f"grad.{name}" in inputs
     ]
@@ -189,7 +188,7 @@ def is_within(shapes: TensorShapes, inputs: Mapping[str, Array]) -> bool:
 
 
 def shapes_of(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Shape]:
-    """The shapes of what the op takes."""
+    """The shapes of the op's inputs."""
     return {name: array.shape for name, array in inputs.items() if OPS[case.op].input(name) is not None}
 
 
@@ -201,7 +200,7 @@ def lists_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
 
 
 def sizes_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
-    """The sizes of the inputs' axes: one axis or two where these can change alone, else all that have the same size."""
+    """The sizes of the inputs' axes: one axis or two if these can change alone, else all of the same size."""
     shapes = shapes_of(case, inputs)
     for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
         axes = [(name, axis) for name, shape in shapes.items() for axis, n in enumerate(shape) if n == size]
@@ -227,7 +226,7 @@ def params_of(params: Any, size: int) -> Iterator[tuple[str, int | None]]:
 
 
 def in_range(values: Array, bounds: tuple[int, int], high: int, moved: int) -> Array:
-    """Integers of `bounds` as integers below `high`, those from `moved` on first; others, which are ignored, stay."""
+    """Integers within `bounds` mapped below `high`, those from `moved` on first; others, which are ignored, stay."""
     low, old = bounds
     if old == high:
         return values

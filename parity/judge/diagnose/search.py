@@ -21,17 +21,17 @@ DEPTH = 3
 BEAM = 6
 ALIKE = 2
 MAX_WORK = 1e7
-"""About how many elements the predictions of one search hold together; beyond it fewer explanations are followed."""
+"""About how many elements the predictions of one search hold together; beyond it, fewer explanations are followed."""
 MAX_PAIR_WORK = 4e6
 CLEARER = 3.0
-"""A rival is out where it leaves twice the error bound or more, and three times what the best leaves."""
+"""A rival is dropped if its remaining error is at least twice the error bound and three times that of the best."""
 HELPS = 1.5
-"""A tensor needs a cause without which more than 1.5 times as much is left."""
+"""A tensor needs a cause if the remaining error is more than 1.5 times as large without it."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where causes come from: those that do not depend on what was observed, and those that it suggests."""
+    """The sources of causes: independent of the observed tensors, or suggested by them."""
 
     standing: Callable[[Evaluator], Sequence[Cause]] = standing_causes
     propose: Callable[[KernelExplanation], Iterable[Causes]] = proposals
@@ -42,11 +42,11 @@ OF_OPS = Sources()
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The best explanation, the others that explain as much, and the best of those that explain less.
+    """The best explanation, its rivals that explain as much, and the best of those that explain less.
 
-    `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: on how many
-    further inputs the backend was asked, and the best explanation predicted its answers. `partial` explain a part.
-    `behaviours` are what it does that is no formula, by id, with the evidence.
+    `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: the number of
+    further inputs on which the best explanation predicted the backend's results. `partial` explain a part. `behaviours`
+    are faults that are not formulas, by id, with the evidence.
     """
 
     best: KernelExplanation
@@ -58,7 +58,7 @@ class SearchResult:
     behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
-        """The causes of a tensor's error; none where they leave it unexplained."""
+        """The causes of a tensor's error; none if it is unexplained."""
         if self.best.left[tensor] >= OFF:
             return ()
         return tuple(cause for cause, needing in self.needed if tensor in needing)
@@ -70,7 +70,7 @@ class SearchResult:
 
     @cached_property
     def needed(self) -> tuple[tuple[Cause, Mapping[str, float]], ...]:
-        """Every cause with the tensors that need it, and the error ratios that are left without it."""
+        """Every cause with the tensors that need it, and the error ratios that remain without it."""
         return tuple((cause, self._needing(cause)) for cause in self.best.causes)
 
     def _needing(self, cause: Cause) -> dict[str, float]:
@@ -87,7 +87,7 @@ def search(
     depth: int = DEPTH,
     sources: Sources = OF_OPS,
 ) -> SearchResult:
-    """The causes that explain `observed`, at most `depth` together; a tensor in `exact` has lost no digits."""
+    """The causes that explain `observed`, at most `depth` together; tensors in `exact` have not lost precision."""
     start = unaltered(evaluator, observed, exact)
     standing = sources.standing(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
@@ -102,7 +102,7 @@ def search(
             if number < DEPTH - 1:
                 wider += steps(level[0], fitted(level[0]))
         tried += wider
-        # No explanation by more causes can be easier to believe than one that costs less than they do.
+        # No explanation by more causes can have a smaller weight than this one.
         if any(step.explains and step.weight < COST * (number + 2) for step in tried):
             break
         level = best_of([s for s in wider if s.improves(level[0]) and not s.explains], n_followed, ALIKE)
@@ -114,7 +114,7 @@ def search(
 
 
 def confirm(evaluator: Evaluator, observed: Observed, other: SearchResult, dtype: str) -> SearchResult | None:
-    """The result of another dtype, where it explains this one too; rivals there are rivals here if they do."""
+    """The result of another dtype if it explains this one too; its rivals stay rivals if they do."""
     start = unaltered(evaluator, observed)
     best = start.extended(*other.best.causes)
     if not other.best.causes or best is None or not best.explains or not all(c.portable for c in best.causes):
@@ -126,7 +126,7 @@ def confirm(evaluator: Evaluator, observed: Observed, other: SearchResult, dtype
 def recalled(
     evaluator: Evaluator, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]]
 ) -> SearchResult | None:
-    """The causes of another case, where they explain this one too."""
+    """The causes of another case if they explain this one too."""
     start = unaltered(evaluator, observed)
     for case, causes in recipes:
         explanation = start.extended(*causes)
@@ -140,7 +140,8 @@ def steps(
     causes: Iterable[Cause],
     propose: Callable[[KernelExplanation], Iterable[Causes]] | None = None,
 ) -> Iterator[KernelExplanation]:
-    """All explanations one step further that leave less; `propose` adds changes that the observed tensors suggest."""
+    """All explanations with one more cause that leave less; `propose` adds changes that the observed tensors
+    suggest."""
     for cause in causes:
         step = origin.extended(cause)
         if step is None:
@@ -148,7 +149,7 @@ def steps(
         if step.improves(origin):
             yield step
         elif propose and not origin.causes and not step.exceptions:
-            # A cause that helps nothing by itself, but whose prediction is wrong by factors only.
+            # A cause that does not help by itself, but whose prediction is wrong by factors only.
             scaled_steps = (step.extended(factor) for factor in scaled(step))
             yield from (s for s in scaled_steps if s is not None and s.explains)
     for proposal in propose(origin) if propose else ():
@@ -158,7 +159,7 @@ def steps(
 
 
 def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelExplanation]:
-    """Two causes that work against each other, so that neither helps alone; tried where predictions are cheap."""
+    """Two causes that counteract each other, so that neither helps alone; tried if predictions are cheap."""
     if start.evaluator.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
         return
     singles = [single for cause in plain if (single := start.extended(cause)) is not None]
@@ -170,9 +171,9 @@ def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelEx
 
 
 def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Cause]:
-    """The causes that take more to believe: standing ones, and the statistics that the output implies.
+    """The causes of larger weight: general ones, and the statistics that the output implies.
 
-    A lossy variance is believable only where the output implies one.
+    A lossy variance is accepted only if the output implies one.
     """
     statistics = origin.evaluator.op.statistics
     if statistics is None or not implies(origin.evaluator, origin.observed):
@@ -185,7 +186,7 @@ def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Caus
 
 
 def best_of(explanations: Iterable[KernelExplanation], count: int, n_alike: int = 1) -> list[KernelExplanation]:
-    """The best explanations, of every set of causes no more than `n_alike`."""
+    """The best explanations, at most `n_alike` for every set of causes."""
     kept: list[KernelExplanation] = []
     counts: Counter[tuple[frozenset[str], bool]] = Counter()
     for explanation in sorted(explanations, key=lambda e: e.rank):
@@ -197,7 +198,7 @@ def best_of(explanations: Iterable[KernelExplanation], count: int, n_alike: int 
 
 
 def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> SearchResult:
-    """The best of what was tried, refined, with its rivals; or what can at least be said about where it is wrong."""
+    """The best explanation, refined, with its rivals; or at least the location of the error."""
     ranked = best_of([explanation.refined() for explanation in best_of(tried, 2 * BEAM)], 2 * BEAM)
     if ranked and ranked[0].explains:
         best = ranked[0].pruned()
@@ -214,7 +215,7 @@ def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> Se
 
 
 def helps(start: KernelExplanation, partial: KernelExplanation) -> bool:
-    """Whether an incomplete explanation explains some tensor wholly, and spoils none."""
+    """Whether an incomplete explanation fully explains some tensor and makes none worse."""
     fixed = any(start.left[n] >= OFF > partial.left[n] for n in start.left)
     return fixed and all(partial.left[n] < OFF for n in start.left if start.left[n] < OFF)
 

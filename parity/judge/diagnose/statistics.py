@@ -1,7 +1,7 @@
-"""Which mean and variance must a kernel have had? Their errors name what computed them, and predict everything else.
+"""Recovers a kernel's mean and variance. Their errors identify the algorithm, and predict all other tensors.
 
-In every group, a shift and a scale are fitted to the error of the normalised output. What they leave must be rounding,
-and the gradients must follow from the same statistics.
+In every group, a shift and a scale are fitted to the error of the normalised output. The residual must be rounding, and
+the gradients must follow from the same statistics.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from parity.judge.diagnose.explanation import KernelExplanation
 
 LEAST = 0.02
 MOST = 4.0
-"""A statistic's error comes from a unit roundoff where it is between these multiples of it, the upper one times n."""
+"""A statistic's error is rounding if it is between these multiples of a unit roundoff, the upper one times n."""
 LEAST_ROUNDING, MOST_ROUNDING = 0.1, 16.0
 SEEN = 1.0
 ENOUGH = 4
-"""Two numbers are fitted in every group, so that fewer elements would always fit."""
+"""Two numbers are fitted in every group, so fewer elements would always fit."""
 BETTER = 3.0
 SCATTER = 0.005
 RANDOM = 0.1
 MANY = 8
 PART = 1 / 64
-OFFSET = "an offset of x that is large beside its spread"
+OFFSET = "an offset of x that is large relative to its spread"
 
 
 def implies(evaluator: Evaluator, observed: Observed) -> bool:
-    """Whether the output implies the statistics of the op: it is there, of the right shape and finite."""
+    """Whether the output implies the statistics of the op: it is returned, of the right shape and finite."""
     statistics = evaluator.op.statistics
     if statistics is None or statistics.output not in evaluator.base:
         return False
@@ -46,7 +46,7 @@ def implies(evaluator: Evaluator, observed: Observed) -> bool:
 
 
 def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
-    """Statistics as the output implies them: lost to cancellation, or computed in a format of fewer digits."""
+    """Causes from the implied statistics: lost to cancellation, or computed in a lower precision."""
     evaluator, statistics, implied = origin.evaluator, origin.evaluator.op.statistics, implied_by(origin)
     if statistics is None or implied is None or implied.n < ENOUGH:
         return
@@ -75,11 +75,13 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
         )
         if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors) and random(implied):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
-            yield cause("reduced-precision", parameters, shown_by="statistics of many digits")
+            yield cause(
+                "reduced-precision", parameters, shown_by="statistics that the lower precision cannot represent"
+            )
 
 
 def implied_by(origin: KernelExplanation) -> Implied | None:
-    """The statistics that the observed output implies; None where it cannot come from any."""
+    """The statistics that the observed output implies; None if no statistics give it."""
     evaluator, statistics = origin.evaluator, origin.evaluator.op.statistics
     values = None if statistics is None else origin.observed.get(statistics.output)
     if statistics is None or values is None:
@@ -97,23 +99,23 @@ def relative(error: Array, unit: Array) -> float:
 
 
 def size_of(statistics: Implied) -> Array:
-    """The size of the numbers under a mean."""
+    """The size of the values in a mean."""
     total: Array = np.abs(statistics.mean) + np.sqrt(statistics.variance)
     return total
 
 
 def random(statistics: Implied) -> bool:
-    """Whether the errors of the means look like rounding: they are not a constant part of the means."""
+    """Whether the errors of the means look like rounding, not like a constant part of the means."""
     return statistics.mean.size >= FEW and scattered(statistics.mean_error / size_of(statistics), RANDOM)
 
 
 def everywhere(errors: Array, unit: Array) -> bool:
-    """Whether more than a few groups have errors: a quarter of all have a part of the largest, in units."""
+    """Whether more than a few groups have errors: a quarter of all have a part of the largest error, in units."""
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = np.nan_to_num(np.abs(errors) / unit)
     return sizes.size < MANY or float(np.quantile(sizes, 0.75)) >= PART * float(sizes.max())
 
 
 def scattered(errors: Array, least: float = SCATTER) -> bool:
-    """Whether errors differ from group to group, as lost digits do."""
+    """Whether errors differ from group to group, as lost precision does."""
     return errors.size < FEW or float(np.std(errors)) >= least * float(np.abs(np.mean(errors)))

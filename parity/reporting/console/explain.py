@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -18,10 +19,12 @@ from parity.config.nodes import printable
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
+from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import FINDINGS, BackendRow, CaseRow, ComparisonRow, Results
-from parity.reporting.text.evidence import diagnosis_lines
+from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results
+from parity.reporting.text.evidence import diagnosis_lines, residual_text
+from parity.reporting.text.findings import Finding, by_cause
 from parity.reporting.text.reasons import (
     CaseRows,
     aligned,
@@ -35,6 +38,9 @@ from parity.reporting.text.values import values_text
 from parity.reporting.text.words import grouped, number, plural
 
 MAX_LISTED = 20
+MAX_INPUTS = 4
+MAX_FINDINGS = 3
+MAX_ROWS = 8
 MAX_PAIRS = 4
 """How many comparisons of one tensor are shown with their values; the others are counted."""
 
@@ -76,13 +82,20 @@ def entry_parts(entry: Entry) -> Iterator[RenderableType]:
 
 
 def explain_case(
-    run_dir: Path, name: str | None, console: Console, *, dtype: str | None = None, tensor: str | None = None
+    run_dir: Path,
+    name: str | None,
+    console: Console,
+    *,
+    dtype: str | None = None,
+    tensor: str | None = None,
+    verbose: bool = False,
 ) -> None:
-    """Everything that a stored run knows about one case; raises ExplainError and ResultsError."""
+    """What a stored run knows about one case, `verbose` all of it; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
     case = case_called(name, results)
-    rows = narrowed(case_rows(results)[case.id], dtype, tensor)
-    for part in screen(rows, results, run_dir):
+    rows, results = narrowed(case_rows(results)[case.id], dtype, tensor), results.of(case)
+    parts = screen(rows, results, run_dir) if verbose else brief(rows, results, run_dir, console.width)
+    for part in parts:
         # What may be copied is not broken into lines.
         console.print(part, soft_wrap=isinstance(part, Text))
 
@@ -139,6 +152,64 @@ def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
     kept = [row for row in rows.comparisons if dtype in (None, row.dtype) and row.tensor in meant]
     diagnoses = [d for d in rows.diagnoses if dtype in (None, d.dtype) and (tensor is None or meant & set(d.tensors))]
     return replace(rows, comparisons=kept, diagnoses=diagnoses)
+
+
+def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterator[RenderableType]:
+    """One case on one screen: what was computed, the answer, its findings, the numbers, what to do."""
+    case = rows.case
+    yield Text.assemble((printable(case.id), "bold"), f"  {printable(report_of(case.op).call(case))}")
+    for name, item in list(case.inputs.items())[:MAX_INPUTS]:
+        yield Text(printable(f"  {name} {item.shape} {item.draw}"), style="dim")
+    if len(case.inputs) > MAX_INPUTS:
+        yield Text(f"  and {plural(len(case.inputs) - MAX_INPUTS, 'more input')}", style="dim")
+    yield lineup(results)
+    yield from not_run(rows, results)
+    yield Text.assemble(("\naligned? ", "bold"), printable(aligned(rows.comparisons)))
+    yield from rows.report.screen(case, {row.dtype for row in rows.comparisons}, results)
+    different = [row for row in rows.comparisons if row.verdict in FINDINGS or row.hides]
+    found = [replace(finding, cases=(case,)) for finding in by_cause(results, different)]
+    for i, finding in enumerate(found[:MAX_FINDINGS], 1):
+        yield Text()
+        yield from finding_lines(finding, i, width)
+        yield from (Text(f"   {line}") for line in dict.fromkeys(evidence_of(finding)))
+    if len(found) > MAX_FINDINGS:
+        yield Text(f"and {plural(len(found) - MAX_FINDINGS, 'more finding')} (-v shows them)", style="dim")
+    lines = [line for group in tensor_lines(results).values() for line in group if line.worst.case == case.id]
+    failed = [line for line in lines if line.verdict in FAILING and line.worst in rows.comparisons]
+    if failed:
+        yield Text()
+        yield from OpTable(failed[:MAX_ROWS], results).lines(width)[2:]
+        if len(failed) > MAX_ROWS:
+            yield Text(f"    and {plural(len(failed) - MAX_ROWS, 'more tensor')} (-v shows them)", style="dim")
+    yield from do_next(rows, run_dir)
+
+
+def evidence_of(finding: Finding) -> Iterator[str]:
+    """How much of the error the cause explains, where it shows most."""
+    diagnosis = finding.worst.diagnosis
+    if diagnosis is not None:
+        yield printable(f"{diagnosis.dtype}: {residual_text(diagnosis)}")
+
+
+def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
+    """The tolerance that rounding needs, and the commands that go on from here."""
+    found = [row for row in failing(rows.comparisons) if row.known is None]
+    rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
+    if rounding:
+        yield Text("\nwhat exceeds the tolerance by rounding alone would pass with")
+        yield Text(f"  {printable(tolerance_entry(rounding))}")
+    arguments = f"{shlex.quote(str(run_dir))} {shlex.quote(rows.case.id)}"
+    yield Text(f"\nparity explain {printable(arguments)} -v", style="bold").append(
+        "  every number and the evidence", style="dim"
+    )
+    if any(row.verdict in FINDINGS for row in found):
+        if not rows.report.no_script:
+            yield Text(f"parity repro {printable(arguments)}", style="bold").append(
+                "  a script without parity", style="dim"
+            )
+        yield Text(f"parity accept {printable(arguments)} --reason ...", style="bold").append(
+            "  to accept it in the config", style="dim"
+        )
 
 
 def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections import Counter
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.judge.bound.envelope import OFF
 from parity.reporting.kinds import CaseReport, report_of, reports_of
-from parity.reporting.results.cells import cells, counts, counts_text
-from parity.reporting.results.rows import FAILING, NOT_COMPARED, SEVERITY, ComparisonRow, Results
-from parity.reporting.text.answer import answer, causes, known_lines, suspects
+from parity.reporting.results.cells import tally_text
+from parity.reporting.results.rows import FAILING, NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
+from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
 from parity.reporting.text.evidence import called
+from parity.reporting.text.findings import Finding, findings
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import factor, grouped, plural
+from parity.reporting.text.words import cut, factor, grouped, plural
 
 ROWS_PER_OP = 16
 PIPED_WIDTH = 200
-FIXED_WIDTH = 84
-"""What a table takes without its columns per backend."""
-COLUMN_WIDTH = 11
+LEAST_WIDTH = 30
+N_TEXTS = 3
+"""The first columns of a table are texts, the others numbers; the last is text again."""
+MAX_MESSAGE = 300
 STYLES = {
     "equal": "green",
     "close": "green",
@@ -41,114 +40,160 @@ STYLES = {
 }
 
 
-class PipeConsole(Console):
-    """A console that falls silent, and does not end the program, when its reader has gone."""
-
-    def on_broken_pipe(self) -> None:
-        """Nobody reads any more."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def stdout_console() -> Console:
     """The console of stdout; a pipe has no width of its own and gets a comfortable one."""
-    console = PipeConsole()
+    console = Console()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return PipeConsole(width=PIPED_WIDTH)
+    return Console(width=PIPED_WIDTH)
 
 
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
-    """Print the results; `verbosity` -1 prints the answer only, 1 every tensor with its three values."""
+    """Print the results, the causes before the numbers.
+
+    `verbosity` -1 prints the answer only, 1 every tensor with its three values.
+    """
     console.print(answer(results), soft_wrap=True)
     if verbosity < 0:
         return
-    narrow = console.width < width_of(results)
     console.print(lineup(results), soft_wrap=True)
-    console.print(Text(f"cells: {counts_text(counts(cells(results)))}", style="dim"), soft_wrap=True)
-    for line in [*remarks(results), *causes(results), *suspects(results), *known_lines(results.known)]:
+    console.print(Text(tally_text(results), style="dim"), soft_wrap=True)
+    found = findings(results)
+    shown = found if verbosity > 0 else found[:MAX_CAUSES]
+    for i, finding in enumerate(shown, 1):
+        console.print()
+        for line in finding_lines(finding, i, console.width):
+            console.print(line, soft_wrap=True)
+    if len(found) > len(shown):
+        console.print(f"\nand {plural(len(found) - len(shown), 'more finding')} (-v shows them)", style="dim")
+    notes = [*warnings(results), *remarks(results, verbose=verbosity > 0), *known_lines(results.known)]
+    for line in [Text(), *notes] if notes else []:
         console.print(line, soft_wrap=True)
     for report in reports_of(results):
         for part in report.console_parts(results, console.width, verbose=verbosity > 0):
             console.print(part, soft_wrap=isinstance(part, Text))
     if results.comparisons:
-        for op, lines in tensor_lines(results).items():
-            console.print()
-            console.print(op_table(op, lines, results, narrow=narrow, verbose=verbosity > 0))
-            for text in details(lines, report_of(op)) if verbosity > 0 else ():
-                console.print(text, soft_wrap=True)
-        console.print()
-        console.print(Text(legend(results, narrow=narrow), style="dim"), soft_wrap=True)
+        print_tables(results, console, verbose=verbosity > 0)
 
 
-def width_of(results: Results) -> int:
-    """What a table with a column for each backend takes."""
-    return FIXED_WIDTH + COLUMN_WIDTH * len(results.backends)
+def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
+    """A finding: what it is, where, the formula, the values at the worst element, where to look."""
+    number = f"{n}. "
+    yield Text.assemble((number, "bold"), finding.sentence())
+    for text, style in (
+        (finding.place(), ""),
+        (finding.formula(), "bold"),
+        (finding.values(), ""),
+        (finding.advice(), ""),
+    ):
+        yield from indented(text, width, len(number), style)
+
+
+def indented(text: str, width: int, indent: int, style: str = "") -> Iterator[Text]:
+    """A text in lines of at most `width` characters; no word is broken, so that an id stays what it is."""
+    room = max(width - indent, LEAST_WIDTH)
+    for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
+        yield Text(f"{' ' * indent}{line}", style=style)
+
+
+def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
+    """A table for each op that has something to show, and a line for what agrees."""
+    lines = tensor_lines(results)
+    shown = {op: rows if verbose else [row for row in rows if row.verdict in FAILING] for op, rows in lines.items()}
+    tables = {op: OpTable(rows[: None if verbose else ROWS_PER_OP], results) for op, rows in shown.items() if rows}
+    for op, table in tables.items():
+        console.print(Text(f"\n{printable(op)}", style="bold"))
+        for line in table.lines(console.width):
+            console.print(line, soft_wrap=True)
+        if n_more := len(shown[op]) - len(table.rows):
+            console.print(f"  and {plural(n_more, 'tensor')} that differ less (-v shows them)", style="dim")
+        for text in details(lines[op], report_of(op)) if verbose else ():
+            console.print(text, soft_wrap=True)
+    if tables:
+        wanted = max(table.width for table in tables.values())
+        console.print(
+            Text(f"\n{legend(results, wanted if wanted > console.width else 0)}", style="dim"), soft_wrap=True
+        )
+    n_passing = sum(row.verdict in PASSING for rows in lines.values() for row in rows)
+    if n_passing and not verbose:
+        passing = plural(n_passing, "tensor is", "tensors are")
+        console.print(Text(f"{passing} within rtol/atol (-v shows {'it' if n_passing == 1 else 'them'})", style="dim"))
 
 
 def lineup(results: Results) -> Text:
     """Who took part, and who is the baseline."""
-    parts = []
+    parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
         behind = [] if row.name.startswith(row.framework) else [row.framework]
         behind += [f"{name} {version}" for name, version in row.library.items()]
-        framework = f" ({', '.join(behind)})" if behind else ""
-        parts.append(printable(shown + framework) + (" = baseline" if row.name == results.run.baseline else ""))
+        behind += ["baseline"] if row.name in baselines else []
+        parts.append(printable(shown + (f" ({', '.join(behind)})" if behind else "")))
     return Text(" · ".join(parts), style="dim")
 
 
-def remarks(results: Results) -> Iterator[Text]:
-    """One line for each reason why cells were not compared, and for what is worth knowing about cells that were."""
-    reasons = Counter((row.backend, row.outcome, row.message) for row in results.outcomes if row.message)
-    for (backend, outcome, message), n in reasons.most_common():
+def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
+    """One line for each reason why something was not compared, and for what is worth knowing about what was.
+
+    Without `verbose`, a message is cut.
+    """
+    groups = grouped(((row.backend, row.outcome, row.message), row) for row in results.outcomes if row.message)
+    for (backend, outcome, message), rows in sorted(groups.items(), key=lambda item: -len(item[1])):
         label = "note" if outcome == "ok" else outcome
+        cases, dtypes = {row.case for row in rows}, sorted({row.dtype for row in rows})
+        where = f" in {plural(len(cases), 'case')} ({', '.join(dtypes)}): "
+        text = printable(message.replace("\n", " | "))
         yield Text.assemble(
-            (printable(f"{backend}: {label}"), "yellow"),
-            f" in {plural(n, 'cell')}: ",
-            printable(message.replace("\n", " | ")),
+            (printable(f"{backend}: {label}"), "yellow"), printable(where), text if verbose else cut(text, MAX_MESSAGE)
         )
 
 
-def op_table(op: str, rows: Sequence[TensorLine], results: Results, *, narrow: bool, verbose: bool) -> Table | Text:
-    """The tensors of one op, the worst first; a line where there is nothing to show."""
-    shown = rows if verbose else [row for row in rows if row.verdict != NOT_COMPARED][:ROWS_PER_OP]
-    if not shown:
-        return Text(f"{title(op, rows)} (-v shows them)")
-    hidden = len(rows) - len(shown)
-    caption = f"{hidden} more, none of them worse (-v shows them)" if hidden else None
-    table = Table(
-        title=Text(title(op, rows)),
-        caption=caption,
-        title_justify="left",
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
-    backends = results.backend_names
-    for name in ("case", "dtype", "tensor", "verdict"):
-        table.add_column(name, no_wrap=name != "case", overflow="fold", min_width=12 if name == "case" else None)
-    table.add_column("× tol", justify="right", no_wrap=True)
-    for name in [] if narrow else backends:
-        table.add_column(escape(printable(name)), justify="right", no_wrap=True)
-    table.add_column("off, and why", overflow="fold")
-    why = reasons(results)
-    for row in shown:
-        errors = [] if narrow else [error_text(row, name) for name in backends]
-        table.add_row(*lead(row), *errors, Text(printable(who(row, backends, why)), style="red"))
-    return table
+@dataclass(frozen=True)
+class OpTable:
+    """Tensors of one op, the worst first, each below the id of its case, which is never broken or cut."""
+
+    rows: Sequence[TensorLine]
+    results: Results
+
+    @cached_property
+    def why(self) -> Mapping[tuple[str, str, str, str], str]:
+        """The causes of each tensor."""
+        return reasons(self.results)
+
+    @cached_property
+    def width(self) -> int:
+        """What it takes with a column for each backend."""
+        return max(line.cell_len for line in self._lines(self.results.backend_names))
+
+    def lines(self, width: int) -> list[Text]:
+        """The lines; without the backends' columns where they do not fit into `width`."""
+        return self._lines(self.results.backend_names if self.width <= width else [])
+
+    def _lines(self, backends: Sequence[str]) -> list[Text]:
+        names = ("", "", "verdict", "× tol", *map(printable, backends), "root cause")
+        heads = [Text(name, style="bold") for name in names]
+        cells = [self._cells(row, backends) for row in self.rows]
+        widths = [max(cell.cell_len for cell in column) for column in zip(heads, *cells, strict=True)]
+        made = [aligned_row(heads, widths)]
+        pairs = ((row.worst.case, line) for row, line in zip(self.rows, cells, strict=True))
+        for case, group in grouped(pairs).items():
+            made += [Text(f"  {printable(case)}"), *(aligned_row(line, widths) for line in group)]
+        return made
+
+    def _cells(self, row: TensorLine, backends: Sequence[str]) -> list[Text]:
+        """Dtype, tensor, verdict, excess, an error for each backend, the root cause."""
+        cause = Text(printable(who(row, self.results.backend_names, self.why)), style="red")
+        return [*lead(row), *(error_text(row, name) for name in backends), cause]
 
 
-def title(op: str, rows: Sequence[TensorLine]) -> str:
-    """`linear: 3 of 8 tensors differ, 2 not compared with everyone`."""
-    n_failing = sum(row.verdict in FAILING for row in rows)
-    n_partial = sum(row.partial for row in rows)
-    n_made = sum(row.verdict != NOT_COMPARED for row in rows)
-    parts = [f"{n_failing} of {len(rows)} tensors differ"] if n_failing else []
-    parts += [f"{plural(n_made, 'tensor')} agree"] if n_made and not n_failing else []
-    parts += [f"{n_partial} not compared with everyone"] if n_partial else []
-    return f"{printable(op)}: {', '.join(parts)}"
+def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
+    """A row with its columns below each other; texts to the left, numbers to the right, nothing behind the last."""
+    *inner, last = zip(cells, widths, strict=True)
+    rooms = [(cell, Text(" " * (width - cell.cell_len))) for cell, width in inner]
+    parts = [(cell, room) if i < N_TEXTS else (room, cell) for i, (cell, room) in enumerate(rooms)]
+    line = Text.assemble("  ", *(part for pair in parts for part in ("  ", *pair)), "  ", last[0])
+    line.rstrip()
+    return line
 
 
 @dataclass(frozen=True)
@@ -193,9 +238,8 @@ def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLin
 
 def lead(line: TensorLine) -> list[Text]:
     """The columns that every table has."""
-    case, dtype, tensor = line.worst.tensor_key
+    _, dtype, tensor = line.worst.tensor_key
     return [
-        Text(printable(case)),
         Text(printable(dtype), style="dim"),
         Text(printable(tensor)),
         Text(line.verdict, style=STYLES[line.verdict]),
@@ -247,15 +291,10 @@ def details(lines: Sequence[TensorLine], report: CaseReport) -> Iterator[Text]:
             yield Text.assemble((printable(f"{' '.join(worst.tensor_key)}: "), "bold"), printable(text))
 
 
-def legend(results: Results, *, narrow: bool) -> str:
-    """What the columns mean, where there is something to explain."""
+def legend(results: Results, wanted: int) -> str:
+    """What the columns mean; `wanted` is the width that shows all of them, 0 where they are shown."""
     text = "× tol: the worst element's difference in tolerances (1 is the limit). "
     text += "".join(report.legend for report in reports_of(results))
-    text += f"A wider console (COLUMNS={width_of(results)}) shows each backend's error. " if narrow else ""
-    failing = any(row.fails for row in results.comparisons)
-    if not narrow:
-        mark = ", ✗ where that is outside the tolerance" if failing else ""
-        text += f"Under a backend's name: its largest |x − oracle|{mark}. "
-    if not failing:
-        return text
-    return text + f"off: whose error is {OFF:g} times what careful code loses in this dtype, or more."
+    if wanted:
+        return f"{text}COLUMNS={wanted} shows each backend's error, too."
+    return f"{text}Under a backend's name: its largest error |x - exact|, ✗ where that exceeds the tolerance."

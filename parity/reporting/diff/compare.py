@@ -19,6 +19,8 @@ from parity.reporting.results.rows import FAILING, FINDINGS, SEVERITY, CellKey
 
 FACTOR = 2.0
 """An error has to be so many times larger to be called worse: less moves with the machine."""
+STRICT = ("mismatch", "degraded")
+"""The levels at which an error counts that only the tolerance hides."""
 
 
 class ChangeKind(StrEnum):
@@ -168,8 +170,8 @@ class Rule:
         return ChangeKind.CAUSE if set(a.causes) != set(b.causes) else None
 
     def gates(self, state: TensorState) -> bool:
-        """Whether being worse counts: where it fails, and where only a tolerance hides it, at the strictest level."""
-        hidden = state.status is Status.SUSPECT and state.off and self.level == exit_codes.FAIL_ON[0]
+        """Whether being worse counts: where it fails, and at the levels of `STRICT` where only a tolerance hides it."""
+        hidden = state.status is Status.SUSPECT and state.off and self.level in STRICT
         return hidden or state.status is Status.FAILED
 
     def worse(self, a: TensorState, b: TensorState) -> bool:
@@ -227,7 +229,7 @@ def compare(
     """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError."""
     results = read_results(run_a), read_results(run_b)
     stored = results[1].run.fail_on
-    level = level or (stored if stored in exit_codes.FAILING else exit_codes.FAIL_ON[0])
+    level = level or (stored if stored in exit_codes.FAILING else exit_codes.DEFAULT_FAIL_ON)
     a, b = compared_runs((run_a, run_b), results, maps, level)
     return compared(a, b, Rule(level, factor))
 

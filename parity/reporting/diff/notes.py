@@ -64,7 +64,8 @@ def backend_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
             continue
         old, new = before[name], after[name]
         if old.name != new.name:
-            yield f"{old.name} in A ({old.version}) is compared with {name} in B ({new.version})"
+            how = ", which has the same framework and mode; --map changes it" if old.name in a.paired else ""
+            yield f"{old.name} in A ({old.version}) is compared with {name} in B ({new.version}){how}"
         else:
             yield from changed(name, old.version or "(version unknown)", new.version or "(version unknown)")
         for field in BACKEND_FIELDS:

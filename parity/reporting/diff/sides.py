@@ -70,7 +70,7 @@ class ComparedRun:
     """A run as it is compared: its cells by case, dtype and backend, the latter as the second run calls it.
 
     `pairs` are the comparisons that were made, by case, dtype, tensor and the names on both sides: how bad they are, 0
-    where they do not fail the run.
+    where they do not fail the run. `paired` are the names that were found to mean a backend of the second run.
     """
 
     run_dir: Path
@@ -79,6 +79,7 @@ class ComparedRun:
     cells: Mapping[CellKey, CellResult]
     pairs: Mapping[Pair, int]
     level: str
+    paired: frozenset[str] = frozenset()
 
     @property
     def interrupted(self) -> bool:
@@ -167,12 +168,29 @@ def compared_runs(
     if renamed and dirs[0].resolve() == dirs[1].resolve():
         kept = {name: name for name in renamed.values()}
         return [compared_run(dirs[0], results[0], renamed, level), compared_run(dirs[1], results[1], kept, level)]
-    taken = set(renamed.values())
-    as_is = {name: name for name in names_a if name not in renamed and name not in taken}
-    return [
-        compared_run(dirs[0], results[0], {**as_is, **renamed}, level),
-        compared_run(dirs[1], results[1], {name: name for name in names_b}, level),
-    ]
+    paired = releases(results, renamed)
+    taken = {*renamed.values(), *paired.values()}
+    as_is = {name: name for name in names_a if name not in renamed and name not in paired and name not in taken}
+    first = compared_run(dirs[0], results[0], {**as_is, **paired, **renamed}, level)
+    second = compared_run(dirs[1], results[1], {name: name for name in names_b}, level)
+    return [replace(first, paired=frozenset(paired)), second]
+
+
+def releases(results: tuple[Results, Results], renamed: Mapping[str, str]) -> dict[str, str]:
+    """Backends of the first run whose name the second has not, each with the only one there of its framework and mode.
+
+    A user's ops make a backend another one, whatever framework they are written in.
+    """
+    common = set(results[0].backend_names) & set(results[1].backend_names)
+    left, right = (
+        grouped(
+            ((row.framework, row.mode, row.device), row.name)
+            for row in run.backends
+            if row.ops is None and row.name not in common and row.name not in mapped
+        )
+        for run, mapped in zip(results, (set(renamed), set(renamed.values())), strict=True)
+    )
+    return {left[key][0]: right[key][0] for key in left if len(left[key]) == len(right.get(key, ())) == 1}
 
 
 def mapping(text: str, names_a: Sequence[str], names_b: Sequence[str]) -> tuple[str, str]:

@@ -13,10 +13,11 @@ from msgspec.structs import asdict
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.exit_codes import FAIL_ON
+from parity.exit_codes import DEFAULT_FAIL_ON
 from parity.reporting.results.cells import LABELS, CellResult, Status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
-from parity.reporting.text.answer import answer, causes_found
+from parity.reporting.text.answer import answer
+from parity.reporting.text.findings import Finding, findings
 from parity.reporting.text.words import grouped
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
@@ -60,11 +61,15 @@ def marked_up(line: Text) -> Markup:
 
 
 def causes(results: Results) -> list[tuple[Markup, str]]:
-    """The lines about causes, all of them, each with the filter that shows its cells."""
-    return [
-        (marked_up(cause.line()), filter_link(backend=cause.backend, cause=cause.id, op=cause.op))
-        for cause in causes_found(results)
-    ]
+    """The findings in a line each, with the filter that shows their cells."""
+    return [(marked_up(finding.line()), filter_link(**cells_of(finding))) for finding in findings(results)]
+
+
+def cells_of(finding: Finding) -> dict[str, str]:
+    """The filter of the cells that a finding is about."""
+    first = finding.worst
+    why = {"verdict": first.row.verdict} if first.diagnosis is None else {"cause": first.diagnosis.id}
+    return {"op": finding.op, **why} | ({"backend": first.backend} if len(finding.backends) == 1 else {})
 
 
 def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def entry(group: Sequence[CellResult]) -> dict[str, Any]:
 
 def gate_facts(results: Results) -> list[tuple[str, str, str]]:
     """The level that fails the run and the exit code, each with what it means."""
-    level, code = results.run.fail_on or FAIL_ON[0], results.summary.exit_code
+    level, code = results.run.fail_on or DEFAULT_FAIL_ON, results.summary.exit_code
     return [
         ("Fails on", level, GATES.get(level, "")),
         ("Exit code", str(code), EXIT_CODES.get(code, "")),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from parity.reporting.results.directory import Losses
 from parity.reporting.results.results import FILE_NAME, write_atomically
 from parity.reporting.results.rows import Results
 
@@ -63,23 +64,26 @@ IN_RUN_DIR = {"html": "report.html", "junit-xml": "junit.xml"}
 """What every run directory has."""
 
 
-def write_run_files(results: Results, run_dir: Path, wanted: Outputs) -> Iterator[str]:
-    """Write the files that every run directory has and those asked for; yields where the latter are. Raises OSError."""
+def write_run_files(results: Results, run_dir: Path, wanted: Outputs, losses: Losses) -> Iterator[str]:
+    """Write the files that every run directory has and those asked for; yields where the latter are."""
     documents = {name: rendered(name, results, run_dir, wanted) for name in IN_RUN_DIR}
     for name, file in IN_RUN_DIR.items():
-        write_atomically(run_dir / file, documents[name])
-    yield from write_asked(results, run_dir, wanted, documents)
+        with losses.at(run_dir / file):
+            write_atomically(run_dir / file, documents[name])
+    yield from write_asked(results, run_dir, wanted, losses, documents)
 
 
 def write_asked(
-    results: Results, run_dir: Path, wanted: Outputs, documents: Mapping[str, str] | None = None
+    results: Results, run_dir: Path, wanted: Outputs, losses: Losses, documents: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Write what was asked for; yields the paths of files. Raises OSError."""
+    """Write what was asked for; yields the paths of files."""
     for name, path in wanted.files.items():
         text = (documents or {}).get(name) or rendered(name, results, run_dir, wanted)
         if path == STDOUT:
-            print_document(text)
-        else:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            continue
+        with losses.at(Path(path)):
             if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
                 raise FileExistsError(errno.EEXIST, "these are the results themselves", path)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +93,3 @@ def write_asked(
         from parity.reporting.github import publish
 
         publish(results, wanted.commands, os.environ)
-
-
-def print_document(text: str) -> None:
-    """Print a document; whoever reads only its beginning is no error. Raises OSError."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer must not be an error at the end of the program either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -89,7 +89,8 @@ def ops_copy(spec: BackendSpec) -> str:
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` is where its inputs are stored, relative to the run directory."""
     params, inputs = report_of(case.op).recorded(case, folder)
-    return CaseRow(case.id, case.op, params, list(case.dtypes), inputs, Source(case.source.file, case.source.line))
+    source = Source(case.source.file, case.source.line)
+    return CaseRow(case.id, case.op, params, list(case.dtypes), inputs, source, list(case.backends), case.baseline)
 
 
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "results.json"
+REPORTS = Path("reports")
+"""Where run directories are made that nobody names."""
 MAX_BYTES = 1 << 30
 MAX_DIGITS = 300
 MAX_SHOWN = 400

@@ -135,7 +135,7 @@ def identity(row: BackendRow) -> tuple[Any, ...]:
 def question(row: CaseRow) -> Any:
     """What a row of `cases` says of the question; where it was written and stored does not matter."""
     inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
-    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs)))
+    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline)))
 
 
 def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tuple[str, str]]:
@@ -148,7 +148,7 @@ def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tupl
             (case.id, dtype)
             for dtype in case.dtypes
             if (case.id, dtype) in compared
-            and all((case.id, dtype, spec.name) in answered for spec in plan.backends)
+            and all((case.id, dtype, spec.name) in answered for spec in plan.of(case).backends)
             and not report.is_going(run_dir, index, case, dtype)
         }
         if report.resumes_by_dtype or len(whole) == len(case.dtypes):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Verdict
@@ -26,6 +26,7 @@ VERDICTS = {verdict.value: verdict for verdict in Verdict}
 SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
 """Worse verdicts are higher."""
 FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
+PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
 FINDINGS = FAILING - {Verdict.ROUNDING.value}
 """Verdicts for which some backend has to exceed the error bound."""
 FAILING_STATES = frozenset(state.value for state in State if state.fails)
@@ -56,7 +57,7 @@ class ConfigRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """The run itself; `host` is what is known of the machine."""
+    """The run itself; `host` is what is known of the machine. `stopped`: it ended at its first finding."""
 
     id: str = ""
     started: str = ""
@@ -68,6 +69,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     host: dict[str, Any] = {}
     fail_on: str = ""
+    stopped: bool = False
     seconds: float | None = None
     judge_seconds: float | None = None
 
@@ -98,7 +100,7 @@ class InputRow(Struct, frozen=True):
 
 
 class CaseRow(Struct, frozen=True):
-    """A case: what was computed, and from what."""
+    """A case: what was computed, and from what; `backends` and `baseline` are empty where they are those of the run."""
 
     id: str
     op: str
@@ -106,6 +108,8 @@ class CaseRow(Struct, frozen=True):
     dtypes: list[str]
     inputs: dict[str, InputRow]
     source: Source
+    backends: list[str] = []
+    baseline: str = ""
 
     @property
     def files(self) -> list[str]:
@@ -345,6 +349,12 @@ class Results(Struct, frozen=True, kw_only=True):
     def backend_names(self) -> list[str]:
         """The backends in the order of the run."""
         return [row.name for row in self.backends]
+
+    def of(self, case: CaseRow) -> Results:
+        """The results as one of their cases sees them: with the backends and the baseline of that case."""
+        names = case.backends or self.backend_names
+        run = replace(self.run, baseline=case.baseline or self.run.baseline)
+        return replace(self, run=run, backends=[row for row in self.backends if row.name in names])
 
 
 def chosen(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def tensors_text(cell: CellResult) -> str:
 def no_result(cell: CellResult) -> str:
     """`crash: it was killed by SIGSEGV`, in one line."""
     if not cell.outcome:
-        return "not run: the run was interrupted before it was compared"
+        return "not run: the run ended before it was compared"
     message = " | ".join(cell.message.splitlines()) or "no reason was given"
     return f"{cell.outcome}: {message}"
 

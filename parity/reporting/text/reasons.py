@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from parity.config.plan import REASON_WANTED
+from parity.config.known_edit import entry_text, word
+from parity.config.plan import ACCEPTED_DAYS, REASON_WANTED, Asked, Plan
+from parity.judge.acceptance import Run, lacking, rounded_up
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
+from parity.reporting.results.resume import comparison
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
-PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-
-HEADROOM = 2.0
 LARGEST_RTOL = 0.01
 """Where more than that is needed, the expected value is next to zero, and it is atol that has to be larger."""
-ACCEPTED_DAYS = 365
-UNSAID = frozenset((Verdict.ROUNDING.value, "unexplained", "not-identifiable"))
-"""Diagnoses that name no cause, so that an entry of the ledger gains nothing by them."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +92,15 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
 
 
 def refusal(found: Sequence[ComparisonRow]) -> str:
-    """`no: paddle is off in y and grad.x (float32)`, with the reason where all of it is accepted."""
+    """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reason where all of it is accepted."""
     sides = dict.fromkeys(side for row in found for side in row.culprit)
     tensors: dict[str, dict[str, None]] = {}
     for row in found:
         tensors.setdefault(row.dtype, {}).setdefault(row.tensor)
     places = "; ".join(f"{listed(names)} ({dtype})" for dtype, names in tensors.items())
-    text = f"{listed(sides)} {'is' if len(sides) == 1 else 'are'} off in" if sides else "the sides differ in"
+    text = (
+        f"{listed(sides)} {'exceeds' if len(sides) == 1 else 'exceed'} the error bound in" if sides else "different in"
+    )
     text = f"no: {text} {places}"
     reasons = dict.fromkeys(row.known for row in found)
     return text if None in reasons else f"{text}; accepted: {'; '.join(map(str, reasons))}"
@@ -131,14 +128,6 @@ def limit(rows: Sequence[ComparisonRow]) -> dict[str, float]:
         return {"rtol": rounded_up(rtol)}
     differences = (row.max_abs_diff for row in rows if row.max_abs_diff is not None)
     return {"atol": rounded_up(max(differences, default=math.inf))}
-
-
-def rounded_up(value: float) -> float:
-    """The least number of two digits that is not below `value`."""
-    if not value or not math.isfinite(value):
-        return value
-    near = float(f"{value:.1e}")
-    return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.1e}")
 
 
 def passing_reason(row: ComparisonRow, rows: CaseRows) -> str:
@@ -250,52 +239,23 @@ def tolerance_entry(found: Sequence[ComparisonRow]) -> str:
         both = {"rtol": row.rtol, "atol": row.atol} | limits
         texts = ", ".join(f"{name}: {value:.1e}" if value else f"{name}: 0" for name, value in both.items())
         tensors.setdefault(tensor, []).append(f"{dtype}: {{{texts}}}")
-    rows = [f"{name if PLAIN.fullmatch(name) else quoted(name)}: {{{', '.join(t)}}}" for name, t in tensors.items()]
+    rows = [f"{word(name)}: {{{', '.join(t)}}}" for name, t in tensors.items()]
     return f"tolerance: {{tensors: {{{', '.join(rows)}}}}}"
 
 
 def known_entries(rows: CaseRows) -> Iterator[str]:
-    """Entries of `known` that would accept the findings of a case, as lines of YAML."""
-    entries: dict[str, None] = {}
-    for row in failing(rows.comparisons):
-        if row.verdict in FINDINGS and row.known is None:
-            for side in row.culprit or [row.actual]:
-                for cause in all_causes(row, side, rows) or (None,):
-                    entries.setdefault(known_entry(side, row.dtype, cause, rows))
-    yield from entries
+    """Entries of `known` that would accept the findings of a case, as lines of YAML; `parity accept` writes them."""
+    asked = Asked(((rows.case.id, tuple(rows.case.dtypes)),), ())
+    left = [comparison(row) for row in rows.comparisons if row.known is None]
+    run = Run(Plan("", (), (), "", 0, (), asked=asked), left, rows.diagnoses, {}, datetime.date.today())
+    for known in lacking(run, lambda *_: True, FINDINGS):
+        entry = replace(known, reason=REASON_WANTED, until=some_day(rows.started))
+        yield entry_text(entry).replace("\n  ", "")
 
 
-def all_causes(row: ComparisonRow, side: str, rows: CaseRows) -> tuple[str, ...]:
-    """The diagnoses of one side of a comparison that name a cause."""
-    wanted = (row.dtype, side)
-    ids = [d.id for d in rows.diagnoses if (d.dtype, d.backend) == wanted and row.tensor in d.tensors]
-    return tuple(dict.fromkeys(name for name in ids if name not in UNSAID))
-
-
-def known_entry(side: str, dtype: str, diagnosis: str | None, rows: CaseRows) -> str:
-    """One entry: who, in which dtype, why and how large, with room for another machine's rounding."""
-    deviating = [*failing(rows.comparisons), *(row for row in rows.comparisons if row.hides)]
-    meant = [row for row in deviating if row.dtype == dtype and side in (row.culprit or (row.actual, row.expected))]
-    meant = [row for row in meant if diagnosis in (all_causes(row, side, rows) or (None,))]
-    ratios = [rows.ratios(dtype, row.tensor).get(side, math.inf) for row in meant]
-    worst = rounded_up(HEADROOM * max(ratios, default=math.inf))
-    keys = {"case": quoted(rows.case.id), "backend": quoted(side), "dtype": dtype}
-    keys |= {"diagnosis": diagnosis} if diagnosis else {}
-    keys |= {"error_ratio": f"{worst:.1e}"} if math.isfinite(worst) else {}
-    keys["reason"] = quoted(REASON_WANTED)
-    keys |= {"until": until} if (until := some_day(rows.started)) else {}
-    return f"- {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
-
-
-def quoted(text: str) -> str:
-    """A text as YAML spells it inside braces, whatever is in it."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def some_day(started: str) -> str:
+def some_day(started: str) -> datetime.date | None:
     """A date to look again, counted from when the run was started."""
     try:
-        day = datetime.datetime.fromisoformat(started).date()
-        return (day + datetime.timedelta(ACCEPTED_DAYS)).isoformat()
+        return datetime.datetime.fromisoformat(started).date() + datetime.timedelta(ACCEPTED_DAYS)
     except (ValueError, OverflowError):
-        return ""
+        return None

@@ -1,4 +1,4 @@
-"""How trainings are told in every output format."""
+"""The texts about trainings, in every output format."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ from parity.training.spec import CURVES, STAGES
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from parity.judge.diagnose.diagnosis import Diagnosis
     from parity.reporting.diff.sides import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
 
 STAGE = "stage."
-"""What the tensors of a training begin with that are a stage of a step, and no curve."""
+"""The prefix of a training's tensors that are a stage of a step, not a curve."""
 STEPWISE = ("loss", "grad_norm")
 """The tensors with a number for each step; the others are norms after the last step."""
 UNMEASURED = ("not-compared", "nonfinite", "structure")
 """Verdicts without a distance."""
 CALLED = ("optimizer", "steps", "batch_size", "weights")
-"""The most important of a recipe."""
+"""The most important keys of a recipe."""
 
 STAGE_ADVICE: Mapping[str, str] = {
-    "data": "compare the sampler: seed, shuffling in each epoch, the last batch, which rank gets which rows",
-    "forward": "run the layers as op cases; compare eps, the form of the activation, training against evaluation mode",
-    "loss": "compare the reduction, what is ignored, and the factor of an accumulated micro-batch",
-    "gradient": "look for gradients that were not set to zero, a sum over micro-batches or ranks in place of a mean",
+    "data": "compare the sampler: seed, shuffling per epoch, the last batch, the rows of each rank",
+    "forward": "run the layers as op cases; compare eps, the form of the activation, training and evaluation mode",
+    "loss": "compare the reduction, the ignored targets, and the factor of an accumulated micro-batch",
+    "gradient": "look for gradients that were not cleared, or summed instead of averaged over micro-batches or ranks",
     "clip": "compare the scope of the norm, its type, the epsilon, and whether clipping comes before the step",
-    "schedule": "compare from which number steps are counted, when the schedule moves on, and the end of the warm-up",
-    "update": "run the optimizer as an op case; compare its options, the decay, the bias corrections, the first state",
+    "schedule": "compare the number of the first step, when the schedule advances, and the end of the warm-up",
+    "update": "run the optimizer as an op case; compare options, decay, bias corrections and initial state",
 }
-"""By the stage of a step that is off."""
+"""By the stage that exceeds the error bound."""
 
 DRIFT = (
-    "no stage of a probed step is off, so many small errors add up: run it in float64, where they should vanish, "
+    "every probed stage is within the error bound, so many small errors add up: run it in float64, where they vanish, "
     "and compare the mode, the precision and the threads"
 )
 
 
 class TrainingReport(CaseReport):
-    """Trainings: judged by envelopes where no tolerance is given, told by the step and stage in which they part."""
+    """Trainings: judged by envelopes unless a tolerance is given, reported by the step and stage of the first
+    divergence."""
 
     no_script = (
-        "scripts are made of cases of one op, and this is a training; `parity explain` tells the step and the stage in "
-        "which it parts, and a case of that stage's op (the optimizer, the clipping, a layer) has a script"
+        "there are scripts for single ops, not for trainings; `parity explain` shows the step and stage of the first "
+        "divergence: write a case of that stage's op (the optimizer, the clipping, a layer)"
     )
     pictured = False
     resumes_by_dtype = True
-    legend = f"Of a training, {OFF:g} envelopes are the tolerance. "
+    legend = f"In a training, {OFF:g} envelopes are the tolerance. "
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
         """Model and recipe, the data set and the initial weights."""
@@ -76,55 +78,62 @@ class TrainingReport(CaseReport):
         return f"{case.op}({', '.join(f'{name}={value}' for name, value in given.items())})"
 
     def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
-        """What is trained, and how, by name."""
+        """The recipe by name."""
         return [(name.replace("_", " "), value_text(value)) for name, value in case.params.items()]
 
     def enveloped(self, row: ComparisonRow) -> bool:
-        """Where no tolerance is given."""
+        """Whether no tolerance is given."""
         return not row.rtol and not row.atol
 
     def excess(self, row: ComparisonRow) -> float:
-        """What is judged by its envelope may be OFF envelopes away."""
+        """The difference in tolerances; OFF envelopes are one if none is given."""
         if self.enveloped(row) and row.verdict not in ("structure", "nonfinite"):
             return row.largest_ratio / OFF
         return super().excess(row)
 
     def location(self, row: ComparisonRow) -> str:
-        """Of a curve the step."""
+        """The step of a curve's worst element."""
         if row.tensor.startswith(STAGE):
             return super().location(row)
         return f"step {row.worst_index[0] + 1}" if row.tensor in STEPWISE and row.worst_index else "the last step"
 
     def shows_oracle(self, row: ComparisonRow) -> bool:
-        """Of a curve it may not be known."""
+        """Whether the oracle's value is known; for a curve it may not be."""
         return row.oracle_value is not None
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
-        """How far a stage is from what the oracle makes of its input, or a curve from the baseline's."""
+        """How far a stage is from the oracle's result for the same input, or a curve from the baseline's."""
         if row.verdict in UNMEASURED:
             return super().reason(row, rows)
         names = row.culprit or [row.actual]
         known = rows.ratios(row.dtype, row.tensor)
-        sizes, who = listed(number(known.get(name)) for name in names), listed(names)
-        return stage_reason(row, who, sizes) if row.tensor.startswith(STAGE) else curve_reason(row, who, sizes)
+        ratios, backends = listed(number(known.get(name)) for name in names), listed(names)
+        explained = stage_reason if row.tensor.startswith(STAGE) else curve_reason
+        return explained(row, backends, ratios)
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
-        """By the stages that are off, where any is."""
+        """The advice for the stages that exceed the error bound, if any."""
         off = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
         if findings:
             yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in off] or [DRIFT]
+
+    def since(self, diagnosis: Diagnosis | None) -> str:
+        """`first at step 1, in the update`."""
+        told = {} if diagnosis is None else diagnosis.evidence
+        stage = STAGE_WORDS.get(str(told.get("stage")), "")
+        return f"first at step {told['step']}{stage and f', in the {stage}'}" if "step" in told else ""
 
     def drifts(self, row: ComparisonRow) -> bool:
         """Whether it is a curve."""
         return row.tensor in CURVES
 
     def headline(self, cell: CellResult) -> str:
-        """`parts at step 1 in the update; `."""
+        """`diverges at step 1 in the update; `."""
         at = None if cell.training is None else cell.training.parting
         return "" if at is None else f"{where_text(at)}; "
 
     def details(self, cell: CellResult) -> Iterator[str]:
-        """How far it came, where it parts, and the probed steps that are off."""
+        """Its steps, its first divergence, and the probed steps that exceed the error bound."""
         return iter(()) if cell.training is None else cell_lines(cell.training)
 
     def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
@@ -140,13 +149,13 @@ class TrainingReport(CaseReport):
         return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
 
     def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:
-        """The curves with the partings, and the probes."""
+        """The curves with the divergences, and the probes."""
         from parity.training.report.html import trainings
 
         return trainings(results, cells)
 
     def markdown_pieces(self, results: Results) -> Sequence[str]:
-        """A table of the trainings in which a backend parts, and a line for each of the others."""
+        """A table of the trainings in which a backend diverges, and a line for each of the others."""
         from parity.training.report.markdown import training_pieces
 
         return training_pieces(results)
@@ -158,34 +167,34 @@ class TrainingReport(CaseReport):
         return training_tables(results, width, verbose=verbose)
 
     def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-        """The partings that moved, appeared or vanished."""
-        from parity.training.report.diff import parting_notes
+        """The divergences that moved, appeared or vanished."""
+        from parity.training.report.diff import divergence_notes
 
-        return parting_notes(a, b)
+        return divergence_notes(a, b)
 
 
-def stage_reason(row: ComparisonRow, who: str, sizes: str) -> str:
-    """How far a stage is from what the oracle makes of its input."""
+def stage_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
+    """How far a stage is from the oracle's result for the same input."""
     stage = STAGE_WORDS.get(row.tensor.removeprefix(STAGE), row.tensor)
     if row.fails:
         return (
-            f"the {stage} of {who} is {sizes} times as far from what the oracle makes of the same input as rounding "
-            f"explains; {OFF:g} is off"
+            f"given the same input, the error of the {stage} of {backends} is {ratios} times that of a careful "
+            f"implementation; the error bound is {OFF:g}"
         )
     if row.hides:
         why = f": {row.message}" if row.message else ""
-        return f"it passes, though the {stage} of {who} is {sizes} times as far off as rounding explains{why}"
-    return f"{who} makes of the input of the {stage} what the oracle makes of it, within rounding"
+        return f"it passes, although the error ratio of the {stage} of {backends} is {ratios}{why}"
+    return f"given the same input, the {stage} of {backends} is that of the oracle within rounding"
 
 
-def curve_reason(row: ComparisonRow, who: str, sizes: str) -> str:
+def curve_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
     """How far a curve is from the baseline's, or from the oracle's own."""
     if row.fails:
-        whom = row.expected if row.error_ratio.expected is None else ORACLE
+        reference = row.expected if row.error_ratio.expected is None else ORACLE
         return (
-            f"the curve of {who} goes {sizes} envelopes away from that of {whom}; runs whose start is moved by "
-            f"an ulp stay within 1, and {OFF:g} is off"
+            f"the curve of {backends} is {ratios} envelopes away from that of {reference}; runs from a start perturbed "
+            f"by an ulp stay within 1, and the error bound is {OFF:g}"
         )
     if row.suspect:
-        return f"the curve of {who} passes, though it {row.message or 'leaves the ensemble'}: {sizes} envelopes"
-    return f"the curve of {who} stays within {OFF:g} envelopes of that of {row.expected}"
+        return f"the curve of {backends} passes, although it {row.message or 'leaves the envelope'}: {ratios} envelopes"
+    return f"the curve of {backends} stays within {OFF:g} envelopes of that of {row.expected}"

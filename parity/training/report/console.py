@@ -30,15 +30,15 @@ PROBE_STYLES = {"first": "bold red", "off": "red", "": "dim"}
 
 
 def training_tables(results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-    """The trainings of a run, those in which somebody parts first; `verbose` adds the probed steps."""
-    for run in sorted(training_runs(results), key=lambda run: not run.parted):
+    """The trainings of a run, those with a divergence first; `verbose` adds the probed steps."""
+    for run in sorted(training_runs(results), key=lambda run: not run.diverged):
         yield from training_parts(run, width, probes=verbose)
 
 
 def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[RenderableType]:
-    """A training: the answer, a row for each backend, and what was probed."""
+    """A training: the result, a row for each backend, and the probed steps."""
     yield Text()
-    style = "bold red" if run.parted else "bold"
+    style = "bold red" if run.diverged else "bold"
     yield Text.assemble((printable(f"training {run.id} {run.dtype}: "), style), printable(brief(run)))
     if run.rows:
         yield sides(run, spark=width >= SPARK_FROM)
@@ -63,7 +63,7 @@ def sides(run: TrainingRun, *, spark: bool) -> Table:
 
 
 def probe_table(row: TrainingRow, stages: Sequence[str]) -> Table:
-    """The ratio of every stage in each probed step; of each step the first one that is off is bold."""
+    """The ratio of every stage in each probed step; the first one beyond the error bound is bold."""
     title = Text(printable(f"{row.backend}: probed steps"))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in ("step", *stages):

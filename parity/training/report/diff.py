@@ -1,4 +1,4 @@
-"""What became of the partings of trainings between two runs: those that moved, appeared or vanished."""
+"""The first divergences of trainings that moved, appeared or vanished between two runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from parity.reporting.results.rows import CellKey, TrainingRow
 from parity.training.report.view import place_text
 
 
-def parting_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-    """`perceptron float32 oneflow parts at step 1, update (dampening-first-step) -> no parting`, for each change."""
+def divergence_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
+    """`perceptron float32 oneflow diverges at step 1, update (dampening-first-step) -> no divergence`, for each
+    change."""
     after = rows(b)
     for key, row in rows(a).items():
         old, new = parting_text(row), parting_text(after.get(key, row))
@@ -25,8 +26,8 @@ def rows(run: ComparedRun) -> dict[CellKey, TrainingRow]:
 
 
 def parting_text(row: TrainingRow) -> str:
-    """Where a backend parts, and why."""
+    """Where a backend diverges, and why."""
     if row.parting is None:
-        return "no parting"
+        return "no divergence"
     cause = f" ({row.parting.diagnosis})" if row.parting.diagnosis else ""
-    return f"parts at {place_text(row.parting)}{cause}"
+    return f"diverges at {place_text(row.parting)}{cause}"

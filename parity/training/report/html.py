@@ -1,4 +1,4 @@
-"""The report's trainings: for each case and dtype the answer, the curves with the partings, and the probes."""
+"""The report's trainings: for each case and dtype the result, the curves with the divergences, and the probes."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from parity.training.report.view import (
 )
 
 BUDGET = 600_000
-"""Bytes of all trainings together; those that would exceed it are told in a sentence."""
+"""Bytes of all trainings together; those that would exceed it get one sentence."""
 SMALL = 84
 """The height of the plots of the gradient's norm and of the rate."""
 MAX_NAME = 22
 MAX_PROBES = 60
 MAX_TRIED = 3
-"""Once so many trainings had no space, the others are not tried."""
+"""After this many trainings without space, the others are not tried."""
 
 
 BRIEF: dict[str, Any] = {"recipe": (), "backends": (), "plots": (), "probes": ()}
-"""What a training without details shows."""
+"""The text of a training without details."""
 
 Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
 
 
 def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
-    """The section, or nothing where no training was asked for: those that part come first."""
+    """The section, or nothing without trainings: those with a divergence come first."""
     runs = training_runs(results)
     if not runs:
         return Markup()
     by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in found}
     looks = looks_of(results)
     left, parts, n_brief = BUDGET, [], 0
-    for run in sorted(runs, key=lambda run: not run.parted):
+    for run in sorted(runs, key=lambda run: not run.diverged):
         t = answer(run, by_key)
         part = rendered("training", t=t | details(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
         if not part or n_bytes(part) > left:
             part, n_brief = rendered("training", t=t | BRIEF), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
-    n_parted = sum(bool(run.parted) for run in runs)
+    n_parted = sum(bool(run.diverged) for run in runs)
     return rendered("trainings", parts=parts, n=len(runs), n_parted=n_parted, n_brief=n_brief)
 
 
@@ -73,8 +73,8 @@ def looks_of(results: Results) -> dict[str, Look]:
 
 
 def style_of(run: TrainingRun, found: Cells) -> str:
-    """How the answer is set: as the most urgent cell of those that part, which the ledger may accept."""
-    cells = [found.get((run.id, run.dtype, row.backend)) for row, _ in run.parted]
+    """The style of the result: that of the most urgent diverging cell, which may be accepted."""
+    cells = [found.get((run.id, run.dtype, row.backend)) for row, _ in run.diverged]
     statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
     if statuses:
         return min(statuses, key=list(Status).index).value
@@ -82,14 +82,14 @@ def style_of(run: TrainingRun, found: Cells) -> str:
 
 
 def badge(run: TrainingRun) -> str:
-    """`2 of 4 backends part`."""
-    if n := len(run.parted):
-        return f"{n} of {len(run.rows)} backends {'parts' if n == 1 else 'part'}"
+    """`2 of 4 backends diverge`."""
+    if n := len(run.diverged):
+        return f"{n} of {len(run.rows)} backends {'diverges' if n == 1 else 'diverge'}"
     return "together" if run.rows else "nothing"
 
 
 def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
-    """What a training always has: its names and the answer."""
+    """What a training always shows: its names and the result."""
     return {
         "id": run.id,
         "dtype": run.dtype,
@@ -101,7 +101,7 @@ def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
 
 
 def details(run: TrainingRun, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
-    """What is shown of a training where there is space: recipe, table of backends, plots and probes."""
+    """What a training shows if there is space: recipe, table of backends, plots and probes."""
     stages = stages_of(run.rows)
     return {
         "recipe": report_of(run.case.op).recipe(run.case),
@@ -147,10 +147,10 @@ def floats(values: Sequence[float]) -> Floats:
 def marks(
     run: TrainingRun, curves: Sequence[DrawnCurve], looks: Mapping[str, Look], *, ratio: bool = False
 ) -> list[Mark]:
-    """The partings, on the curves of their backends; without a ratio of the curve on that of the probe."""
+    """The divergences, on the curves of their backends, or at the probe's ratio if the curve has none."""
     values = {curve.name: curve.values for curve in curves}
     made = []
-    for row, at in run.parted:
+    for row, at in run.diverged:
         curve = values.get(row.backend, np.zeros(0))
         value = float(curve[at.step - 1]) if 0 < at.step <= len(curve) else math.nan
         if ratio and at.ratio is not None and not value >= OFF:
@@ -169,7 +169,7 @@ def mark_text(run: TrainingRun, row: TrainingRow) -> str:
 
 
 def band(run: TrainingRun, name: str) -> Band | None:
-    """What rounding explains: OFF envelopes around the baseline's curve."""
+    """The error bound: OFF envelopes around the baseline's curve."""
     centre: Sequence[float] = next((getattr(row.curves, name) for row in run.every if row.backend == row.expected), [])
     width: Sequence[float] = next((found for row in run.rows if (found := row.curves.envelope.get(name))), [])
     n = min(len(centre), len(width))
@@ -181,7 +181,7 @@ def band(run: TrainingRun, name: str) -> Band | None:
 
 
 def probes(row: TrainingRow, stages: Sequence[str]) -> dict[str, Any]:
-    """The probed steps of a backend: the ratio of each stage and how it is set, `first` where the step goes wrong."""
+    """The probed steps of a backend: the ratio of each stage and its style, `first` for the one that diverges first."""
     steps = list(probed(row, stages))
     return {
         "backend": row.backend,

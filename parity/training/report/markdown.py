@@ -1,4 +1,4 @@
-"""The trainings in Markdown: a table of those in which a backend parts, and a line for each of the others."""
+"""The trainings in Markdown: a table of those in which a backend diverges, and a line for each of the others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from parity.training.report.view import table_row as texts
 
 
 def training_pieces(results: Results) -> list[str]:
-    """A piece for each training, those in which a backend parts first."""
-    runs = sorted(training_runs(results), key=lambda run: not run.parted)
+    """A piece for each training, those with a divergence first."""
+    runs = sorted(training_runs(results), key=lambda run: not run.diverged)
     return [f"\n{code(run.id)} {code(run.dtype)}: {line(brief(run))}\n{backends(run)}" for run in runs]
 
 
 def backends(run: TrainingRun) -> str:
-    """The backends of a training, where one of them parts."""
-    if not run.parted:
+    """The backends of a training if one of them diverges."""
+    if not run.diverged:
         return ""
     rows = (table_row([code(text) for text in texts(run, row)]) for row in run.rows)
     return f"\n{table_row(HEAD)}{table_row(['---'] * len(HEAD))}{''.join(rows)}"

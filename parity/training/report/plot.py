@@ -23,10 +23,10 @@ SCALE = 2
 """Coordinates of a curve are whole numbers of half a unit."""
 N_COLUMNS = 208
 MAX_LABELS, LETTER = 4, 6.2
-"""How many partings have a text, and how wide a letter of it is."""
+"""How many divergences get a label, and the width of its letters."""
 MARKS_PER_CURVE = 3
 LOG_FROM = 20.0
-"""Where the largest value is so many times the least, the axis is logarithmic."""
+"""From this quotient of the largest and the smallest value on, the axis is logarithmic."""
 LEAST_RATIO, MOST_RATIO = 1e-2, 1e18
 SHAPES = (
     "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
@@ -43,7 +43,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Look:
-    """How a backend is drawn in every plot: the `n`-th of the run; the `baseline` is a broad line below all others."""
+    """How a backend, the `n`-th of the run, is drawn in every plot; the `baseline` is a broad line below all others."""
 
     n: int
     baseline: bool = False
@@ -75,7 +75,7 @@ class DrawnCurve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A parting: the step, the height of the curve there (NaN where it has none), and what is written at it."""
+    """A divergence: the step, the value of the curve there (NaN if none), and the label."""
 
     step: int
     value: float
@@ -85,7 +85,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Band:
-    """What rounding explains around a curve: from `low` to `high` in each step."""
+    """The error bound around a curve: from `low` to `high` in each step."""
 
     low: Floats
     high: Floats
@@ -210,7 +210,7 @@ def step_ticks(n_steps: int) -> list[int]:
 
 
 def threshold(frame: CurveFrame) -> Iterator[str]:
-    """What is off, and the envelope itself, 1."""
+    """The area beyond the error bound, and the envelope itself, 1."""
     off, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
     yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {off:.1f}H{RIGHT}"/>'
@@ -218,7 +218,7 @@ def threshold(frame: CurveFrame) -> Iterator[str]:
 
 
 def band(found: Band, frame: CurveFrame) -> Iterator[str]:
-    """What rounding explains, as an area."""
+    """The error bound as an area."""
     high, low = np.fmax.reduce(columns(found.high), axis=1), np.fmin.reduce(columns(found.low), axis=1)
     usable = ~(np.isnan(high) | np.isnan(low))
     if usable.any():
@@ -326,7 +326,7 @@ def scaled(dash: str) -> str:
 
 
 def partings(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
-    """A line down at each parting, with a ring on the curve and its text above; of many, the first have a text."""
+    """A vertical line at each divergence, with a ring on the curve and a label above; of many, the first have one."""
     for i, mark in enumerate(marks):
         x, y = float(frame.steps.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
         look = f'stroke="{mark.look.colour}"'
@@ -358,9 +358,9 @@ def key(look: Look | None) -> Markup:
 def spoken(panel: Panel, shown: Sequence[DrawnCurve]) -> str:
     """A plot in words."""
     n_steps = max((len(curve.values) for curve in shown), default=0)
-    told = [f"{panel.title} over {n_steps:,} {'step' if n_steps == 1 else 'steps'}"]
-    told += [curve_text(curve, peak=panel.ratio) for curve in shown] or ["nothing was measured"]
-    return "; ".join([*told, *(f"{mark.text}" for mark in panel.marks)])
+    sentences = [f"{panel.title} over {n_steps:,} {'step' if n_steps == 1 else 'steps'}"]
+    sentences += [curve_text(curve, peak=panel.ratio) for curve in shown] or ["nothing was measured"]
+    return "; ".join([*sentences, *(f"{mark.text}" for mark in panel.marks)])
 
 
 def curve_text(curve: DrawnCurve, *, peak: bool) -> str:

@@ -52,7 +52,7 @@ def group_row(group: Group) -> dict[str, Any]:
 
 
 def clip_row(clip: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a clipping counts: the norm and its scope, or the value."""
+    """The clipping: the norm and its scope, or the value."""
     wanted = ("name", "clip_value") if clip["name"] == "value" else ("name", "max_norm", "norm_type", "scope")
     return {key: clip[key] for key in wanted}
 

@@ -1,4 +1,4 @@
-"""What is told of trainings: the rows of a case and dtype together, and the words that every format shares."""
+"""Trainings for reports: the rows of a case and dtype together, and the words that every format shares."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ STAGE_WORDS: Mapping[str, str] = {
     "loss": "loss",
     "gradient": "gradient",
     "clip": "clipping",
-    "schedule": "learning rate's schedule",
+    "schedule": "learning-rate schedule",
     "update": "update",
 }
 """The stages of a step in a sentence, after `in the`."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LOST = "✕"
-"""What a sparkline shows of a loss that is not finite."""
+"""A sparkline's mark for a loss that is not finite."""
 
-HEAD = ("backend", "steps", "final loss", "largest ratio", "parts at", "cause")
+HEAD = ("backend", "steps", "final loss", "largest ratio", "diverges at", "cause")
 """The columns of a training's table, in every format."""
 
 NOTHING = "–"
@@ -45,10 +45,9 @@ MAX_OFF = 4
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training in one dtype: a row for each backend, in the order of the run, and the oracle's own where it ran.
+    """A training in one dtype: a row for each backend, in the order of the run, and the oracle's if it ran.
 
-    `missing` are the backends of which there is no row, each with what became of it. `diagnoses` are those of the case
-    in this dtype.
+    `missing` are the backends without a row, each with its outcome. `diagnoses` are those of the case in this dtype.
     """
 
     case: CaseRow
@@ -66,26 +65,26 @@ class TrainingRun:
 
     @property
     def every(self) -> tuple[TrainingRow, ...]:
-        """The backends, and the oracle where it ran itself."""
+        """The backends, and the oracle if it ran itself."""
         return (*self.rows, *([self.oracle] if self.oracle else []))
 
     @property
-    def parted(self) -> list[tuple[TrainingRow, DivergenceRow]]:
-        """The backends that part, each with where, the earliest first."""
+    def diverged(self) -> list[tuple[TrainingRow, DivergenceRow]]:
+        """The backends that diverge, each with its first divergence, the earliest first."""
         return sorted(((row, row.parting) for row in self.rows if row.parting), key=lambda pair: pair[1].step)
 
     @property
     def expected(self) -> str:
-        """Whom the curves are compared with."""
+        """The backend that the curves are compared with."""
         return self.rows[0].expected if self.rows else ""
 
     @property
     def planned(self) -> int:
-        """How many steps were asked for."""
+        """The number of requested steps."""
         return max((row.planned for row in self.rows), default=0)
 
     def title(self, row: TrainingRow, name: str) -> str:
-        """What a cause of a backend is, in words; empty where nobody knows."""
+        """The title of a backend's cause; empty if unknown."""
         known = (cause.title for cause in self.causes(row) if cause.id == name)
         return next(known, CATALOGUE[name].title if name in CATALOGUE else "")
 
@@ -94,13 +93,13 @@ class TrainingRun:
         return [cause for cause in self.diagnoses if cause.backend == row.backend]
 
     def others(self, row: TrainingRow) -> list[tuple[str, Diagnosis]]:
-        """The diagnoses of a backend in other stages than the one in which it parts, each with its stage."""
+        """The diagnoses of a backend in other stages than that of its first divergence, each with its stage."""
         first = row.parting.stage if row.parting else None
         staged = ((cause.evidence.get("stage"), cause) for cause in self.causes(row))
         return [(stage, cause) for stage, cause in staged if stage in STAGES and stage != first]
 
     def ids(self, row: TrainingRow) -> list[str]:
-        """The causes of a backend, that of its parting first."""
+        """The causes of a backend, that of its first divergence first."""
         first = [row.parting.diagnosis] if row.parting and row.parting.diagnosis else []
         return list(dict.fromkeys([*first, *(cause.id for _, cause in self.others(row))]))
 
@@ -117,7 +116,9 @@ def training_runs(results: Results) -> list[TrainingRun]:
     runs = []
     for case, dtype in asked:
         rows = every.get((case.id, dtype), {})
-        missing = {name: outcomes.get((case.id, dtype, name), "not run") for name in order if name not in rows}
+        missing = {
+            name: outcomes.get((case.id, dtype, name), "not run") for name in case.backends or order if name not in rows
+        }
         causes = (cause for cause in results.diagnoses if (cause.case, cause.dtype) == (case.id, dtype))
         runs.append(
             TrainingRun(
@@ -134,24 +135,24 @@ def training_runs(results: Results) -> list[TrainingRun]:
 
 
 def sentence(run: TrainingRun) -> str:
-    """The answer: who parts, where and why; who stays within rounding; who has no result."""
+    """The result: which backends diverge, where and why; which stay within rounding; which have no result."""
     return "; ".join(clauses(run))
 
 
 def brief(run: TrainingRun) -> str:
-    """The answer beside a table: where several part, only who."""
-    if len(run.parted) < 2:
+    """The result next to a table: if several backends diverge, only their names."""
+    if len(run.diverged) < 2:
         return sentence(run)
-    return "; ".join([f"{listed(row.backend for row, _ in run.parted)} part", *rest(run)])
+    return "; ".join([f"{listed(row.backend for row, _ in run.diverged)} diverge", *rest(run)])
 
 
 def clauses(run: TrainingRun) -> list[str]:
-    """The answer in its parts: one for each side that parts, then what is said of the others."""
-    return [*(part_text(run, row, at) for row, at in run.parted), *rest(run)] or ["nothing was run"]
+    """The result in clauses: one for each backend that diverges, then the others."""
+    return [*(divergence_text(run, row, at) for row, at in run.diverged), *rest(run)] or ["nothing was run"]
 
 
 def rest(run: TrainingRun) -> Iterator[str]:
-    """Who stopped, who stays within rounding, who has no result."""
+    """Which backends stopped, stay within rounding, or have no result."""
     calm = [row for row in run.rows if not row.parting]
     stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
     yield from (
@@ -167,39 +168,39 @@ def rest(run: TrainingRun) -> Iterator[str]:
     )
     for row in calm:
         if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
-            verb = "is" if len(off) == 1 else "are"
-            yield f"the {listed(off)} of {row.backend} {verb} off in a probe, and tolerated"
+            verb = "exceeds" if len(off) == 1 else "exceed"
+            yield f"the {listed(off)} of {row.backend} {verb} the error bound in a probe, but little enough to pass"
     if alone:
-        yield f"of {listed(alone)} no probed step is off, and there is no curve to compare with{remedy(run)}"
+        yield f"no probed step of {listed(alone)} exceeds the error bound; no curve to compare with{remedy(run)}"
     outcomes = grouped((outcome, name) for name, outcome in run.missing.items())
     yield from (f"{listed(names)} gave no result ({outcome})" for outcome, names in outcomes.items())
 
 
 def remedy(run: TrainingRun) -> str:
-    """What gives a curve where the baseline has none."""
+    """The remedy if the baseline has no curve."""
     return "" if run.rows[0].ensemble.of == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
-def part_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
-    """`oneflow parts at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
+def divergence_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
+    """`oneflow diverges at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
     return f"{row.backend} {where_text(at)}{why_text(run, row, at)}{also_text(run, row)}{stop}"
 
 
 def where_text(at: DivergenceRow) -> str:
-    """`parts at step 1 in the update`."""
+    """`diverges at step 1 in the update`."""
     step = f"{at.step:,}"
     if at.stage is not None:
-        return f"parts at step {step} in the {STAGE_WORDS[at.stage]}"
+        return f"diverges at step {step} in the {STAGE_WORDS[at.stage]}"
     tensor = f" ({at.tensor})" if at.tensor else ""
-    return f"leaves the envelope at step {step}{tensor}, though no probed step of it is off"
+    return f"leaves the envelope at step {step}{tensor}, although every probed step is within the error bound"
 
 
 def also_text(run: TrainingRun, row: TrainingRow) -> str:
-    """`, and is off in the gradient (unexplained) and the update (dampening-first-step) too`, or nothing."""
+    """`, and exceeds the error bound in the gradient (unexplained) too`, or nothing."""
     stages = grouped((STAGE_WORDS[stage], cause.id) for stage, cause in run.others(row))
     texts = [f"{stage} ({', '.join(ids)})" for stage, ids in stages.items()]
-    return f", and is off in the {listed(texts)} too" if texts else ""
+    return f", and exceeds the error bound in the {listed(texts)} too" if texts else ""
 
 
 def why_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
@@ -208,7 +209,7 @@ def why_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     if name is None:
         return ", and there was no time to look for the cause"
     if name in ("", "unexplained"):
-        return "" if at.stage is None else ", for no cause that was tried"
+        return "" if at.stage is None else ", and no known cause explains it"
     title = run.title(row, name)
     return f": {title} ({name})" if title else f": {name}"
 
@@ -224,27 +225,27 @@ def plural_steps(n: int) -> str:
 
 
 def calm_text(names: Sequence[str], run: TrainingRun) -> str:
-    """`all 4 backends stay within what rounding explains over 1,000 steps`."""
+    """`all 4 backends stay within rounding over 1,000 steps`."""
     everyone = len(names) == len(run.rows) + len(run.missing) > 2
-    who = f"all {len(names)} backends" if everyone else listed(names)
+    subject = f"all {len(names)} backends" if everyone else listed(names)
     verb = "stays" if len(names) == 1 else "stay"
-    return f"{who} {verb} within what rounding explains over {plural_steps(run.planned)}"
+    return f"{subject} {verb} within rounding over {plural_steps(run.planned)}"
 
 
 def drift_step(row: TrainingRow) -> int | None:
-    """The step from which on a curve is outside though nothing parts: each stage of it was right."""
+    """The step from which on a curve is outside the envelope although every stage was right."""
     outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
     is_backend = row.parting is None and row.backend != ORACLE
     return int(outside[0]) + 1 if is_backend and outside.size else None
 
 
 def drift_text(step: int) -> str:
-    """`drifts out of the ensemble at step 63, where every stage is right from its own state`."""
-    return f"drifts out of the ensemble at step {step:,}, where every stage is right from its own state"
+    """`drifts out of the envelope at step 63, where every stage is right given the backend's own state`."""
+    return f"drifts out of the envelope at step {step:,}, where every stage is right given the backend's own state"
 
 
 def place_text(at: DivergenceRow | None) -> str:
-    """Step and stage of a parting in a table: `step 1, update`, `step 500, curve of loss`."""
+    """Step and stage of a divergence in a table: `step 1, update`, `step 500, curve of loss`."""
     if at is None:
         return ""
     curve = f"curve of {at.tensor}" if at.tensor else "curve"
@@ -252,7 +253,7 @@ def place_text(at: DivergenceRow | None) -> str:
 
 
 def ratio_curve(row: TrainingRow) -> NDArray[np.float64]:
-    """The largest ratio of any quantity in each step, NaN where none is known."""
+    """The largest ratio of any quantity in each step, NaN if none is known."""
     known = [np.asarray(values, dtype=np.float64) for values in row.curves.ratio.values() if values]
     length = max(map(len, known), default=0)
     padded = [np.pad(values, (0, length - len(values)), constant_values=np.nan) for values in known]
@@ -260,7 +261,7 @@ def ratio_curve(row: TrainingRow) -> NDArray[np.float64]:
 
 
 def largest_ratio(row: TrainingRow) -> float | None:
-    """The largest ratio of a curve or a probe; None where none is known."""
+    """The largest ratio of a curve or a probe; None if none is known."""
     ratios = [*ratio_curve(row), *(ratio for probe in row.probes for ratio in probe.ratios.values())]
     return max((float(ratio) for ratio in ratios if not math.isnan(ratio)), default=None)
 
@@ -299,7 +300,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def cell_lines(row: TrainingRow) -> Iterator[str]:
-    """What is told of the training of a cell: how far it came, where it parts, and the probed steps that are off."""
+    """A cell's training in lines: its steps, its first divergence, and the probed steps that exceed the error bound."""
     ratio = largest_ratio(row)
     largest = "" if ratio is None else f", largest ratio {factor(ratio)}"
     yield f"training: {row.steps:,} of {plural_steps(row.planned)}, final loss {final_loss(row)}{largest}"
@@ -313,14 +314,14 @@ def cell_lines(row: TrainingRow) -> Iterator[str]:
         ratios = zip(stages, item.ratios, strict=True)
         yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in ratios if r is not None)
     if len(off) > MAX_OFF:
-        yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} with a stage that is off"
+        yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} that exceed the error bound"
 
 
 @dataclass(frozen=True)
 class Probed:
     """A probed step: the ratio of each stage in the order of the columns, None where it was not observed.
 
-    `outside` is the first stage that is off, None where none is.
+    `outside` is the first stage that exceeds the error bound, None if none does.
     """
 
     step: int
@@ -329,7 +330,8 @@ class Probed:
 
     @property
     def styles(self) -> list[str]:
-        """How each ratio is set: `first` where the step goes wrong, `off` for others that are off."""
+        """The style of each ratio: `first` for the stage that diverges first, `off` for others beyond the error
+        bound."""
         off = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
         return ["first" if i == self.outside else style for i, style in enumerate(off)]
 
@@ -340,7 +342,7 @@ def ratio_texts(item: Probed) -> list[str]:
 
 
 def stages_off(row: TrainingRow) -> list[str]:
-    """The stages of a side that are off in any probe."""
+    """The stages of a backend that exceed the error bound in any probe."""
     return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < OFF for item in row.probes)]
 
 
@@ -359,19 +361,21 @@ def probed(row: TrainingRow, stages: Sequence[str]) -> Iterator[Probed]:
 
 
 def remark(run: TrainingRun) -> str:
-    """What the ratios were measured with, and whether the baseline itself parts."""
-    guilty = any(row.backend == run.expected for row, _ in run.parted)
-    own = f"; {run.expected}, from whose curve distances are taken, parts itself, so others may be far from it"
+    """How the ratios were measured, and whether the baseline itself diverges."""
+    guilty = any(row.backend == run.expected for row, _ in run.diverged)
+    own = f"; the baseline {run.expected} diverges itself, so other curves may be far from it"
     return ensemble_text(run) + (own if guilty else "")
 
 
 def ensemble_text(run: TrainingRun) -> str:
-    """What the envelope was measured with."""
+    """How the envelope was measured."""
     ensemble = next((row.ensemble for row in run.rows if row.ensemble.members), None)
     if ensemble is None:
         return "no envelope was measured"
-    whose = "the oracle's lines" if ensemble.of == ORACLE else ensemble.of or "the baseline"
-    return f"the envelope is that of {plural(ensemble.members, 'run')} of {whose}, each from a start moved by an ulp"
+    whose = "the oracle" if ensemble.of == ORACLE else ensemble.of or "the baseline"
+    return (
+        f"the envelope is that of {plural(ensemble.members, 'run')} of {whose}, each from a start perturbed by an ulp"
+    )
 
 
 def value_text(value: Any) -> str:

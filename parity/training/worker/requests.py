@@ -11,7 +11,8 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
 from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, perturbed
-from parity.worker.cell import Backend, explain, read_array
+from parity.worker.arrays import read_array
+from parity.worker.cell import Backend, explain
 from parity.worker.slot import write_arrays
 
 Message = Dict[str, Any]

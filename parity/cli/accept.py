@@ -1,0 +1,91 @@
+"""`parity accept`: `known` entries for what a stored run found."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import click
+
+from parity.cli.group import example, fail, main
+
+
+@main.command(
+    epilog=example(
+        'parity accept RUN_DIR --reason "naive variance, see issue 123" --until 2027-06-30',
+        'parity accept RUN_DIR offset=100 -b paddle --reason "known upstream" --dry-run',
+        "parity accept RUN_DIR --unsupported",
+        "parity accept RUN_DIR --expired",
+    )
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("case", required=False)
+@click.option("--reason", metavar="TEXT", help="Accept the findings, for this reason.")
+@click.option("--unsupported", is_flag=True, help="Accept what a backend cannot compute, for the reason it gives.")
+@click.option("--expired", is_flag=True, help="Drop the entries of which the run says that nothing deviates any more.")
+@click.option("--until", metavar="DATE", help="The last day of it, as 2027-06-30 (default: in half a year).")
+@click.option("-b", "--backend", metavar="NAME", help="Only what is found in this backend.")
+@click.option("--dtype", metavar="NAME", help="Only what is found in this dtype.")
+@click.option("--diagnosis", metavar="ID", help="Only what has this cause.")
+@click.option("--dry-run", is_flag=True, help="Print the change of the configs and write nothing.")
+def accept(
+    run_dir: Path,
+    case: str | None,
+    reason: str | None,
+    unsupported: bool,
+    expired: bool,
+    until: str | None,
+    backend: str | None,
+    dtype: str | None,
+    diagnosis: str | None,
+    dry_run: bool,
+) -> None:
+    """Accept the findings of a run, or those of CASE (an id, or a part of one): write them as `known:` into its config.
+
+    An entry covers one cause in one backend, with twice its error ratio, for as many cases as one glob covers exactly.
+    Comments and layout of the config stay as they are. An error, a crash or a timeout is never accepted.
+
+    Exit code: 0 written, or there was nothing to accept; 2 the command is wrong, the run cannot be read, or a config
+    changed since or cannot be written.
+    """
+    from parity.config.plan import REASON_WANTED
+    from parity.reporting.accept import AcceptError, Request, acceptance
+    from parity.reporting.console.explain import ExplainError
+    from parity.reporting.results.results import ResultsError
+
+    if not (reason is not None or unsupported or expired):
+        raise click.UsageError('why is it accepted? Give --reason "...", or --unsupported, or --expired')
+    if reason is not None and not (reason.strip() not in ("", REASON_WANTED) and reason.isprintable()):
+        raise click.BadParameter("a reason is a line of text", param_hint="--reason")
+    today = datetime.date.today()
+    day = end(until, today)
+    request = Request(reason, day, case, backend, dtype, diagnosis, unsupported, expired)
+    try:
+        found = acceptance(run_dir, request, today)
+    except (AcceptError, ExplainError, ResultsError) as error:
+        fail(str(error))
+    for change in found.changes:
+        try:
+            if not dry_run:
+                change.write()
+        except OSError as error:
+            fail(f"cannot write {change.path}: {error.strerror or error}")
+        for line in [change.diff()] if dry_run else change.lines():
+            click.echo(line)
+    if not found.changes:
+        click.echo("nothing to accept")
+    for note in found.notes:
+        click.echo(f"left: {note}")
+
+
+def end(until: str | None, today: datetime.date) -> datetime.date:
+    """The last day; a BadParameter where it is no day to come."""
+    from parity.config.plan import ACCEPTED_DAYS
+
+    try:
+        day = today + datetime.timedelta(ACCEPTED_DAYS) if until is None else datetime.date.fromisoformat(until)
+    except ValueError:
+        raise click.BadParameter(f'"{until}" is not a date such as 2027-06-30', param_hint="--until") from None
+    if day <= today:
+        raise click.BadParameter(f"{until} is not in the future", param_hint="--until")
+    return day

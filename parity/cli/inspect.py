@@ -1,0 +1,46 @@
+"""`parity inspect`: the stored values of a tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from parity.cli.group import example, fail, main
+
+
+@main.command(
+    epilog=example(
+        "parity inspect RUN_DIR group-norm-offset=10000 y",
+        "parity inspect RUN_DIR offset=10000 grad.x --dtype float64 -b paddle --slice '0,:5'",
+        "parity inspect RUN_DIR offset=10000 inputs.x --slice '...,0'",
+    )
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("case")
+@click.argument("tensor")
+@click.option("--dtype", metavar="NAME", help="In this dtype (default: the worst that was stored).")
+@click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable.")
+@click.option("--slice", "place", metavar="INDEX", help="Print these elements, for example 0,:5 or ...,-1.")
+def inspect(
+    run_dir: Path, case: str, tensor: str, dtype: str | None, backends: tuple[str, ...], place: str | None
+) -> None:
+    """Show a stored TENSOR of CASE (an id, or a part of one): its range, its errors, and where they are.
+
+    Outputs and gradients are stored where they differ or hide an error, inputs always (as inputs.NAME).
+
+    Exit code: 0 shown, 2 the command is wrong, the run cannot be read, or the tensor was not stored.
+    """
+    from parity.reporting.console.explain import ExplainError
+    from parity.reporting.console.inspect import InspectError
+    from parity.reporting.console.inspect import inspect as show
+    from parity.reporting.console.run import stdout_console
+    from parity.reporting.results.kept import KeptError
+    from parity.reporting.results.results import ResultsError
+
+    try:
+        show(run_dir, case, tensor, stdout_console(), dtype=dtype, backends=backends, place=place)
+    except (ExplainError, InspectError, KeptError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot print: {error.strerror or error}")

@@ -1,0 +1,80 @@
+"""What keeps any run of a plan from passing, found without running: for `parity validate`."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from parity.adapters.base import parts_of
+from parity.config.plan import BackendSpec, Plan
+from parity.engine.starting import replaceable
+from parity.judge.known import foreseen as failing_entries
+
+OPENING = frozenset(("globals", "vars", "locals", "setattr", "exec", "eval"))
+"""Functions by which a module can get names that nobody reads in it."""
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
+    """A line for each `known` entry that fails any run of the plan, and for each `ops:` file that replaces nothing."""
+    yield from failing_entries(plan, today)
+    for spec in plan.backends:
+        if spec.ops is not None:
+            wanted = replaceable(case for case in plan.cases if case.runs_on(spec.name))
+            yield from (f"{spec.name}: {problem}" for problem in ops_problem(spec, wanted))
+
+
+def ops_problem(spec: BackendSpec, wanted: Sequence[str]) -> Iterator[str]:
+    """Why a file of ops brings none of those that are wanted, if it is so."""
+    assert spec.ops is not None  # noqa: S101 - for the type checker
+    try:
+        names = defined_names(spec.ops)
+    except SyntaxError as error:
+        if spec.python is None:  # another interpreter may take what this one does not
+            yield f"{spec.ops}:{error.lineno or 1}: not Python: {error.msg}"
+        return
+    except (OSError, ValueError) as error:
+        yield f"{spec.ops}: cannot be read: {error}"
+        return
+    if names is None or any(op in names or names.issuperset(parts_of(op)) for op in wanted):
+        return
+    near = next(((name, op) for op in wanted for name in get_close_matches(op, sorted(names), 1)), None)
+    hint = f'; did you mean "{near[1]}" with "{near[0]}"?' if near else ""
+    yield f"{spec.ops} defines none of the ops of its cases: {', '.join(wanted)}{hint}"
+
+
+def defined_names(path: Path) -> frozenset[str] | None:
+    """The names that a module defines, read and not run; None where it may get others when it is run.
+
+    Raises SyntaxError, and OSError or ValueError for what is no text.
+    """
+    tree = ast.parse(path.read_bytes(), str(path))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in OPENING:
+            return None
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return None
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    return frozenset(names.union(*map(bound_names, statements(tree))))
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module but those inside its functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, SCOPES):
+            yield from statements(child)
+
+
+def bound_names(node: ast.AST) -> list[str]:
+    """The names that a node itself binds."""
+    if isinstance(node, SCOPES):
+        return [node.name]
+    if isinstance(node, ast.alias):
+        return [node.asname or node.name.partition(".")[0]]
+    return [node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else []

@@ -1,0 +1,243 @@
+"""The `known` entries that would accept what a run found: one per cause, for as many cases as a glob covers exactly."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from glob import escape
+
+from parity.config.plan import KnownDeviation, Plan
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.known import (
+    Answer,
+    LedgerResult,
+    Reach,
+    State,
+    answers_in,
+    applies_to,
+    apply,
+    claim,
+    claim_of_missing,
+    covered_parts,
+    is_covered,
+    matches,
+)
+
+HEADROOM = 2.0
+"""How much larger an accepted error may become: the worst element of a deviation is another one on another machine."""
+UNSAID = frozenset((Verdict.ROUNDING.value, "unexplained", "not-identifiable"))
+"""Diagnoses that name no cause, so that an entry gains nothing by them."""
+TOKEN = re.compile(r"[^-]+|-")
+"""Ids are made of parts with dashes between them; a swept value is one part, or two where a number has a sign."""
+
+Cell = tuple[str, str]
+"""Case and dtype."""
+Kind = tuple[str, str | None]
+"""What an entry is for: a backend, with the cause that is accepted, or with its message where it cannot compute."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the ledger reads it; `plan.known` are the entries that there are."""
+
+    plan: Plan
+    comparisons: Sequence[Comparison]
+    diagnoses: Sequence[Diagnosis]
+    unsupported: Mapping[Answer, str]
+    today: datetime.date
+
+    @cached_property
+    def causes(self) -> frozenset[tuple[str, ...]]:
+        """Case, dtype, backend, diagnosis and tensor of all that is diagnosed."""
+        return frozenset((d.case, d.dtype, d.backend, d.id, tensor) for d in self.diagnoses for tensor in d.tensors)
+
+    @cached_property
+    def diagnosed(self) -> dict[tuple[str, ...], set[str]]:
+        """The diagnoses of each case, dtype, backend and tensor."""
+        found: dict[tuple[str, ...], set[str]] = {}
+        for case, dtype, backend, name, tensor in self.causes:
+            found.setdefault((case, dtype, backend, tensor), set()).add(name)
+        return found
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What was asked for, answered, and cannot be computed."""
+        return Reach(self.plan.everything, frozenset(answers_in(self.comparisons)), frozenset(self.unsupported))
+
+    def held(self, known: Iterable[KnownDeviation] | None = None) -> LedgerResult:
+        """The run under its entries, or under others."""
+        plan = self.plan if known is None else replace(self.plan, known=tuple(known))
+        return apply(plan, self.comparisons, self.diagnoses, self.today, self.unsupported)
+
+    def sized(self, entries: Sequence[KnownDeviation]) -> list[KnownDeviation]:
+        """Entries with the largest error ratio that each covers in this run, with room."""
+        measured = self.held(replace(entry, error_ratio=None) for entry in entries).entries
+        return [replace(e.deviation, error_ratio=with_room(e.worst_ratio)) for e in measured]
+
+
+def with_room(ratio: float | None) -> float | None:
+    """The error ratio to record, of two digits; None where none was measured, or it is infinite."""
+    if not ratio or not math.isfinite(ratio):
+        return None
+    return rounded_up(HEADROOM * ratio)
+
+
+def rounded_up(value: float) -> float:
+    """The least number of two digits that is not below `value`."""
+    if not value or not math.isfinite(value):
+        return value
+    near = float(f"{value:.1e}")
+    return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.1e}")
+
+
+Chosen = Callable[[str, str, str, str | None], bool]
+"""Whether a case, dtype, backend and diagnosis is to be accepted."""
+
+
+def outgrown(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+    """The entries that fail and still cover something chosen: they are renewed, not doubled."""
+    deviating = {i: c for i, c in enumerate(run.comparisons) if c.verdict.fails or c.suspect}
+    missing = {i: c for i, c in enumerate(run.comparisons) if c.verdict is Verdict.NOT_COMPARED}
+    found = []
+    for known in (entry.deviation for entry in run.held().entries if entry.state in (State.WORSE, State.EXPIRED)):
+        if known.unsupported:
+            covered = claim_of_missing(known, missing, run.reach).covered
+        else:
+            covered = claim(known, deviating, run.causes).covered
+        places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
+        if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
+            found.append(known)
+    return found
+
+
+def lacking(run: Run, chosen: Chosen, level: Collection[str]) -> list[KnownDeviation]:
+    """Entries, without a reason, for the chosen findings that nothing accepts; `level` are the verdicts that count."""
+    held = run.held()
+    valid = [entry.deviation for entry in held.entries if entry.state is State.MATCHED]
+    present: dict[Kind, set[Cell]] = {}
+    needed: dict[Kind, set[Cell]] = {}
+    for c in held.comparisons:
+        fails = c.verdict.value in level
+        if c.known is not None or not (fails or (c.suspect and c.culprit)):
+            continue
+        for backend in c.culprit or (c.actual,):
+            causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
+            kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
+            for kind in kinds:
+                present.setdefault(kind, set()).add((c.case, c.dtype))
+            local = {(c.case, c.dtype, backend, cause, c.tensor) for cause in causes}
+            for kind in uncovered(c, backend, kinds, valid, local) if fails else ():
+                needed.setdefault(kind, set()).add((c.case, c.dtype))
+    dtypes = dict(run.plan.everything.cases)
+    return run.sized(
+        [
+            KnownDeviation(case, "", backend=backend, diagnosis=cause, dtype=dtype)
+            for (backend, cause), cells in needed.items()
+            for case, dtype in cells_as_globs(cells, present[backend, cause], dtypes)
+        ]
+    )
+
+
+def to_name(causes: Collection[str]) -> list[str | None]:
+    """The diagnoses of one backend and tensor by which it is accepted; None alone where no cause is named."""
+    named = sorted(set(causes) - UNSAID)
+    if not named:
+        return [None]
+    return [*named] if "not-identifiable" in causes else [*sorted(causes)]
+
+
+def uncovered(
+    c: Comparison,
+    backend: str,
+    kinds: Sequence[Kind],
+    valid: Sequence[KnownDeviation],
+    causes: Collection[tuple[str, ...]],
+) -> list[Kind]:
+    """The kinds of entries that a comparison lacks for one of its backends, of which `causes` are those."""
+    covered = {part for known in valid if applies_to(known, c) for part in covered_parts(known, c, causes)}
+    return [] if is_covered(backend, c, covered, causes) else [kind for kind in kinds if kind not in covered]
+
+
+def unsupported(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+    """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
+    needed: dict[Kind, set[Cell]] = {}
+    for c in run.held().comparisons:
+        if c.verdict is Verdict.NOT_COMPARED and c.known is None:
+            for name in run.reach.absent(c):
+                message = run.unsupported.get((c.case, c.dtype, name))
+                if message is not None and chosen(c.case, c.dtype, name, None):
+                    needed.setdefault((name, message), set()).add((c.case, c.dtype))
+    return [
+        KnownDeviation(case, message or "", backend=backend, dtype=dtype, unsupported=True)
+        for (backend, message), cells in needed.items()
+        for case, dtype in cells_as_globs(cells, cells, dict(run.plan.everything.cases))
+    ]
+
+
+def cells_as_globs(
+    needed: Collection[Cell], allowed: Collection[Cell], dtypes: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str | None]]:
+    """Globs, each with its dtype or None for all, that mean all `needed` cells and none that is not `allowed`.
+
+    `dtypes` are those of every case.
+    """
+    every = {case for case, of_case in dtypes.items() if all((case, dtype) in allowed for dtype in of_case)}
+    cases_by_dtype: dict[str | None, set[str]] = {}
+    for case, dtype in sorted(needed):
+        cases_by_dtype.setdefault(None if case in every else dtype, set()).add(case)
+    for of_dtype, cases in cases_by_dtype.items():
+        free = every if of_dtype is None else {case for case, other in allowed if other == of_dtype}
+        others = [case for case in dtypes if case not in free]
+        yield from ((glob, of_dtype) for glob in globs(sorted(cases), others))
+
+
+def globs(needed: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Few globs that mean all `needed` ids and none of the `others`.
+
+    Where one glob does not do, the ids are split by the part that leaves the fewest groups for which one does not.
+    """
+    pattern = fitting(needed, others)
+    if pattern is not None:
+        return [pattern]
+    groups = min(splits(needed), key=lambda groups: (sum(fitting(g, others) is None for g in groups), len(groups)))
+    return [glob for group in groups for glob in globs(group, others)]
+
+
+def fitting(needed: Sequence[str], others: Sequence[str]) -> str | None:
+    """A glob that means all `needed` ids and none of the `others`, where one is found."""
+    tokens = [TOKEN.findall(case) for case in needed]
+    if len(needed) == 1:
+        patterns = [needed[0], escape(needed[0])]
+    elif len(set(map(len, tokens))) == 1:
+        patterns = ["".join(starred(column, begins) for column in zip(*tokens, strict=True)) for begins in (0, 1)]
+    else:
+        return None
+    # A star at the beginning would mean cases of other ops that are added later.
+    safe = (p for p in patterns if len(needed) == 1 or p[0] != "*")
+    return next((p for p in safe if not any(matches(case, p) for case in others)), None)
+
+
+def splits(ids: Sequence[str]) -> Iterator[list[list[str]]]:
+    """The ways to split ids: by their number of parts, or else by one of their parts."""
+    tokens = [TOKEN.findall(case) for case in ids]
+    lengths = [len(parts) for parts in tokens]
+    for column in [lengths] if len(set(lengths)) > 1 else zip(*tokens, strict=True):
+        groups: dict[int | str, list[str]] = {}
+        for value, case in zip(column, ids, strict=True):
+            groups.setdefault(value, []).append(case)
+        if len(groups) > 1:
+            yield list(groups.values())
+
+
+def starred(column: Sequence[str], begins: int) -> str:
+    """One part of several ids: what they share up to a value, or as far into the value as they do, and a star."""
+    if len(set(column)) == 1:
+        return escape(column[0])
+    shared = os.path.commonprefix(column)  # noqa: RUF071 - of characters is what is meant
+    return escape(shared if begins else shared[: shared.rfind("=") + 1]) + "*"

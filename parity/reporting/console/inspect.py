@@ -1,0 +1,354 @@
+"""`parity inspect`: the stored values of one tensor in the terminal: sizes, errors, where they sit, a slice."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.config.plan import ORACLE
+from parity.judge.bound.envelope import OFF
+from parity.reporting.console.explain import case_called, choices, hint
+from parity.reporting.plots.tensors import (
+    N_LEVELS,
+    Axis,
+    Errors,
+    PictureError,
+    axis_for,
+    errors,
+    histogram,
+    mismatch_map,
+    thinned,
+)
+from parity.reporting.results.kept import kept_path, load, side_folders
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.text.reasons import worst_first
+from parity.reporting.text.words import columns_used, digits_of, factor, few, number
+
+MAX_PLACES = 5
+MAX_INDICES = 6
+MAX_SHOWN = 200
+"""How many elements of a slice are printed; numpy abbreviates a larger one."""
+BARS = "▁▂▃▄▅▆▇█"
+SHADES = " ·░▒▓██!"
+"""By the level of a block: 0 is exact, the last is finite on one side only."""
+INPUT = "inputs."
+PIECE = re.compile(r"(?P<index>[+-]?\d{1,18})|(?P<slice>([+-]?\d{1,18})?:([+-]?\d{1,18})?(:([+-]?\d{1,18})?)?)")
+
+Array = NDArray[Any]
+Index = tuple[int | slice | EllipsisType, ...]
+
+
+class InspectError(Exception):
+    """There is no such tensor, it was not stored, or the slice does not fit; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stored tensor: `values` of every backend and, under `oracle`, the exact ones; of an input only its own.
+
+    `unit` is the envelope, the largest error of a careful implementation; None where it was not kept.
+    """
+
+    case: CaseRow
+    dtype: str
+    name: str
+    values: Mapping[str, Array]
+    rows: Sequence[ComparisonRow] = ()
+    unit: float | None = None
+
+    @property
+    def exact(self) -> Array | None:
+        """The exact values."""
+        return self.values.get(ORACLE)
+
+
+def inspect(
+    run_dir: Path,
+    case: str,
+    tensor: str,
+    console: Console,
+    *,
+    dtype: str | None = None,
+    backends: Sequence[str] = (),
+    place: str | None = None,
+) -> None:
+    """Print a tensor of a stored run; raises InspectError, ExplainError, KeptError and ResultsError."""
+    index = None if place is None else parsed(place)
+    results = read_results(run_dir)
+    found = stored(results, case_called(case, results), tensor, run_dir, dtype, backends)
+    # A slice that does not fit is told before anything is printed.
+    parts = list(error_parts(found) if index is None else sliced(found, index, place or "", console.width))
+    for part in (heading(found), summary(found), *parts):
+        console.print(part, soft_wrap=index is not None and isinstance(part, Text))
+
+
+def stored(
+    results: Results, case: CaseRow, tensor: str, run_dir: Path, dtype: str | None, backends: Sequence[str]
+) -> Tensor:
+    """The tensor of that name: an output, else an input; `inputs.x` is an input only."""
+    check("backend", backends, results.backend_names, case)
+    check("dtype", [] if dtype is None else [dtype], case.dtypes, case)
+    rows = [row for row in results.comparisons if (row.case, row.tensor) == (case.id, tensor)]
+    name = tensor.removeprefix(INPUT)
+    if not rows and name in case.inputs:
+        return Tensor(case, "", f"{INPUT}{name}", {"input": input_values(case, name, run_dir)})
+    if not rows:
+        there = dict.fromkeys(row.tensor for row in results.comparisons if row.case == case.id)
+        names = [*there, *(f"{INPUT}{name}" for name in case.inputs)]
+        raise InspectError(
+            f'{printable(case.id)} has no tensor "{printable(tensor)}"{hint(tensor, names)}{choices(names)}'
+        )
+    return output(results, case, sorted(rows, key=worst_first), run_dir, dtype, backends)
+
+
+def check(what: str, asked: Sequence[str], there: Sequence[str], case: CaseRow) -> None:
+    """Raises InspectError where something is asked for that is not there."""
+    for name in asked:
+        if name not in there:
+            raise InspectError(
+                f'{printable(case.id)} has no {what} "{printable(name)}"{hint(name, there)}{choices(there)}'
+            )
+
+
+def input_values(case: CaseRow, name: str, run_dir: Path) -> Array:
+    """A stored input."""
+    file = case.inputs[name].file
+    if file is None:
+        raise InspectError(f"{printable(case.id)} keeps no tensor of its input {printable(name)}")
+    return load(run_dir, file)
+
+
+def output(
+    results: Results,
+    case: CaseRow,
+    rows: Sequence[ComparisonRow],
+    run_dir: Path,
+    dtype: str | None,
+    backends: Sequence[str],
+) -> Tensor:
+    """A tensor that was compared, in the dtype asked for, else in the worst in which it was stored."""
+    tensor = rows[0].tensor
+    if not case.files:
+        raise InspectError(f"{printable(case.id)} keeps curves and no tensors; `parity explain` tells of them")
+    for candidate in dict.fromkeys(row.dtype for row in rows if dtype in (None, row.dtype)):
+        values = dict(kept(results, case, candidate, tensor, run_dir, backends))
+        if values.keys() - {ORACLE}:
+            own = [row for row in rows if row.dtype == candidate]
+            units = [row.envelope.max for row in own if row.envelope is not None and row.envelope.max > 0]
+            return Tensor(case, candidate, tensor, values, own, max(units, default=None))
+    raise InspectError(
+        f"{printable(tensor)} of {printable(case.id)} was not stored: only tensors that differ, or hide an error, are\n"
+        "to store it, run the case again with --rtol 0 --atol 0"
+    )
+
+
+def kept(
+    results: Results, case: CaseRow, dtype: str, tensor: str, run_dir: Path, backends: Sequence[str]
+) -> Iterator[tuple[str, Array]]:
+    """What is stored of a tensor, the exact values first; a file that cannot be read is an error, a missing one not."""
+    folders = side_folders(results.backend_names)
+    for side in (ORACLE, *(backends or results.backend_names)):
+        path = kept_path(case, dtype, side, tensor, folders)
+        if (run_dir / path).exists():
+            yield side, load(run_dir, path)
+
+
+def heading(found: Tensor) -> Text:
+    """Which tensor it is, and by what its errors are measured."""
+    words = " ".join(
+        filter(None, (found.case.id, found.dtype, found.name, shape_text(next(iter(found.values.values())))))
+    )
+    text = Text.assemble((printable(words), "bold"))
+    if found.rows:
+        worst = found.rows[0]
+        text.append(f"\n{worst.verdict}; rtol {number(worst.rtol)} atol {number(worst.atol)}")
+        text.append("" if found.unit is None else f"; envelope {number(found.unit)}")
+    return text.append("\n")
+
+
+def shape_text(values: Array) -> str:
+    """`4×6`, or `scalar`."""
+    return "×".join(map(str, values.shape)) or "scalar"
+
+
+def summary(found: Tensor) -> Table:
+    """A line for each backend: range and largest error; shape, dtype and NaN where they are not as expected."""
+    heads = ("", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf", "largest error", "÷ envelope")
+    rows = [[printable(name), *described(found, name), *error_texts(found, name)] for name in found.values]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    used = columns_used(rows)
+    for i in used:
+        table.add_column(heads[i], justify="left" if i < 3 else "right", overflow="fold" if i == 0 else "ellipsis")
+    for row in rows:
+        table.add_row(*(Text(row[i]) for i in used))
+    return table
+
+
+def described(found: Tensor, name: str) -> list[str]:
+    """Shape and dtype where they are not the heading's, statistics of what is finite, and the count of the rest."""
+    values, first = found.values[name], next(iter(found.values.values()))
+    shape = "" if values.shape == first.shape else shape_text(values)
+    dtype = "" if name == ORACLE or values.dtype == found.dtype else str(values.dtype)
+    if values.dtype.kind not in "biuf":
+        return [shape, dtype, *["?"] * 4, ""]
+    finite = np.asarray(values)[np.isfinite(values)]
+    if not finite.size:
+        return [shape, dtype, *["-"] * 4, str(values.size)]
+    with np.errstate(over="ignore"):
+        measures = (finite.min(), finite.max(), finite.mean(dtype=np.float64), finite.std(dtype=np.float64))
+    return [shape, dtype, *(number(float(value), 3) for value in measures), str(values.size - finite.size or "")]
+
+
+def error_texts(found: Tensor, name: str) -> list[str]:
+    """The largest error of a backend, and over the envelope; nothing of the exact values and of an input."""
+    error = error_of(found, name) if found.exact is not None and name != ORACLE else ""
+    if isinstance(error, str):
+        return ["-" if error else "", ""]
+    largest = float(error.values.max())
+    return [number(largest), factor(largest / found.unit) if found.unit else ""]
+
+
+def error_of(found: Tensor, backend: str) -> Errors | str:
+    """|backend - exact|, or why it cannot be had."""
+    try:
+        return errors(found.values[backend], found.values[ORACLE])
+    except PictureError as error:
+        return str(error)
+
+
+def error_parts(found: Tensor) -> Iterator[RenderableType]:
+    """The histogram of the errors, and where those of the worst backend sit."""
+    if found.exact is None:
+        return
+    every = {name: error_of(found, name) for name in found.values if name != ORACLE}
+    for name, error in every.items():
+        if isinstance(error, str):
+            yield Text(printable(f"{name} cannot be compared: {error}"))
+    many = {name: error for name, error in every.items() if isinstance(error, Errors)}
+    if not many:
+        return
+    yield from histogram_lines(many, found.unit or 1.0, measured=found.unit is not None)
+    name = max(many, key=lambda name: float(many[name].values.max()))
+    if float(many[name].values.max()) > 0:
+        yield Text.assemble("\n", (f"where {printable(name)} differs most", "bold"))
+        yield from places(found, name, many[name])
+        yield from axes(many[name])
+        yield from picture(many[name], found.unit or 1.0)
+
+
+def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) -> Iterator[Text]:
+    """A band of blocks for each backend over one axis; heights grow with the square root, so that one element shows."""
+    axis = axis_for(list(many.values()), unit)
+    width = max(len(printable(name)) for name in many) + 2
+    said = f" ÷ envelope (a careful implementation's error); from {OFF:g} on it is a finding" if measured else ""
+    yield Text.assemble("\n", ("errors", "bold"), said)
+    for name, one in many.items():
+        counted = histogram(one, unit, axis)
+        most = max(counted.counts, default=0) or 1
+        text = Text(f"{printable(name):<{width}}")
+        for i, n in enumerate(counted.counts):
+            exceeds = measured and upper_end(axis, i) > OFF
+            text.append(BARS[round((len(BARS) - 1) * math.sqrt(n / most))] if n else " ", "red" if exceeds else "")
+        sizes = ((counted.n_exact, "exact"), (counted.n_infinite, "NaN or Inf on one side"))
+        yield text.append("  " + ", ".join(f"{n} {what}" for n, what in sizes if n), "dim")
+    yield Text(" " * width + ticks(axis), style="dim")
+
+
+def upper_end(axis: Axis, bar: int) -> float:
+    """The largest error in a bar, in units."""
+    return float(10 ** (axis.low + (bar + 1) * (axis.high - axis.low) / axis.n))
+
+
+def ticks(axis: Axis) -> str:
+    """The decades below a histogram, at even distances, 1 among them."""
+    wide = axis.n // (axis.high - axis.low)
+    labels = {decade: f"{10.0**decade:g}" for decade in range(axis.low, axis.high + 1)}
+    step = -(-(max(map(len, labels.values())) + 1) // wide)
+    line = ""
+    for decade in range(-(-axis.low // step) * step, axis.high + 1, step):
+        line = f"{line:<{(decade - axis.low) * wide}}{labels[decade]}"
+    return line
+
+
+def places(found: Tensor, name: str, one: Errors) -> Iterator[Text]:
+    """The worst elements."""
+    steps = [piece.step or 1 for piece in thinned(one.shape)]
+    order = np.argsort(one.values, axis=None)[::-1][:MAX_PLACES]
+    digits = digits_of(found.dtype)
+    for flat in order.tolist():
+        size = float(one.values.flat[flat])
+        if size > 0:
+            place = np.unravel_index(flat, one.values.shape)
+            index = tuple(int(i) * step for i, step in zip(place, steps, strict=True))
+            own, exact = (number(float(found.values[side][index]), digits) for side in (name, ORACLE))
+            yield Text(f"  {list(index)}: {own}, exact {exact}, error {number(size)}")
+    if one.sampled:
+        yield Text(f"  of {one.values.size:,} of its {one.n_elements:,} elements, evenly spaced", style="dim")
+
+
+def axes(one: Errors) -> Iterator[Text]:
+    """For each axis, at which of its indices the error is large, within a factor of 10 of the largest."""
+    steps = [piece.step or 1 for piece in thinned(one.shape)]
+    for axis, size in enumerate(one.shape):
+        largest = one.values.max(axis=tuple(i for i in range(one.values.ndim) if i != axis))
+        high = np.flatnonzero(largest >= largest.max() / 10)
+        if len(one.shape) > 1 and high.size < largest.size:
+            yield Text(f"  axis {axis} ({size}): at {few([str(i * steps[axis]) for i in high], MAX_INDICES)}")
+
+
+def picture(one: Errors, unit: float) -> Iterator[Text]:
+    """The map of the tensor in blocks, the darker the larger the largest error in it."""
+    drawn = mismatch_map(one)
+    if drawn.levels.size < 2:
+        return
+    ends = f"{SHADES[1]} {factor(drawn.low / unit)} to {SHADES[N_LEVELS]} {factor(drawn.high / unit)}"
+    layout = f"{drawn.rows or 'one row'} down, {drawn.columns or 'one column'} across"
+    yield Text(f"  {layout}: {ends}", style="dim")
+    yield from (Text("  |" + "".join(SHADES[level] for level in line) + "|") for line in drawn.levels.tolist())
+
+
+def parsed(text: str) -> Index:
+    """An index as numpy writes it, `0,:5`; integers, slices and one `...` only. Raises InspectError."""
+    index: list[int | slice | EllipsisType] = []
+    for piece in (part.strip() for part in text.split(",")):
+        found = PIECE.fullmatch(piece)
+        if piece == "...":
+            index.append(...)
+        elif found is None:
+            raise InspectError(f'"{printable(text)}" is no slice such as 0,:5 or ...,::2: integers, slices and one ...')
+        elif found["index"]:
+            index.append(int(found["index"]))
+        else:
+            ends = [int(end) if end else None for end in piece.split(":")]
+            index.append(slice(*ends))
+    if index.count(...) > 1:
+        raise InspectError(f'"{printable(text)}" has more than one ...')
+    if any(isinstance(piece, slice) and piece.step == 0 for piece in index):
+        raise InspectError(f'"{printable(text)}" has a step of 0')
+    return tuple(index)
+
+
+def sliced(found: Tensor, index: Index, text: str, width: int) -> Iterator[Text]:
+    """A part of the values of everybody."""
+    digits = digits_of(found.dtype)
+    for name, values in found.values.items():
+        try:
+            part = np.asarray(values[index])
+        except IndexError as error:
+            where = f"{printable(found.name)}, {shape_text(values)}"
+            raise InspectError(f"[{printable(text)}] is outside {where}: {error}") from error
+        yield Text.assemble("\n", (printable(f"{name}[{text}]"), "bold"))
+        yield Text(np.array2string(part, precision=digits, threshold=MAX_SHOWN, max_line_width=width - 2))

@@ -1,0 +1,76 @@
+"""A run's directory: held by one run at a time, and written as far as the disk allows."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity.reporting.results.results import FILE_NAME
+
+LOCK = ".lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+RESERVED_BYTES = 8 << 10
+"""Of an outcome, twice what results.json takes: 4.3 KiB in configs/layernorm.yaml."""
+MAX_RESERVED_BYTES = 64 << 20
+
+
+@contextlib.contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of a directory; it is freed with the process that holds it.
+
+    Raises BlockingIOError where another process holds it, and OSError where the directory cannot be written.
+    """
+    import filelock
+
+    lock = filelock.FileLock(run_dir / LOCK, timeout=0)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock)
+        except filelock.Timeout:
+            raise BlockingIOError(errno.EAGAIN, "another run is writing there", str(run_dir)) from None
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        yield
+
+
+def reserve(run_dir: Path, n_outcomes: int) -> contextlib.ExitStack:
+    """Keep space free for the results, which are written last; closing it, or the end of the process, gives it back."""
+    wanted = min(RESERVED_BYTES * n_outcomes, MAX_RESERVED_BYTES)
+    for n_bytes in (wanted, wanted // 2, wanted // 4):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile(dir=run_dir))
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+            return stack.pop_all()
+    return contextlib.ExitStack()
+
+
+@dataclass
+class Losses:
+    """The files that could not be written, with the reasons; whoever writes them goes on without."""
+
+    reasons: dict[Path, OSError] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def at(self, path: Path) -> Iterator[None]:
+        """Whether this file could be written in the end."""
+        try:
+            yield
+        except OSError as error:
+            self.reasons[path] = error
+        else:
+            self.reasons.pop(path, None)
+
+    def check(self) -> None:
+        """Raise OSError, with results.json or the first file, and its reason, where something is lost."""
+        if not self.reasons:
+            return
+        first = min(self.reasons, key=lambda path: path.name != FILE_NAME)
+        error = self.reasons[first]
+        more = f" and {len(self.reasons) - 1} more" if len(self.reasons) > 1 else ""
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), f"{first}{more}")

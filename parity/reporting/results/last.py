@@ -1,0 +1,54 @@
+"""`--last-failed`: which cases of a plan failed, or were not compared, in the last run of the same configs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from parity.config.plan import Plan
+from parity.engine.inputs import slug
+from parity.reporting.results.cells import failing_level
+from parity.reporting.results.results import FILE_NAME, REPORTS, ResultsError, read_results
+from parity.reporting.results.rows import Results
+from parity.reporting.text.words import plural
+
+
+def last_failed(plan: Plan, out: Path | None, *, resume: bool = False) -> tuple[Plan, str]:
+    """The plan with the cases to run again alone, and what is to be said of it.
+
+    The last run is that in `out`, else the newest of these configs in reports/. Without one, and where none of the
+    plan's cases failed, the plan stays whole. `resume`: the cases are those of the run in `out`, which is to go on.
+    """
+    run_dir, results = next(runs_of(plan, out), (None, None))
+    n = plural(len(plan.cases), "case")
+    if run_dir is None or results is None:
+        return plan, f"--last-failed: no earlier run of these configs in {REPORTS}/; running all {n}"
+    again = {case.id for case in results.cases} if resume else failed_cases(results)
+    left = plan.only(again)
+    if not left.cases:
+        return plan, f"--last-failed: none of these cases failed in {run_dir}; running all {n}"
+    return left, f"--last-failed: running {len(left.cases)} of {n}, as in {run_dir}"
+
+
+def runs_of(plan: Plan, out: Path | None) -> Iterator[tuple[Path, Results]]:
+    """The earlier runs of a plan's configs: that in `out`, then those in reports/, the newest first."""
+    kept = REPORTS.glob(f"{slug(plan.name)}-*/{FILE_NAME}")
+    folders = [path.parent for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)]
+    wanted = {os.path.abspath(config.path) for config in plan.configs}  # noqa: PTH100 - resolve() would follow links
+    for folder in [*([out] if out is not None else []), *folders]:
+        with contextlib.suppress(ResultsError):
+            results = read_results(folder)
+            if {os.path.abspath(config.path) for config in results.run.configs} == wanted:  # noqa: PTH100
+                yield folder, results
+
+
+def failed_cases(results: Results) -> set[str]:
+    """The cases with a finding at the level of the run, or of which something was not compared; accepted ones pass."""
+    level = failing_level(results)
+    failed = {
+        row.case for row in results.comparisons if row.known is None and (row.verdict in level or not row.compared)
+    }
+    compared = {(row.case, row.dtype) for row in results.comparisons}
+    return failed | {case.id for case in results.cases if any((case.id, d) not in compared for d in case.dtypes)}

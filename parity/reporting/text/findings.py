@@ -1,0 +1,265 @@
+"""The findings of a run: differences of one op that have the same cause, in all backends, cases and dtypes, are one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.text import Text
+
+from parity.config.nodes import printable
+from parity.config.plan import ORACLE
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.kinds import CaseReport, report_of
+from parity.reporting.results.cells import failing_level
+from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
+from parity.reporting.text.evidence import HARMLESS, called, evidence_text
+from parity.reporting.text.words import few, grouped, listed, number, plural
+
+EDIT = "reference-edit"
+UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
+"""Diagnoses that are not the name of a cause."""
+LONGEST = 240
+"""Characters of an expression in one line; `explain` has all of it."""
+MAX_TENSORS = 5
+MAX_DIGITS = 17
+SWEPT = re.compile(r"(?:^|-)([A-Za-z_][\w.]*)=(.*?)(?=-[A-Za-z_][\w.]*=|$)")
+"""What a case id says about a swept key: `offset=100` of `group-norm-offset=100`."""
+
+WITHOUT_CAUSE: Mapping[str, str] = {
+    "rounding": "rounding alone: the tolerance is tighter than the dtype allows",
+    "nonfinite": "NaN or infinity in one backend only",
+    "structure": "shape, dtype or set of outputs differs",
+}
+"""What is told of differences that have no diagnosis, by verdict."""
+NO_CAUSE = "unexplained"
+
+Cause = tuple[str, str]
+"""The id of a diagnosis, and what tells it from others with that id."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A comparison of which one backend is the culprit, with one of the causes that were found for it."""
+
+    row: ComparisonRow
+    backend: str
+    diagnosis: Diagnosis | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All differences of one op that have the same cause.
+
+    `cases` are all of this op, in the order of the config, `others` the comparisons of each tensor, and `alike` the
+    diagnoses with this cause anywhere in the run.
+    """
+
+    op: str
+    id: str
+    title: str
+    differences: tuple[Difference, ...]
+    cases: tuple[CaseRow, ...]
+    others: Mapping[tuple[str, str, str], Sequence[ComparisonRow]]
+    alike: Sequence[Diagnosis] = ()
+
+    @property
+    def backends(self) -> list[str]:
+        """Whose they are."""
+        return list(dict.fromkeys(d.backend for d in self.differences))
+
+    @property
+    def dtypes(self) -> list[str]:
+        """In which dtypes they show."""
+        return sorted({d.row.dtype for d in self.differences})
+
+    @property
+    def tensors(self) -> list[str]:
+        """The names of the tensors that differ, the worst first."""
+        return list(dict.fromkeys(d.row.tensor for d in self.differences))
+
+    @property
+    def n_tensors(self) -> int:
+        """How many tensors of how many cases and dtypes they are."""
+        return len({d.row.tensor_key for d in self.differences})
+
+    @property
+    def report(self) -> CaseReport:
+        """How cases of this kind are told."""
+        return report_of(self.op)
+
+    @cached_property
+    def worst(self) -> Difference:
+        """The difference with the worst verdict, the furthest outside the tolerance; they are sorted so."""
+        return self.differences[0]
+
+    @property
+    def named(self) -> bool:
+        """Whether its id is the name of a cause."""
+        return self.id.partition(" ")[0] not in UNNAMED and any(d.diagnosis for d in self.differences)
+
+    def sentence(self) -> Text:
+        """`paddle: the variance is E[x^2] - E[x]^2 (variance-naive)`."""
+        who = (printable(f"{listed(self.backends)}: "), "bold")
+        return Text.assemble(who, printable(self.title), *((" (", (printable(self.id), "red"), ")") if self.id else ()))
+
+    def place(self) -> str:
+        """`in y and grad.x of group_norm, float32 and float64, from offset=100 on (7 tensors)`."""
+        having = list(dict.fromkeys(d.row.case for d in self.differences))
+        dtypes = self.dtypes if len(self.dtypes) < 4 else [f"{len(self.dtypes)} dtypes"]
+        since = self.report.since(self.worst.diagnosis) or condition(having, self.cases)
+        where = [f"in {few(self.tensors, MAX_TENSORS)} of {self.op}", listed(dtypes), since]
+        return printable(f"{', '.join(filter(None, where))} ({plural(self.n_tensors, 'tensor')})")
+
+    def line(self) -> Text:
+        """Sentence and place in one line."""
+        return Text.assemble(self.sentence(), (f" – {self.place()}", "dim"))
+
+    def formula(self) -> str:
+        """`computes var = ..., where the reference has ...`, or the numbers that were found, or nothing."""
+        found = [d.diagnosis.evidence for d in self.differences if d.diagnosis is not None]
+        found += [row.evidence for row in self.alike]
+        for key in ("expression", "parameters"):
+            value = next((evidence[key] for evidence in found if evidence.get(key)), None)
+            if value:
+                return printable(short(evidence_text(key, value)))
+        return ""
+
+    def values(self) -> str:
+        """`group-norm-offset=10000 float32 grad.x [2, 5, 3, 2]: paddle -633870.8, exact 0.026, torch 0.024`."""
+        row, backend = self.beside(), self.worst.backend
+        place = " ".join(row.tensor_key)
+        if row.worst_index is None:
+            return printable(f"{place}: {row.message or 'nothing to compare'}")
+        numbers = {row.actual: row.actual_value, row.expected: row.expected_value}
+        exact = numbers.pop(ORACLE, row.oracle_value)
+        digits = telling(numbers[backend], exact)
+        texts = [f"{backend} {number(numbers.pop(backend, None), digits)}"]
+        texts += [f"exact {number(exact, digits)}"] if exact is not None else []
+        texts += [f"{name} {number(value, digits)}" for name, value in numbers.items()]
+        return printable(f"{place} {self.report.location(row)}: {', '.join(texts)}")
+
+    def beside(self) -> ComparisonRow:
+        """The worst comparison with a backend that is right there, where there is one: it has both values."""
+        worst = self.worst
+        mine = [row for row in self.others.get(worst.row.tensor_key, ()) if worst.backend in (row.actual, row.expected)]
+        right = [
+            row
+            for row in mine
+            if row.worst_index is not None and not row.with_oracle and set(row.culprit) <= {worst.backend}
+        ]
+        return max(right, key=self.report.excess, default=worst.row)
+
+    def advice(self) -> str:
+        """Where to look, where no cause has a name."""
+        if self.worst.row.verdict not in FINDINGS or self.named or self.id == EDIT:
+            return ""
+        return printable(next(iter(self.report.advice([d.row for d in self.differences])), ""))
+
+
+def findings(results: Results) -> list[Finding]:
+    """What fails the run, the worst first."""
+    level = failing_level(results)
+    return by_cause(results, [row for row in results.comparisons if row.verdict in level and row.known is None])
+
+
+def tolerated(results: Results) -> list[Finding]:
+    """What passes only because the tolerance is loose: a backend exceeds the error bound."""
+    hidden = [row for row in results.comparisons if row.hides and row.known is None]
+    ops = {case.id: case.op for case in results.cases}
+    return by_cause(results, [row for row in hidden if not (row.message and report_of(ops[row.case]).drifts(row))])
+
+
+def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
+    """These comparisons as findings."""
+    ops = {case.id: case.op for case in results.cases}
+    cases = grouped((case.op, case) for case in results.cases)
+    found = diagnoses_of(results)
+    groups = grouped(
+        ((ops[row.case], *cause_of(row, diagnosis)), Difference(row, backend, diagnosis))
+        for row in rows
+        for backend in row.owners
+        for diagnosis in found.get((*row.tensor_key, backend), (None,))
+    )
+    others = grouped((row.tensor_key, row) for row in results.comparisons)
+    made = []
+    for (op, name, _), differences in groups.items():
+        report = report_of(op)
+        differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
+        alike = [row for row in results.diagnoses if called(row) == name != EDIT and ops.get(row.case) == op]
+        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, alike))
+    return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
+
+
+def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequence[Diagnosis]]:
+    """The causes that were found by case, dtype, tensor and backend."""
+    return grouped(
+        ((row.case, row.dtype, tensor, row.backend), row)
+        for row in results.diagnoses
+        if row.id not in HARMLESS
+        for tensor in row.tensors
+    )
+
+
+def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
+    """By what a difference belongs to others: its diagnosis, an edit without a name by its expression."""
+    if diagnosis is None:
+        return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
+    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else ""
+
+
+def title_of(difference: Difference) -> str:
+    """What the cause is, in words."""
+    row, diagnosis = difference.row, difference.diagnosis
+    if diagnosis is None:
+        return WITHOUT_CAUSE.get(row.verdict, "no cause was found")
+    return "several causes explain it equally well" if diagnosis.id == "not-identifiable" else diagnosis.title
+
+
+def short(text: str) -> str:
+    """A text of at most `LONGEST` characters."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def telling(value: float | None, other: float | None) -> int:
+    """How many digits show that two values differ, and by how much."""
+    return next((n + 2 for n in range(4, MAX_DIGITS - 2) if number(value, n) != number(other, n)), MAX_DIGITS)
+
+
+def condition(having: Collection[str], cases: Sequence[CaseRow]) -> str:
+    """Since when it shows: `from offset=100 on`, `only with nesterov=true`, `in 2 of 9 cases`; empty for one case.
+
+    The cases are told apart by what their ids say of a sweep: those that differ in nothing else.
+    """
+    if len(cases) < 2:
+        return ""
+    if len(having) == len(cases):
+        return f"in all {len(cases)} cases"
+    swept = {case.id: dict(SWEPT.findall(case.id)) for case in cases}
+    stems = {SWEPT.sub("", name) for name in having}
+    alike = [name for name in swept if SWEPT.sub("", name) in stems]
+    keys = dict.fromkeys(key for name in alike for key in swept[name])
+    return next(separating(having, alike, swept, keys), f"in {len(having)} of {len(cases)} cases")
+
+
+def separating(
+    having: Collection[str], alike: Sequence[str], swept: Mapping[str, Mapping[str, str]], keys: Iterable[str]
+) -> Iterator[str]:
+    """The keys of a sweep whose values tell the cases that have it from the others."""
+    for key in keys:
+        inside = {swept[name].get(key, "") for name in having if name in alike}
+        outside = {swept[name][key] for name in alike if name not in having and key in swept[name]}
+        if not outside or inside & outside or "" in inside:
+            continue
+        try:
+            within, without = sorted(map(float, inside)), sorted(map(float, outside))
+        except ValueError:
+            within = without = []
+        if len(inside) == 1 and (not within or without[0] < within[0] < without[-1]):
+            yield f"only with {key}={min(inside)}"
+        elif within and within[0] > without[-1]:
+            yield f"from {key}={min(inside, key=float)} on"
+        elif within and within[-1] < without[0]:
+            yield f"up to {key}={max(inside, key=float)}"

@@ -1,0 +1,46 @@
+"""Tensors on their way: from a file to an array, and from a framework's results to arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict
+
+import numpy as np
+
+from parity.adapters.base import Adapter
+
+
+def read_array(path: str, dtype: str) -> Any:
+    """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
+    array = np.load(path, allow_pickle=False)
+    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype, copy=False)
+
+
+def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any]:
+    """Results by tensor name as NumPy arrays; one that NumPy cannot hold, or that is too large, as (dtype, shape)."""
+    dtype, most = request["dtype"], request["max_elements"]
+    arrays: Dict[str, Any] = {}
+    for name, value in results.items():
+        if isinstance(value, (list, tuple)):
+            arrays.update({f"{name}.{i}": to_array(adapter, item, dtype, most) for i, item in enumerate(value)})
+        else:
+            arrays[name] = to_array(adapter, value, dtype, most)
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
+    """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
+    if value is None:
+        return None
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, dtype=dtype)
+    described = str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
+    if math.prod(described[1]) > max_elements:
+        return described
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    try:
+        return np.asarray(adapter.to_numpy(value))
+    except TypeError:
+        # NumPy has no bfloat16 and no float8: the reply says what it was.
+        return described

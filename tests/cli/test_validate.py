@@ -1,0 +1,141 @@
+"""`parity validate` says what a run would say, without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parity.foreseen import defined_names
+from tests.conftest import call, run_in, user_config
+
+CASES = [
+    "{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}, gradients: false}",
+    "{id: two, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 6]}}, gradients: false}",
+]
+LINEAR = "def linear(x, weight, bias):\n    return x @ weight.T + bias\n"
+
+
+def validated(folder: Path, ops: str = LINEAR, known: str = "", *arguments: str, cases: list[str] = CASES):
+    (folder / "ops.py").write_text(ops)
+    (folder / "config.yaml").write_text(user_config("ops.py", cases=cases) + known)
+    done = call("validate", "config.yaml", *arguments, cwd=folder)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.replace(f"{folder}/", ""), done.stdout
+
+
+def test_a_good_config(tmp_path):
+    known = "known: [{case: two, reason: r, until: 2999-01-01}, {case: t*, reason: r}]\n"
+    assert validated(tmp_path, known=known) == (
+        0,
+        "",
+        "ok: 2 cases, 4 cells on each of numpy, mine; baseline numpy\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (
+            "{case: two, reason: r, until: 2020-01-31}",
+            "config.yaml:6: expired: on 2020-01-31; remove the entry, or set another `until`\n",
+        ),
+        (
+            "{case: 'tow*', reason: r}",
+            "config.yaml:6: stale: no case matches tow*; fix the pattern or remove the entry\n",
+        ),
+        (
+            "{case: two, reason: r, dtype: float16}",
+            "config.yaml:6: stale: no case matching two runs in float16; fix the dtype or remove the entry\n",
+        ),
+    ],
+)
+def test_an_entry_that_fails_every_run(tmp_path, entry, said):
+    code, stderr, stdout = validated(tmp_path, known=f"known: [{entry}]\n")
+    assert (code, stderr) == (1, said)
+    assert stdout.startswith("no run of this can pass: 2 cases, ")
+    # A run says the same.
+    config = (tmp_path / "config.yaml").read_text()
+    finished = run_in(tmp_path, config, "-k", "two", "--fail-on", "semantic")
+    assert finished.code == 1
+    assert [row["state"] for row in finished.results["known"]] == [said.split(": ")[1]]
+
+
+def test_an_expired_entry_for_cases_that_are_left_out_fails_nothing(tmp_path):
+    known = "known: [{case: two, reason: r, until: 2020-01-31}]\n"
+    assert validated(tmp_path, LINEAR + "layer_norm = linear", known, "-k", "one")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ops", "said"),
+    [
+        ("def x(): pass\n", "mine: ops.py defines none of the ops of its cases: layer_norm, linear\n"),
+        (
+            "def layernorm(): pass\n",
+            "mine: ops.py defines none of the ops of its cases: layer_norm, linear; "
+            'did you mean "layer_norm" with "layernorm"?\n',
+        ),
+        (
+            "class A:\n    def linear(self): pass\n",
+            "mine: ops.py defines none of the ops of its cases: layer_norm, linear",
+        ),
+        ("def x(:\n", "mine: ops.py:1: not Python: invalid syntax\n"),
+        ("x = 1\0", "mine: ops.py:1: not Python: source code string cannot contain null bytes\n"),
+    ],
+)
+def test_ops_that_replace_nothing(tmp_path, ops, said):
+    code, stderr, _ = validated(tmp_path, ops)
+    assert code == 1
+    assert stderr.startswith(said)
+    assert run_in(tmp_path, (tmp_path / "config.yaml").read_text()).code == 3
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "from math import *\n",
+        "import math as linear\n",
+        "from os import path as layer_norm\n",
+        "if True:\n    linear = max\n",
+        "try:\n    import x\nexcept ImportError:\n    def linear(): pass\n",
+        "globals().update(linear=1)\n",
+        "def setup():\n    global linear\n    linear = max\nsetup()\n",
+        "(linear := max)\n",
+        "raise SystemExit\ndef linear(): pass\n",
+    ],
+)
+def test_ops_that_may_replace_something_are_not_run_to_find_out(tmp_path, ops):
+    assert validated(tmp_path, ops)[:2] == (0, "")
+
+
+def test_only_a_backends_own_cases_count(tmp_path):
+    validated(tmp_path)
+    (tmp_path / "other.yaml").write_text(
+        "version: 1\nbackends: [numpy]\ncases: [{id: three, op: relu, inputs: {x: {shape: [3]}}}]\n"
+    )
+    (tmp_path / "ops.py").write_text("def relu(x): return x\n")
+    done = call("validate", "config.yaml", "other.yaml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "defines none of the ops of its cases: layer_norm, linear" in done.stderr
+
+
+def test_a_training_can_be_replaced_in_part(tmp_path):
+    training = (
+        "{kind: train, model: [{linear: {out_features: 3}}], steps: 2, batch_size: 8,"
+        " data: {name: classification, features: [5], classes: 3, rows: 16}, optimizer: {name: sgd, lr: 0.01}}"
+    )
+    assert validated(tmp_path, "def learning_rate(): pass\n", cases=[training])[0] == 0
+    assert "defines none of the ops of its cases" in validated(tmp_path, "def x(): pass\n", cases=[training])[1]
+
+
+def test_an_interpreter_that_is_not_there(tmp_path):
+    text = "version: 1\nbackends: [numpy, {name: mine, adapter: torch, python: python3.99}]\ncases:\n  - "
+    (tmp_path / "config.yaml").write_text(text + CASES[0])
+    done = call("validate", "config.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert 'no command on PATH is called "python3.99", and no file beside the config' in done.stderr
+
+
+def test_names_are_read_and_nothing_is_run(tmp_path):
+    (tmp_path / "ops.py").write_text("import os.path\nraise SystemExit\nfor a in []:\n    b: int = 1\nc[0] = d.e = 1\n")
+    assert defined_names(tmp_path / "ops.py") == {"os", "a", "b"}

@@ -1,0 +1,108 @@
+"""Findings: what is one, what it says, and since when it shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from parity.reporting.results.results import read_results
+from parity.reporting.text.answer import answer, warnings
+from parity.reporting.text.findings import condition, findings, telling, tolerated
+from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, stored, unstable
+from tests.reporting.test_explain import bare
+
+
+def run_of(tmp_path, rows, diagnoses=(), cases=()):
+    return read_results(stored(tmp_path / "run", rows, list(diagnoses), list(cases)))
+
+
+def test_a_cause_is_one_finding_in_all_backends_cases_and_dtypes(tmp_path):
+    cases = [case_row(f"gn-offset={n}") for n in (0, 100, 10000)]
+    rows = [
+        unstable(case=f"gn-offset={n}", dtype=dtype, actual=name, culprit=[name], expected="torch")
+        for n in (100, 10000)
+        for dtype in ("float32", "float64")
+        for name in ("paddle", "oneflow")
+    ]
+    rows.append(comparison(case="gn-offset=0"))
+    causes = [diagnosis(case=row["case"], dtype=row["dtype"], backend=row["actual"]) for row in rows[:-1]]
+    [finding] = findings(run_of(tmp_path, rows, causes, cases))
+    assert finding.sentence().plain == "paddle and oneflow: the variance is E[x^2] - E[x]^2 (variance-naive)"
+    assert finding.place() == "in y of group_norm, float32 and float64, from offset=100 on (4 tensors)"
+    assert finding.values() == "gn-offset=100 float32 y [0, 1, 2, 3]: paddle 162.93, exact 0.53, torch 0.530001"
+
+
+def test_different_causes_are_findings_of_their_own(tmp_path):
+    rows = [unstable(), unstable(tensor="grad.x"), unstable(tensor="grad.bias")]
+    causes = [diagnosis(tensors=["y"]), diagnosis("scaled", title="off by one factor", tensors=["grad.x"])]
+    found = findings(run_of(tmp_path, rows, causes))
+    assert {finding.id for finding in found} == {"variance-naive", "scaled", "unexplained"}
+    assert all(finding.n_tensors == 1 for finding in found)
+
+
+def test_an_edit_without_a_name_is_told_by_its_formula(tmp_path):
+    edits = [
+        diagnosis("reference-edit", title="one step differs", dtype=dtype, tensors=["y"], evidence={"expression": text})
+        for dtype, text in (("float32", "a, where the reference has b"), ("float64", "c, where the reference has b"))
+    ]
+    found = findings(run_of(tmp_path, [unstable(), unstable(dtype="float64")], edits))
+    assert {finding.formula() for finding in found} == {
+        "computes a, where the reference has b",
+        "computes c, where the reference has b",
+    }
+
+
+def test_what_passes_or_is_accepted_is_no_finding(tmp_path):
+    rows = [
+        comparison(),
+        unstable(tensor="grad.x", known="agreed"),
+        comparison(tensor="z", suspect=True, culprit=["paddle"]),
+    ]
+    results = run_of(tmp_path, rows)
+    assert findings(results) == []
+    [hidden] = tolerated(results)
+    assert hidden.tensors == ["z"]
+    assert "1 tensor passes only because the tolerance is loose: paddle" in "".join(
+        line.plain for line in warnings(results)
+    )
+
+
+def test_the_first_line_counts_findings_and_tensors(tmp_path):
+    rows = [unstable(), unstable(expected="oracle"), comparison(tensor="grad.x")]
+    assert answer(run_of(tmp_path, rows)).plain == "FAIL  1 finding in 1 of 2 tensors: paddle"
+
+
+@pytest.mark.parametrize(
+    ("having", "cases", "told"),
+    [
+        ("a-n=2 a-n=3", "a-n=1 a-n=2 a-n=3", "from n=2 on"),
+        ("a-n=1", "a-n=1 a-n=2 a-n=3", "up to n=1"),
+        ("a-n=2", "a-n=1 a-n=2 a-n=3", "only with n=2"),
+        (
+            "a-on=true-n=1 a-on=true-n=2",
+            "a-on=true-n=1 a-on=true-n=2 a-on=false-n=1 a-on=false-n=2",
+            "only with on=true",
+        ),
+        ("a-n=1 a-n=3", "a-n=1 a-n=2 a-n=3", "in 2 of 3 cases"),
+        ("a-n=1 a-n=2", "a-n=1 a-n=2", "in all 2 cases"),
+        ("b", "a-n=1 b", "in 1 of 2 cases"),
+        ("a", "a", ""),
+        ("a-x=1e-3", "a-x=1e-3 a-x=1e-6 b-x=1", "from x=1e-3 on"),
+        ("a-n=2", "a-n=1 a-n=2 a-eps=3 a", "from n=2 on"),
+    ],
+)
+def test_since_when_it_shows(having, cases, told):
+    assert condition(having.split(), bare([case_row(name) for name in cases.split()]).cases) == told
+
+
+def test_values_have_the_digits_that_tell_them_apart():
+    assert telling(1.0, 2.0) == 6
+    assert telling(1.00000001, 1.0) == 11
+    assert telling(1.0, 1.0) == telling(None, None) == 17
+
+
+def test_without_a_diagnosis_there_is_advice(tmp_path):
+    [finding] = findings(run_of(tmp_path, [unstable()]))
+    assert finding.sentence().plain == "paddle: no cause was found (unexplained)"
+    assert finding.advice().startswith("unstable: look for a sum that cancels")
+    [named] = findings(run_of(tmp_path / "named", [unstable()], [diagnosis(case=CASE)]))
+    assert named.advice() == ""
