@@ -39,6 +39,8 @@ def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str],
 
     `told` hears of each op whose inputs are chosen, which takes seconds.
     """
+    if not f"{path}{config}".isprintable():
+        raise StarterError("a file's name has control characters, which a config cannot hold: rename it")
     source = read_source(path)
     if not source.ops:
         raise StarterError(without_ops(source))
@@ -90,7 +92,7 @@ def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: l
     differentiable = any(designed.case.get("gradients", True) for designed in cases)
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
-        f"# Does {flow(source.path.name)} compute what it should? Run it with: parity run {flow(config.name)}",
+        f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
         "# Each backend is also compared with the exact answer. What a name below means: parity explain NAME",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",

@@ -29,6 +29,8 @@ cases:
 COMMANDS = [
     "",
     "init",
+    "accept",
+    "inspect",
     "run",
     "validate",
     "schema",

@@ -108,12 +108,14 @@ def test_a_helper_with_the_name_of_an_op_is_left_out(tmp_path):
     assert made.notes[0].startswith(f"left out: {path}:4: linear does not take x, weight by keyword")
 
 
-def test_a_strange_name_stays_on_its_line(tmp_path):
-    path = tmp_path / "a\nbackends: [torch] é.py"
+def test_a_strange_name_is_a_path_all_the_same(tmp_path):
+    path = tmp_path / "my: kernel's #é.py"
     path.write_text(f"import numpy\n{LAYER_NORM}")
     config = tmp_path / "c.yaml"
     config.write_text(starter(path, config, None, lambda _: None).text)
     assert [spec.ops for spec in load_plan([config]).backends] == [path]
+    with pytest.raises(StarterError, match="control characters"):
+        starter(tmp_path / "a\nb.py", config, None, lambda _: None)
 
 
 @pytest.mark.parametrize("name", OPS)
