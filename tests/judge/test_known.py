@@ -399,7 +399,7 @@ def test_an_expired_entry_for_unsupported_fails():
     assert result.entries[0].state is State.EXPIRED
     assert "with 4 comparisons still unsupported" in result.entries[0].message
     result = held(cannot(backend="paddle", until=YESTERDAY), absent=())
-    assert "nothing is unsupported any more" in result.entries[0].message
+    assert "nothing it covers is unsupported any more" in result.entries[0].message
 
 
 def test_an_entry_for_unsupported_that_a_filter_leaves_out_is_not_checked():
