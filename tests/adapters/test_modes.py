@@ -78,9 +78,9 @@ LACKING = {
     "torch:amp-bf16": dict.fromkeys((*NORMS, "sgd"), "computes nothing of this in bfloat16"),
     "torch:tf32": dict.fromkeys((*NORMS, "linear", "sgd"), "a format of CUDA devices"),
     "paddle:static": {"sgd": "traces a function of tensors, and sgd is a step"},
-    "paddle:amp-bf16": dict.fromkeys((*NORMS, "linear", "sgd"), "does nothing on cpu"),
+    "paddle:amp-bf16": dict.fromkeys((*NORMS, "linear", "sgd"), "has no effect on cpu"),
     "oneflow:graph": {"sgd": "traces a function of tensors, and sgd is a step"},
-    "oneflow:amp-bf16": dict.fromkeys((*NORMS, "linear", "sgd"), "does nothing on cpu"),
+    "oneflow:amp-bf16": dict.fromkeys((*NORMS, "linear", "sgd"), "has no effect on cpu"),
 }
 """What a mode cannot do, and what it says of that."""
 
@@ -192,8 +192,8 @@ def refused(d: Desk, case: Training, dtype: str = "float32") -> tuple[str, str]:
 
 NAMES = tuple(p.name for p in mlp().parameters)
 UNSUPPORTED = [
-    ("paddle", "amp-bf16", mlp(), "float32", "does nothing on cpu"),
-    ("oneflow", "amp-bf16", mlp(), "float32", "does nothing on cpu"),
+    ("paddle", "amp-bf16", mlp(), "float32", "has no effect on cpu"),
+    ("oneflow", "amp-bf16", mlp(), "float32", "has no effect on cpu"),
     ("torch", "tf32", mlp(), "float32", "a format of CUDA devices"),
     ("torch", "channels_last", mlp(), "float32", "no parameter has as many"),
     ("torch", "amp-bf16", mlp(), "float64", "computes nothing of this in bfloat16"),

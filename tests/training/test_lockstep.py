@@ -105,7 +105,7 @@ def test_everybody_takes_every_step(tmp_path, monkeypatch):
         ("crash@6", Outcome.CRASH, "killed by SIGABRT", 3),
         ("error@6", Outcome.ERROR, "step 6: no such kernel", 5),
         ("hang@1", Outcome.TIMEOUT, "step 1: no result after", 0),
-        ("lie", Outcome.CRASH, "makes no sense: ValueError('norms is missing')", 0),
+        ("lie", Outcome.CRASH, "invalid reply: ValueError('norms is missing')", 0),
         ("unsupported", Outcome.UNSUPPORTED, "no such optimizer", 0),
     ],
 )
