@@ -123,7 +123,7 @@ class RunState:
         self.diagnoses += diagnoses
         if not any(c.verdict.fails for c in comparisons):
             return comparisons
-        known = tuple(entry for entry in self.plan.known if deviations.matches(case.id, entry.case))
+        known = tuple(entry for entry in self.plan.known if deviations.means(entry, case.id))
         alone = replace(self.plan, cases=(case,), known=known, asked=None)
         held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
         found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH

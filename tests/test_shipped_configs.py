@@ -59,9 +59,10 @@ def shipped(tmp_path_factory) -> Shipped:
 
 
 def test_all_configs_run(shipped):
-    assert shipped.code == shipped.results["summary"]["exit_code"] == 1, shipped.stderr
+    assert shipped.code == shipped.results["summary"]["exit_code"] == 0, shipped.stdout + shipped.stderr
+    assert {row["state"] for row in shipped.results["known"]} == {"matched"}
     assert "Warning" not in shipped.stderr
-    assert {o["outcome"] for o in shipped.results["outcomes"]} <= {"ok", "unsupported", "error"}
+    assert {o["outcome"] for o in shipped.results["outcomes"]} == {"ok", "unsupported"}
     assert all(b["version"] for b in shipped.results["backends"])
 
 
@@ -364,11 +365,3 @@ def test_a_script_runs_by_itself(scripts, backend):
     done = run_alone(executables(results)[backend], scripts / f"{cell.anchor}.py")
     assert done.returncode == 1, done.stderr
     assert done.stdout.endswith("the difference is there\n")
-
-
-def test_a_call_that_raises_is_shown(scripts):
-    results = read_results(scripts.parent)
-    [cell] = [cell for cell in cells(results) if cell.outcome == "error" and cell.dtype == "float32"]
-    done = run_alone(executables(results)[cell.backend], scripts / f"{cell.anchor}.py")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == cell.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.cases import OPS
@@ -155,8 +155,20 @@ def _draft(files: Sequence[FilePlan], report: Problems) -> Draft:
         backends_ok=all(file.backends_ok for file in files),
         seed=_united_seed(files, report),
         cases=_united_cases(files, report),
-        known=tuple(dict.fromkeys(entry for file in files for entry in file.known)),
+        known=_united_known(files),
     )
+
+
+def _united_known(files: Sequence[FilePlan]) -> tuple[KnownDeviation, ...]:
+    """The entries of all files, each for the cases of its own file, or of those that include it."""
+    if len(files) == 1:
+        return files[0].known
+    cases: dict[KnownDeviation, frozenset[str]] = {}
+    for file in files:
+        ids = frozenset(built.plan.id for built in file.cases)
+        for entry in file.known:
+            cases[entry] = cases.get(entry, frozenset()) | ids
+    return tuple(replace(entry, config_cases=ids) for entry, ids in cases.items())
 
 
 def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[BackendSpec]:

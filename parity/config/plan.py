@@ -147,7 +147,8 @@ class KnownDeviation:
     """An accepted deviation: parsed and carried here, judged by the ledger. None stands for any.
 
     `case` and `tensor` are globs; `error_ratio` is the recorded size, beyond which the deviation is accepted no more.
-    `unsupported`: what is accepted is that the backend cannot compute it, and no difference.
+    `unsupported`: what is accepted is that the backend cannot compute it, and no difference. `config_cases`: the ids of
+    the cases of its own config, where a run has several.
     """
 
     case: str
@@ -160,6 +161,7 @@ class KnownDeviation:
     dtype: str | None = None
     error_ratio: float | None = None
     unsupported: bool = False
+    config_cases: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

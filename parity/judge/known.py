@@ -92,7 +92,7 @@ class Reach:
 
     def cells(self, known: KnownDeviation) -> list[tuple[str, str]]:
         """All cells that an entry applies to."""
-        cases = [(case, dtypes) for case, dtypes in self.asked.cases if matches(case, known.case)]
+        cases = [(case, dtypes) for case, dtypes in self.asked.cases if means(known, case)]
         return [(case, dtype) for case, dtypes in cases for dtype in dtypes if known.dtype in (None, dtype)]
 
     def absent(self, c: Comparison) -> list[str]:
@@ -150,6 +150,11 @@ def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
             yield c.case, c.dtype, c.expected
 
 
+def means(known: KnownDeviation, case: str) -> bool:
+    """Whether an entry is for a case: one of its own config that its pattern matches."""
+    return (known.config_cases is None or case in known.config_cases) and matches(case, known.case)
+
+
 def matches(name: str, pattern: str) -> bool:
     """Whether a glob, or an exact name (which may contain brackets), matches `name`."""
     return name == pattern or fnmatchcase(name, pattern)
@@ -177,7 +182,7 @@ def applies_to(known: KnownDeviation, c: Comparison) -> bool:
     """Whether case, dtype and tensor match."""
     return (
         known.dtype in (None, c.dtype)
-        and matches(c.case, known.case)
+        and means(known, c.case)
         and (known.tensor is None or matches(c.tensor, known.tensor))
     )
 
@@ -248,7 +253,7 @@ def matched_text(claimed: Claim, _: Reach) -> str:
 def stale_text(claimed: Claim, reach: Reach) -> str:
     """Why an entry matches nothing."""
     known = claimed.deviation
-    if not any(matches(case, known.case) for case, _ in reach.asked.cases):
+    if not any(means(known, case) for case, _ in reach.asked.cases):
         return f"no case matches {known.case}; fix the pattern or remove the entry"
     if not reach.cells(known):
         return f"no case matching {known.case} runs in {known.dtype}; fix the dtype or remove the entry"

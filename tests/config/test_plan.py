@@ -14,6 +14,7 @@ from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, 
 from parity.cases.norm import BatchNormParams, LayerNormParams
 from parity.config import ConfigError, Overrides, load_plan
 from parity.config.plan import BackendSpec, KnownDeviation, Plan, WrittenAt
+from parity.judge.known import means
 from tests.configs.loading import CASE, HEAD, load, load_case, refused, tensor
 
 VALID = sorted((Path(__file__).parents[1] / "configs" / "valid").glob("*.yaml"))
@@ -444,3 +445,15 @@ def test_one_name_for_two_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write(tmp_path, one=head.format("torch") + CASE, two=head.format("numpy") + CASE)
     with pytest.raises(Exception, match=r'two\.yaml:2.*\n.*"mine" is another backend in one\.yaml:2'):
         load_plan([Path("one.yaml"), Path("two.yaml")], Overrides())
+
+
+def test_a_known_entry_is_for_the_cases_of_its_own_config(tmp_path):
+    case = "cases:\n  - {id: %s, op: linear, params: {out_features: 2}, inputs: {x: {shape: [2, 4]}}}\n"
+    entry = "known:\n  - {case: '*', backend: numpy, reason: r}\n"
+    for name, more in (("a", entry), ("b", "")):
+        (tmp_path / f"{name}.yaml").write_text(f"version: 1\nbackends: [numpy]\n{case % name}{more}")
+    both = load_plan([tmp_path / "a.yaml", tmp_path / "b.yaml"])
+    assert [known.config_cases for known in both.known] == [{"a"}]
+    assert [means(known, case) for known in both.known for case in ("a", "b")] == [True, False]
+    [alone] = load_plan([tmp_path / "a.yaml"]).known
+    assert means(alone, "b")
