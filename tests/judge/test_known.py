@@ -309,8 +309,8 @@ def test_rows_and_lines():
         "n_matched": 0, "worst_ratio": None, "message": result.entries[0].message,
     }  # fmt: skip
     lines = [line.plain for line in known_lines(rows[::-1])]
-    assert lines[0].startswith("known x.yaml:7: stale: ")
-    assert lines[1].endswith("1 comparison, error ratio up to 100: [red]x")
+    assert lines[0].startswith("known: x.yaml:7: stale: ")
+    assert lines[1] == "known: bn-1: [red]x"
 
 
 # What a backend cannot compute
