@@ -66,8 +66,8 @@ def tensor_counts(results):
         tensors.setdefault(row.tensor_key, []).append(row)
     found = Counter()
     for rows in tensors.values():
+        rows = [row for row in rows if row.compared] or rows
         words = {"known" if row.known is not None else word_of(row, level) for row in rows}
-        words = words - {"have no result"} if any(row.compared for row in rows) else words
         order = ("fail", "have no result", "known", "warn", "suspect", "agree")
         found[next(word for word in order if word in words)] += 1
     return dict(found)

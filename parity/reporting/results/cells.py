@@ -258,23 +258,28 @@ TENSOR_LABELS: Mapping[Status, str] = {
 
 
 def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Status:
-    """The status of a tensor, from all of its comparisons."""
+    """The status of a tensor, from all of its comparisons; those that could not be made count if there is no other."""
     made = [row for row in rows if row.compared]
     if any(row.verdict in level and row.known is None for row in made):
         return Status.FAILED
     if not made and any(row.known is None for row in rows):
         return Status.ERROR
-    if any(row.known is not None for row in rows):
+    if not made or any(row.known is not None for row in made):
         return Status.KNOWN
     if any(row.fails for row in made):
         return Status.BELOW
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
 
 
-def tally_text(results: Results) -> str:
-    """`148 tensors: 8 fail, 8 warn, 132 agree`; a tensor is one of a case in one dtype."""
+def tensor_counts(results: Results) -> Counter[Status]:
+    """How many tensors have each status; a tensor is one of a case in one dtype."""
     level = failing_level(results)
     tensors = grouped((row.tensor_key, row) for row in results.comparisons).values()
-    numbers = Counter(tensor_status(rows, level) for rows in tensors)
+    return Counter(tensor_status(rows, level) for rows in tensors)
+
+
+def tally_text(results: Results) -> str:
+    """`148 tensors: 8 fail, 8 warn, 132 agree`."""
+    numbers = tensor_counts(results)
     parts = [f"{numbers[status]} {label}" for status, label in TENSOR_LABELS.items() if numbers[status]]
-    return f"{plural(len(tensors), 'tensor')}: {', '.join(parts)}" if tensors else "no tensors"
+    return f"{plural(numbers.total(), 'tensor')}: {', '.join(parts)}" if parts else "no tensors"

@@ -11,7 +11,7 @@ from parity import exit_codes
 from parity.config.nodes import printable
 from parity.judge.known import State
 from parity.reporting.kinds import report_of
-from parity.reporting.results.cells import failing_level
+from parity.reporting.results.cells import Status, failing_level, tensor_counts
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
 from parity.reporting.text.findings import Finding, findings, tolerated
@@ -67,18 +67,17 @@ def stopped_text(results: Results) -> str:
 
 def passed(results: Results) -> str:
     """`; 96 tensors agree`, or what else is to be said of them."""
-    made = [row for row in results.comparisons if row.compared]
-    accepted = [row for row in made if row.known is not None]
-    below = [row for row in made if row.fails and row.known is None]
+    numbers = tensor_counts(results)
     n_missing = count_tensors([row for row in results.comparisons if not row.compared])
-    if below:
-        kinds = {row.verdict for row in below}
+    if numbers[Status.BELOW]:
+        kinds = {row.verdict for row in results.comparisons if row.fails and row.known is None}
         why = "by rounding alone" if kinds == {ROUNDING} else f"below the level that fails ({few(sorted(kinds))})"
         exceed = "tensor exceeds", "tensors exceed"
-        parts = [f"{plural(count_tensors(below), *exceed)} rtol/atol {why}"]
+        parts = [f"{plural(numbers[Status.BELOW], *exceed)} rtol/atol {why}"]
     else:
-        parts = [f"{plural(count_tensors(made) - count_tensors(accepted), 'tensor agrees', 'tensors agree')}"]
-    parts += [f"{count_tensors(accepted)} differ as known"] if accepted else []
+        n_agree = numbers[Status.PASSED] + numbers[Status.SUSPECT]
+        parts = [plural(n_agree, "tensor agrees", "tensors agree")]
+    parts += [f"{numbers[Status.KNOWN]} as known"] if numbers[Status.KNOWN] else []
     parts += [f"{n_missing} lack the result of some backend, as known"] if n_missing else []
     return "".join(f"; {part}" for part in parts)
 
