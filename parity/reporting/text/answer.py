@@ -177,11 +177,14 @@ KNOWN_STYLES = {
 """The states of `known` entries: first those that fail, then what was not checked, last what is accepted."""
 
 
-def known_lines(rows: Sequence[KnownRow]) -> Iterator[Text]:
-    """A line for each entry of `known`: what to do about it, or what it accepts and why."""
+def known_lines(rows: Sequence[KnownRow], *, verbose: bool = True) -> Iterator[Text]:
+    """A line for each entry of `known`: what to do about it, or what it accepts and why.
+
+    Without `verbose`, entries that this run did not check are left out.
+    """
     for state, style in KNOWN_STYLES.items():
         for row in rows:
-            if row.state == state:
+            if row.state == state and (verbose or state != State.NOT_CHECKED.value):
                 told = accepted_text(row) if state == State.MATCHED.value else row.message
                 yield Text.assemble(("known: ", style), printable(told))
 
