@@ -66,7 +66,11 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
             console.print(line, soft_wrap=True)
     if len(found) > len(shown):
         console.print(f"\nand {plural(len(found) - len(shown), 'more finding')} (-v shows them)", style="dim")
-    notes = [*warnings(results), *remarks(results, verbose=verbosity > 0), *known_lines(results.known, verbose=verbosity > 0)]
+    notes = [
+        *warnings(results),
+        *remarks(results, verbose=verbosity > 0),
+        *known_lines(results.known, verbose=verbosity > 0),
+    ]
     for line in [Text(), *notes] if notes else []:
         console.print(line, soft_wrap=True)
     for report in reports_of(results):
