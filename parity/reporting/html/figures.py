@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from parity.judge.bound.envelope import OFF
 from parity.reporting.plots.svg import Scale, power, svg, tick, words
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
-from parity.reporting.results.cells import LABELS, Status
+from parity.reporting.results.cells import TENSOR_LABELS, Status
 from parity.reporting.text.words import cut, factor
 
 NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
@@ -24,15 +24,15 @@ RESIDUALS = (0.1, 1e18)
 """What bars of residuals can show; the shortest and the longest."""
 
 
-def status_bar(numbers: Mapping[str, int]) -> Markup:
-    """How the cells share out among the statuses."""
+def status_bar(numbers: Mapping[Status, int]) -> Markup:
+    """How many of the tensors have each status."""
     total = sum(numbers.values())
     parts, x = [], 0.0
     for status, n in numbers.items():
         width = 1000 * n / total
         parts.append(f'<rect class="fill-{status}" x="{x:.1f}" width="{max(width - 2, 1):.1f}" height="10"/>')
         x += width
-    said = ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in numbers.items())
+    said = ", ".join(f"{n} {TENSOR_LABELS[status]}" for status, n in numbers.items())
     head = (
         f'<svg class="share" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{escape(said)}">'
     )

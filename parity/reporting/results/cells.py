@@ -271,10 +271,16 @@ def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Statu
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
 
 
-def tally_text(results: Results) -> str:
-    """`148 tensors: 8 fail, 8 warn, 132 agree`; a tensor is one of a case in one dtype."""
+def tally(results: Results) -> dict[Status, int]:
+    """How many tensors have each status, the most urgent first; a tensor is one of a case in one dtype."""
     level = failing_level(results)
     tensors = grouped((row.tensor_key, row) for row in results.comparisons).values()
     numbers = Counter(tensor_status(rows, level) for rows in tensors)
-    parts = [f"{numbers[status]} {label}" for status, label in TENSOR_LABELS.items() if numbers[status]]
-    return f"{plural(len(tensors), 'tensor')}: {', '.join(parts)}" if tensors else "no tensors"
+    return {status: numbers[status] for status in TENSOR_LABELS if numbers[status]}
+
+
+def tally_text(results: Results) -> str:
+    """`148 tensors: 8 fail, 8 warn, 132 agree`."""
+    numbers = tally(results)
+    parts = [f"{n} {TENSOR_LABELS[status]}" for status, n in numbers.items()]
+    return f"{plural(sum(numbers.values()), 'tensor')}: {', '.join(parts)}" if numbers else "no tensors"
