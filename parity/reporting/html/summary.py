@@ -39,8 +39,9 @@ PREFIX = "warning: "
 MISSING = "—"
 MAX_LISTED = 8
 
-ROOM = 480
-"""Pixels that findings and warnings may take above the matrix on a screen of 1280 x 800; what is left of it is open."""
+ROOM, LEAST_ROOM, OP = 520, 300, 40
+"""Pixels that findings, warnings and the matrix have on a screen of 1280 x 800 below the answer; pixels that findings
+and warnings have at least, which are open as far as they fit; pixels of an op in the matrix."""
 FOLDED, LINE, LETTERS = 31, 21, 150
 """Pixels of a folded cause, pixels of a line of text, letters of a line."""
 MAX_GROUPS, MAX_OPEN = 9, 2
@@ -78,7 +79,8 @@ def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
         }
         for group in groups
     ]
-    left = ROOM - sum(FOLDED - LINE + height([cause["sentence"].striptags()]) for cause in made[:MAX_GROUPS])
+    left = max(ROOM - OP * len({case.op for case in results.cases}), LEAST_ROOM)
+    left -= sum(FOLDED - LINE + height([cause["sentence"].striptags()]) for cause in made[:MAX_GROUPS])
     for cause in made[:MAX_GROUPS]:
         wanted = sum(height(finding["lines"]) for finding in cause["findings"][:MAX_OPEN])
         cause["open"] = wanted <= left
