@@ -39,7 +39,7 @@ PREFIX = "warning: "
 MISSING = "—"
 MAX_LISTED = 8
 
-ROOM, LEAST_ROOM, OP = 520, 300, 40
+ROOM, LEAST_ROOM, OP = 480, 300, 40
 """Pixels that findings, warnings and the matrix have on a screen of 1280 x 800 below the answer; pixels that findings
 and warnings have at least, which are open as far as they fit; pixels of an op in the matrix."""
 FOLDED, LINE, LETTERS = 31, 21, 150
@@ -72,7 +72,7 @@ def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
     anchors = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in cells}
     remarks = warning_lines(results)
     groups = list(grouped(((finding.id, finding.title), finding) for finding in findings(results)).values())
-    made = [
+    made: list[dict[str, Any]] = [
         {
             "sentence": cause_sentence(group),
             "findings": [told(finding, anchors, several=len(group) > 1) for finding in group],

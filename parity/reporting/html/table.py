@@ -34,8 +34,9 @@ def reason_of(cell: CellResult) -> tuple[str, ...]:
 
 def shared_row(group: Sequence[CellResult]) -> dict[str, Any]:
     """The row of cells that have no result for the same reason; `cells` are their names with their anchors."""
+    names = dict.fromkeys(cell.id for cell in group)
     several = {
-        "case": f"{plural(len({cell.id for cell in group}), 'case')}: {few(dict.fromkeys(cell.id for cell in group), 1)}",
+        "case": f"{plural(len(names), 'case')}: {few(names, 1)}",
         "op": ", ".join(dict.fromkeys(cell.op for cell in group)),
         "dtype": ", ".join(sorted({cell.dtype for cell in group})),
         "cells": [(cell.anchor, f"{cell.id} {cell.dtype}") for cell in group],

@@ -150,14 +150,6 @@ def example(row: ComparisonRow) -> str:
     return printable(" ".join(row.tensor_key))
 
 
-def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
-    """A line for each of the first findings, and how many are left out."""
-    found = findings(results)
-    yield from (finding.line() for finding in found[:limit])
-    if len(found) > limit:
-        yield Text(f"and {plural(len(found) - limit, 'more finding')}", style="dim")
-
-
 def count_tensors(rows: Sequence[ComparisonRow]) -> int:
     """How many tensors of how many cells the rows are about."""
     return len({row.tensor_key for row in rows})
