@@ -27,7 +27,7 @@ from parity.reporting.text.cell_text import (
 from parity.reporting.text.findings import findings
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
-from parity.reporting.text.words import factor, grouped, plural
+from parity.reporting.text.words import factor, few, grouped, plural
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -41,6 +41,7 @@ ROOM_FOR_NOTE = 200
 URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
 QUIET = (Status.BELOW, Status.SUSPECT)
 MAX_CAUSES = 8
+CODE_LIMIT = 600
 MAX_ROWS = 15
 """Rows of the table that is in view; the others are in a fold."""
 TABLE_HEAD = """
@@ -112,8 +113,11 @@ def causes(results: Results) -> Iterator[str]:
     found = findings(results)
     for finding in found[:MAX_CAUSES]:
         yield f"- {line(finding.sentence().plain)}"
-        lines = (finding.place(), finding.formula(), finding.values(), finding.advice())
-        yield from (f"  - {line(text)}" for text in lines if text)
+        yield f"  - {line(finding.place())}"
+        yield from (
+            f"  - {code(bounded([text], CODE_LIMIT))}" for text in (finding.formula(), finding.values()) if text
+        )
+        yield from (f"  - {line(text)}" for text in (finding.advice(),) if text)
     if len(found) > MAX_CAUSES:
         yield f"- and {plural(len(found) - MAX_CAUSES, 'more finding')}"
 
@@ -133,7 +137,7 @@ def outdated(results: Results, _: Sequence[CellResult]) -> Section:
 
 def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The cells that fail the run, the worst first."""
-    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "cell", 0.5)
+    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "row", 0.5)
 
 
 def trainings(results: Results, _: Sequence[CellResult]) -> Section:
@@ -145,8 +149,8 @@ def trainings(results: Results, _: Sequence[CellResult]) -> Section:
 def rest(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(all_cells)[MAX_ROWS:]]
-    begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
-    return Section(begin, rows, "\n</details>\n", "cell", 0.5)
+    begin = f"\n<details><summary>{plural(len(rows), 'more row')}</summary>\n{TABLE_HEAD}"
+    return Section(begin, rows, "\n</details>\n", "row", 0.5)
 
 
 def urgent(all_cells: Sequence[CellResult]) -> list[CellResult]:
@@ -178,27 +182,33 @@ def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
             )
         )
         lines = [bounded(texts, FOLD_LIMIT), *commands(group[0].case, run_dir)]
-        pieces.append(fold(f"{html_code(case_id)}: {plural(len(group), 'cell')}", "\n".join(lines).split("\n")))
+        names = few(map(html_code, dict.fromkeys(cell.backend for cell in group)))
+        pieces.append(fold(f"{html_code(case_id)}: {names}", "\n".join(lines).split("\n")))
     return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
 
 
 def unsupported(_: Results, all_cells: Sequence[CellResult]) -> Section:
-    """What a framework cannot do, in one fold."""
-    lines = [cell_line(cell) for cell in all_cells if cell.status is Status.UNSUPPORTED]
-    return listing(f"{plural(len(lines), 'cell')} not supported", lines)
+    """What a framework cannot do, each reason in a line of one fold."""
+    cells_ = [cell for cell in all_cells if cell.status is Status.UNSUPPORTED]
+    groups = grouped(((cell.backend, cell.message), cell.id) for cell in cells_)
+    lines = [
+        f"{code(backend)}: {line(message)} ({few(map(code, dict.fromkeys(ids)))})"
+        for (backend, message), ids in groups.items()
+    ]
+    return listing("Unsupported", lines)
 
 
 def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
     """What `known` accepts, in one fold."""
     cells_ = [cell for cell in all_cells if cell.status is Status.KNOWN]
     lines = [f"{cell_line(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
-    return listing(f"{plural(len(lines), 'cell')} known and accepted", lines)
+    return listing("Known and accepted", lines)
 
 
 def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """Passes that are worth a look, in one fold."""
     lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
-    return listing(f"{plural(len(lines), 'pass', 'passes')} with something to say: suspect, or below the level", lines)
+    return listing("Suspect, or below the level that fails", lines)
 
 
 def machine(results: Results, _: Sequence[CellResult]) -> Section:

@@ -55,7 +55,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many elements have an error in each bar; `n_exact` have none, of `n_infinite` only one of the two is finite."""
+    """How many elements have an error in each bar; `n_exact` have none, `n_infinite` one infinite value."""
 
     counts: tuple[int, ...]
     n_exact: int

@@ -34,7 +34,7 @@ def config_location(source: Source | None) -> tuple[str, int]:
 def headline(cell: CellResult) -> str:
     """One line: who, why, in which tensors, by how much; or why there is no result."""
     who = f"{cell.backend} {cell.dtype}"
-    if not cell.compared:
+    if not cell.compared or cell.status in NO_RESULT:
         return printable(f"{who}: {no_result(cell)}")
     if not cell.finding:
         return printable(f"{who}: {cell.verdict}")
@@ -96,7 +96,7 @@ def cell_findings(results: Results) -> dict[CellKey, list[Finding]]:
 
 
 def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Iterator[str]:
-    """The lines below the headline: each cause with formula and values, then every tensor with its verdict's reason."""
+    """The lines below the headline: each cause with its formula, then every tensor with its values and its verdict's reason."""
     if not cell.compared:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
@@ -104,9 +104,7 @@ def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Itera
     yield from map(printable, cell.report.details(cell))
     for finding in found:
         yield finding.sentence().plain
-        yield from (
-            f"  {line}" for line in (finding.place(), finding.formula(), finding.values(), finding.advice()) if line
-        )
+        yield from (f"  {line}" for line in (finding.formula(), finding.advice()) if line)
     told: set[str] = set()
     for tensor in cell.tensors:
         worst = next(row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor)
