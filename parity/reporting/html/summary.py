@@ -119,7 +119,7 @@ def told(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, sever
         "formula": finding.formula(),
         "lines": [line for line in lines if line],
         "filter": filter_link(**cells_of(finding)),
-        "anchor": anchors[worst.row.case, worst.row.dtype, worst.backend],
+        "anchor": anchors.get((worst.row.case, worst.row.dtype, worst.backend), ""),
     }
 
 

@@ -96,7 +96,7 @@ def cell_findings(results: Results) -> dict[CellKey, list[Finding]]:
 
 
 def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Iterator[str]:
-    """The lines below the headline: each cause with its formula, then every tensor with its values and its verdict's reason."""
+    """The lines below the headline: each cause with its formula, then each tensor with values and reason."""
     if not cell.compared:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
