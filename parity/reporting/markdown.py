@@ -208,7 +208,7 @@ def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
 def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """Passes that are worth a look, in one fold."""
     lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
-    return listing("Suspect, or below the level that fails", lines)
+    return listing("Warnings and suspect passes", lines)
 
 
 def machine(results: Results, _: Sequence[CellResult]) -> Section:

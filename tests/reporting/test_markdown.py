@@ -75,7 +75,7 @@ def test_the_folds_hold_details_what_is_known_and_the_environment():
     assert "known: naive variance (until 2027-06-30)" in folds["Known and accepted"]
     assert "paddle: no such op (cannot)" in folds["Unsupported"]
     assert "paddle: paddle 1.2.3 eager cpu Python 3.11.7" in folds["Environment"]
-    assert "hides" in folds["Suspect, or below the level that fails"]
+    assert "hides" in folds["Warnings and suspect passes"]
 
 
 def test_entries_of_the_ledger_that_fail_are_named():

@@ -76,6 +76,7 @@ def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
         {
             "sentence": cause_sentence(group),
             "findings": [told(finding, anchors, several=len(group) > 1) for finding in group],
+            "open": False,
         }
         for group in groups
     ]

@@ -57,8 +57,8 @@ LABELS: Mapping[Status, str] = {
     Status.NOT_RUN: "not run",
     Status.UNSUPPORTED: "unsupported",
     Status.KNOWN: "known",
-    Status.BELOW: "below the level that fails",
-    Status.SUSPECT: "suspect pass",
+    Status.BELOW: "warning",
+    Status.SUSPECT: "suspect",
     Status.PASSED: "passed",
 }
 """The status in words."""
