@@ -18,6 +18,7 @@ FROM_ROOT = {
     "project/benchmarks.md": "benchmarks/README.md",
     "project/changelog.md": "CHANGELOG.md",
     "project/security.md": "SECURITY.md",
+    "glossary.md": "parity/reporting/html/templates/glossary.md",
     "sample/report.html": "reports/sample/report.html",
     "sample/report.png": "reports/sample/report.png",
 }

@@ -13,6 +13,7 @@ import pytest
 from parity.cases import OPS
 from parity.config import json_schema
 from parity.diagnoses import DIAGNOSES
+from parity.reporting.html.templates import source
 from parity.reporting.results.rows import ComparisonRow, Results
 from tests.cli.test_cli import COMMANDS
 from tests.conftest import ROOT
@@ -60,7 +61,7 @@ def test_exit_codes(pages):
 
 
 def test_the_glossary_has_the_words_in_two_sentences_each():
-    entries = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", (DOCS / "glossary.md").read_text(), re.DOTALL)
+    entries = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
     assert {word for word, _ in entries} == set(WORDS)
     assert all(2 <= len(re.findall(r"\.(\s|$)", text)) <= 3 for _, text in entries)
 

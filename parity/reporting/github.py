@@ -10,7 +10,7 @@ The runner obeys any line of the output that begins with `::` and a command, and
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,20 @@ from typing import TextIO
 from parity import exit_codes
 from parity.config.nodes import printable
 from parity.reporting.markdown import LEAST, markdown
-from parity.reporting.results.cells import Status, cells
+from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
-from parity.reporting.text.cell_text import commands, config_location, failing_entries, headline, run_dir_of
+from parity.reporting.text.cell_text import (
+    commands,
+    config_location,
+    failing_entries,
+    headline,
+    narrowed,
+    run_dir_of,
+)
+from parity.reporting.text.findings import Finding, findings
 from parity.reporting.text.safe import bounded
-from parity.reporting.text.words import grouped
+from parity.reporting.text.words import few, grouped, plural
 
 MAX_ANNOTATIONS = 10
 SUMMARY_LIMIT = 1024 * 1024
@@ -58,11 +66,11 @@ class Annotation:
 
 
 def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Path | None = None) -> list[str]:
-    """At most `limit` workflow commands, the worst first: entries of the ledger that fail, then one for each case.
+    """At most `limit` workflow commands, the worst first: entries of `known` that fail, then one for each case.
 
     The last one says how many more there are. Paths are relative to `workspace` where they are inside.
     """
-    found = [*ledger_annotations(results), *case_annotations(results)]
+    found = [*known_annotations(results), *case_annotations(results)]
     if not found and results.summary.exit_code != exit_codes.PASSED:
         found = [Annotation("error", "", 1, "parity", answer(results).plain)]
     if len(found) > limit:
@@ -73,22 +81,36 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
     return [note.command(workspace) for note in found[:limit]]
 
 
-def ledger_annotations(results: Results) -> Iterator[Annotation]:
-    """An error for each entry of the ledger that has to be mended."""
+def known_annotations(results: Results) -> Iterator[Annotation]:
+    """An error for each entry of `known` that is out of date."""
     for row in failing_entries(results):
         yield Annotation("error", *config_location(row.source), f"parity: known deviation {row.case}", row.message)
 
 
 def case_annotations(results: Results) -> Iterator[Annotation]:
-    """An annotation for each case of which a cell fails the run or is missing, by its worst cell."""
+    """An annotation for each case that fails the run or lacks a result: its worst finding, else its worst cell."""
+    found = narrowed(findings(results), lambda d: d.row.case)
     by_case = grouped((cell.id, cell) for cell in cells(results) if cell.status in LEVELS)
     for case_id, group in by_case.items():
         worst = group[0]
-        others = [f"{cell.backend} {cell.dtype}" for cell in group[1:]]
-        also = f"; also {', '.join(others)}" if others else ""
         explain, *_ = commands(worst.case, run_dir_of(results))
-        message = f"{headline(worst)}{also}; {explain}"
+        message = (
+            f"{finding_text(found[case_id])}; {explain}" if case_id in found else f"{cells_text(group)}; {explain}"
+        )
         yield Annotation(LEVELS[worst.status], *config_location(worst.case.source), f"parity: {case_id}", message)
+
+
+def finding_text(found: Sequence[Finding]) -> str:
+    """The first finding of a case, with its formula, and how many more there are."""
+    first, *others = found
+    parts = [first.line().plain, first.formula(), f"and {plural(len(others), 'more finding')}" if others else ""]
+    return "; ".join(filter(None, parts))
+
+
+def cells_text(group: Sequence[CellResult]) -> str:
+    """Why a case has no result, in the words of its first cell."""
+    others = [f"{cell.backend} {cell.dtype}" for cell in group[1:]]
+    return f"{headline(group[0])}{f'; also {few(others)}' if others else ''}"
 
 
 def inside(file: str, workspace: Path | None) -> str:

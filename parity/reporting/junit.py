@@ -6,7 +6,7 @@ GitLab and Jenkins show class names instead of suites, so these say op and backe
 
 The document is red (a failure or an error) wherever the exit code is not 0:
 
-- `failure`: a cell that differs; an entry of the ledger that has to be mended (suite `known deviations`);
+- `failure`: a cell that differs; an entry of `known` that is out of date (suite `known deviations`);
 - `error`: a cell without a result. If nothing else is red and the exit code is not 0, as where all that is missing
   cannot be computed at all, one case of the suite `run` is an error that says so;
 - `skipped`: a cell that is unsupported, or whose difference is accepted.
@@ -28,6 +28,7 @@ from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer
 from parity.reporting.text.cell_text import (
     accepted_text,
+    cell_findings,
     commands,
     config_location,
     details,
@@ -94,9 +95,9 @@ def junit_xml(results: Results) -> str:
 
 
 def cases_of(results: Results) -> Iterator[TestCase]:
-    """The cells, the most urgent first; then the failing entries of the ledger, then what no cell says."""
+    """The cells, the most urgent first; then the failing entries of `known`, then what no cell says."""
     red = False
-    for test in (*cell_cases(results), *ledger_cases(results)):
+    for test in (*cell_cases(results), *known_cases(results)):
         red = red or test.kind in RED
         yield test
     if not red and results.summary.exit_code != exit_codes.PASSED:
@@ -108,10 +109,11 @@ def cases_of(results: Results) -> Iterator[TestCase]:
 def cell_cases(results: Results) -> Iterator[TestCase]:
     """A test case for each cell."""
     rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
+    found = cell_findings(results)
     for cell in cells(results):
         kind, type_, message = element_of(cell, results)
         file, line = config_location(cell.case.source)
-        more = list(details(cell, rows[cell.id]))
+        more = list(details(cell, rows[cell.id], found.get((cell.id, cell.dtype, cell.backend), ())))
         body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
         lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
         yield TestCase(
@@ -140,8 +142,8 @@ def element_of(cell: CellResult, results: Results) -> tuple[str, str, str]:
     return ("", "", "") if status is Status.PASSED else ("system-out", "", LABELS[status])
 
 
-def ledger_cases(results: Results) -> Iterator[TestCase]:
-    """A failing test case for each entry of the ledger that has to be mended."""
+def known_cases(results: Results) -> Iterator[TestCase]:
+    """A failing test case for each entry of `known` that is out of date."""
     for row in failing_entries(results):
         name = printable(f"{row.case} ({':'.join(map(str, config_location(row.source)))})")
         message = printable(row.message)

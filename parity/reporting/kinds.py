@@ -67,16 +67,16 @@ class CaseReport:
         return False
 
     def excess(self, row: ComparisonRow) -> float:
-        """By how many tolerances the worst element is off; inf for what no tolerance lets pass."""
+        """The difference of the worst element in tolerances; inf for what no tolerance accepts."""
         if row.verdict in ("structure", "nonfinite"):
             return math.inf
         if row.worst_index is None or row.actual_value is None or row.expected_value is None:
             return 0.0
         allowed = row.atol + row.rtol * abs(row.expected_value)
-        off = abs(row.actual_value - row.expected_value)
-        if math.isnan(off) or off == 0.0:
+        difference = abs(row.actual_value - row.expected_value)
+        if math.isnan(difference) or difference == 0.0:
             return 0.0
-        return float(off / allowed) if allowed else math.inf
+        return float(difference / allowed) if allowed else math.inf
 
     def location(self, row: ComparisonRow) -> str:
         """Where the worst element of a comparison is."""
@@ -93,7 +93,7 @@ class CaseReport:
         return REASONS[row.verdict](row, rows)
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
-        """Where to look next, by the comparisons that fail and that nobody accepted."""
+        """Where to look next, by the comparisons that fail and are not accepted."""
         from parity.reporting.text.reasons import ADVICE
 
         verdicts = dict.fromkeys(row.verdict for row in findings)
@@ -108,7 +108,7 @@ class CaseReport:
         return False
 
     def headline(self, cell: CellResult) -> str:
-        """What stands before the tensors in a cell's headline, or nothing."""
+        """What a cell's headline says first, or nothing."""
         return ""
 
     def details(self, cell: CellResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Markdown for a comment on a pull request or the summary of a job: the answer, the worst findings, then folds.
+"""Markdown for a comment on a pull request or the summary of a job: the answer and the findings, a table, then folds.
 
 Whatever a config, a framework or a stored run put into a text stands in code spans or code blocks (`safe.py`). The
 document stays below a number of bytes by leaving out whole rows and whole folds, and says how many.
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from parity.reporting.kinds import reports_of
 from parity.reporting.results.cells import CellResult, Status, cells, tally_text
 from parity.reporting.results.rows import Results
-from parity.reporting.text.answer import answer, causes, warnings
+from parity.reporting.text.answer import answer, warnings
 from parity.reporting.text.cell_text import (
     NO_RESULT,
     accepted_text,
+    cell_findings,
     commands,
     details,
     environment,
@@ -23,9 +24,10 @@ from parity.reporting.text.cell_text import (
     headline,
     run_dir_of,
 )
+from parity.reporting.text.findings import findings
 from parity.reporting.text.reasons import case_rows
 from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
-from parity.reporting.text.words import factor, grouped, plural
+from parity.reporting.text.words import factor, few, grouped, plural
 
 MARKER = "<!-- parity -->"
 """The first line: a bot finds its comment by it."""
@@ -39,6 +41,7 @@ ROOM_FOR_NOTE = 200
 URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
 QUIET = (Status.BELOW, Status.SUSPECT)
 MAX_CAUSES = 8
+CODE_LIMIT = 600
 MAX_ROWS = 15
 """Rows of the table that is in view; the others are in a fold."""
 TABLE_HEAD = """
@@ -94,28 +97,47 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
 
 
 def head(results: Results) -> Iterator[str]:
-    """The answer, the counts, the findings and the warnings."""
+    """The answer, the findings, the warnings and the counts."""
     status, _, rest = answer(results).plain.partition("  ")
     yield f"### parity: {status}"
     yield ""
     yield line(rest)
     yield ""
+    listed = [*causes(results), *remarks(results)]
+    yield from [*listed, ""] if listed else []
     yield line(tally_text(results))
-    remarks = [text.plain.strip() for text in (*causes(results, MAX_CAUSES), *warnings(results))]
-    if remarks:
-        yield ""
-    yield from (f"- {line(remark)}" for remark in remarks)
 
 
-def ledger(results: Results, _: Sequence[CellResult]) -> Section:
-    """The entries of the ledger that fail the run."""
+def causes(results: Results) -> Iterator[str]:
+    """The worst findings, each with its place, formula and values as a list below it."""
+    found = findings(results)
+    for finding in found[:MAX_CAUSES]:
+        yield f"- {line(finding.sentence().plain)}"
+        yield f"  - {line(finding.place())}"
+        yield from (
+            f"  - {code(bounded([text], CODE_LIMIT))}" for text in (finding.formula(), finding.values()) if text
+        )
+        yield from (f"  - {line(text)}" for text in (finding.advice(),) if text)
+    if len(found) > MAX_CAUSES:
+        yield f"- and {plural(len(found) - MAX_CAUSES, 'more finding')}"
+
+
+def remarks(results: Results) -> Iterator[str]:
+    """The warnings; what belongs to one is a list below it."""
+    for text in warnings(results):
+        indent = "  " if text.plain.startswith("  ") else ""
+        yield f"{indent}- {line(text.plain.strip())}"
+
+
+def outdated(results: Results, _: Sequence[CellResult]) -> Section:
+    """The entries of `known` that fail the run."""
     pieces = [f"- {line(entry.message)}\n" for entry in failing_entries(results)]
-    return Section("\n**Known deviations that must be mended**\n\n", pieces, "", "entry", 0.3)
+    return Section("\n**Known deviations that are out of date**\n\n", pieces, "", "entry", 0.3)
 
 
 def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The cells that fail the run, the worst first."""
-    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "cell", 0.5)
+    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "row", 0.5)
 
 
 def trainings(results: Results, _: Sequence[CellResult]) -> Section:
@@ -127,8 +149,8 @@ def trainings(results: Results, _: Sequence[CellResult]) -> Section:
 def rest(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(all_cells)[MAX_ROWS:]]
-    begin = f"\n<details><summary>{plural(len(rows), 'more cell')}</summary>\n{TABLE_HEAD}"
-    return Section(begin, rows, "\n</details>\n", "cell", 0.5)
+    begin = f"\n<details><summary>{plural(len(rows), 'more row')}</summary>\n{TABLE_HEAD}"
+    return Section(begin, rows, "\n</details>\n", "row", 0.5)
 
 
 def urgent(all_cells: Sequence[CellResult]) -> list[CellResult]:
@@ -145,35 +167,48 @@ def row(cell: CellResult) -> str:
     return table_row((*names, verdict, factor(cell.excess) if cell.excess else "", ratio, why))
 
 
-def findings(results: Results, all_cells: Sequence[CellResult]) -> Section:
+def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
     """A fold for each case that fails the run, in the order of its worst cell."""
-    rows, run_dir = case_rows(results), run_dir_of(results)
-    by_case = grouped((cell.id, cell) for cell in urgent(all_cells))
+    rows, run_dir, found = case_rows(results), run_dir_of(results), cell_findings(results)
     pieces = []
-    for case_id, group in by_case.items():
-        texts = (text for cell in group for text in (headline(cell), *details(cell, rows[case_id]), ""))
+    for case_id, group in grouped((cell.id, cell) for cell in urgent(all_cells)).items():
+        texts = (
+            text
+            for cell in group
+            for text in (
+                headline(cell),
+                *details(cell, rows[case_id], found.get((cell.id, cell.dtype, cell.backend), ())),
+                "",
+            )
+        )
         lines = [bounded(texts, FOLD_LIMIT), *commands(group[0].case, run_dir)]
-        pieces.append(fold(f"{html_code(case_id)}: {plural(len(group), 'cell')}", "\n".join(lines).split("\n")))
+        names = few(map(html_code, dict.fromkeys(cell.backend for cell in group)))
+        pieces.append(fold(f"{html_code(case_id)}: {names}", "\n".join(lines).split("\n")))
     return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
 
 
 def unsupported(_: Results, all_cells: Sequence[CellResult]) -> Section:
-    """What a framework cannot do, in one fold."""
-    lines = [cell_line(cell) for cell in all_cells if cell.status is Status.UNSUPPORTED]
-    return listing(f"{plural(len(lines), 'cell')} not supported", lines)
+    """What a framework cannot do, each reason in a line of one fold."""
+    cells_ = [cell for cell in all_cells if cell.status is Status.UNSUPPORTED]
+    groups = grouped(((cell.backend, cell.message), cell.id) for cell in cells_)
+    lines = [
+        f"{code(backend)}: {line(message)} ({few(map(code, dict.fromkeys(ids)))})"
+        for (backend, message), ids in groups.items()
+    ]
+    return listing("Unsupported", lines)
 
 
 def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
-    """What the ledger accepts, in one fold."""
+    """What `known` accepts, in one fold."""
     cells_ = [cell for cell in all_cells if cell.status is Status.KNOWN]
     lines = [f"{cell_line(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
-    return listing(f"{plural(len(lines), 'cell')} known and accepted", lines)
+    return listing("Known and accepted", lines)
 
 
 def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
     """Passes that are worth a look, in one fold."""
     lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
-    return listing(f"{plural(len(lines), 'pass', 'passes')} with something to say: suspect, or below the level", lines)
+    return listing("Warnings and suspect passes", lines)
 
 
 def machine(results: Results, _: Sequence[CellResult]) -> Section:
@@ -198,10 +233,10 @@ def fold(summary: str, lines: Sequence[str]) -> str:
 
 
 SECTIONS: tuple[Callable[[Results, Sequence[CellResult]], Section], ...] = (
-    ledger,
+    outdated,
     table,
     trainings,
-    findings,
+    by_case,
     rest,
     known,
     unsupported,

@@ -11,6 +11,9 @@ from parity.reporting.results.results import results_of, summary_of
 from parity.reporting.results.rows import Results
 from tests.reporting.stored_runs import Row, case_row, changed, comparison, diagnosis, plain, unstable
 
+EXPRESSION = "var = mean(x * x), where the reference has mean(square(x - mean))"
+"""What paddle computes in `every_status`."""
+
 HOSTILE = (
     "a|b",
     "``` ` `` x",
@@ -42,7 +45,7 @@ def entry(case: str, state: str = "matched", **other: Any) -> Row:
     """An entry of the ledger."""
     row = {"case": case, "backend": "paddle", "dtype": None, "tensor": None, "diagnosis": None, "error_ratio": None}
     row |= {"until": "2027-06-30", "reason": "naive variance", "source": {"file": "configs/a.yaml", "line": 90}}
-    message = f"configs/a.yaml:90: {state}: {case}; mend it"
+    message = f"configs/a.yaml:90: {state}: {case}; remove it"
     return {**row, "state": state, "n_matched": 1, "worst_ratio": 9.0, "message": message, **other}
 
 
@@ -125,7 +128,9 @@ def every_status() -> Results:
     outcomes.append(outcome("cannot", "paddle", "unsupported", "no such op"))
     ledger = [entry("accepted"), entry("gone", "stale"), entry("worse", "worse"), entry("old", "expired")]
     ledger = [{**row, "source": {"file": "configs/a.yaml", "line": 90 + i}} for i, row in enumerate(ledger)]
-    return run_of(cases, comparisons, outcomes, [diagnosis(case="differs")], ledger)
+    return run_of(
+        cases, comparisons, outcomes, [diagnosis(case="differs", evidence={"expression": EXPRESSION})], ledger
+    )
 
 
 def healthy() -> Results:
@@ -205,4 +210,13 @@ def many(n: int) -> Results:
     names = [f"case-{i}" for i in range(n)]
     comparisons = [row for name in names for row in compared(name, unstable(case=name))]
     outcomes = [outcome(name, b) for name in names for b in ("torch", "paddle")]
+    return run_of([case(name, i + 1) for i, name in enumerate(names)], comparisons, outcomes)
+
+
+def cannot_in(n: int) -> Results:
+    """A run with `n` cases that paddle cannot compute, for the same reason."""
+    names = [f"case-{i}" for i in range(n)]
+    comparisons = [row for name in names for row in missing(name, "unsupported")]
+    outcomes = [outcome(name, "torch") for name in names]
+    outcomes += [outcome(name, "paddle", "unsupported", "no such op") for name in names]
     return run_of([case(name, i + 1) for i, name in enumerate(names)], comparisons, outcomes)

@@ -103,6 +103,6 @@ def test_values_have_the_digits_that_tell_them_apart():
 def test_without_a_diagnosis_there_is_advice(tmp_path):
     [finding] = findings(run_of(tmp_path, [unstable()]))
     assert finding.sentence().plain == "paddle: no cause was found (unexplained)"
-    assert finding.advice().startswith("unstable: look for a sum that cancels")
+    assert finding.advice().startswith("unstable: look for a subtraction that cancels")
     [named] = findings(run_of(tmp_path / "named", [unstable()], [diagnosis(case=CASE)]))
     assert named.advice() == ""

@@ -67,9 +67,9 @@ def test_each_case_is_annotated_once_on_its_line():
     ]
     _, keys, message = found[3]
     assert keys["title"] == "parity: differs"
-    assert message.startswith("paddle float32: unstable in y, ")
-    assert message.endswith(
-        "; cause: variance-naive (the variance is E[x^2] - E[x]^2); parity explain 'out dir' differs"
+    assert (
+        message == "paddle: the variance is E[x^2] - E[x]^2 (variance-naive) – in y of group_norm, float32 (1 tensor); "
+        "computes var = mean(x * x), where the reference has mean(square(x - mean)); parity explain 'out dir' differs"
     )
     assert found[5][2].startswith("torch float32: not run: the run ended before it was compared; also paddle float32;")
 

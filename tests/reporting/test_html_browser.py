@@ -142,10 +142,10 @@ def test_passed_cells_are_folded_and_counted(browser, mixed):
     numbers = counts(cells(results))
     with opened(browser, path) as seen:
         assert len(seen.cases) == numbers["failed"] == 12
-        assert seen.said == "12 of 40 cells shown, 28 passed folded away"
+        assert seen.said == "12 of 40 rows shown, 28 that passed are folded away"
         seen.page.check("#passing")
         assert len(seen.cases) == 40
-        assert seen.said == "40 of 40 cells shown"
+        assert seen.said == "40 of 40 rows shown"
 
 
 def test_search_and_filters(browser, mixed):
@@ -155,7 +155,7 @@ def test_search_and_filters(browser, mixed):
         assert seen.focused() == "q"
         page.keyboard.type("offset=5 FLOAT64")
         assert seen.cases == ["layer-norm-shape=32x128-offset=5"] * 2
-        assert seen.said == "2 of 40 cells shown"
+        assert seen.said == "2 of 40 rows shown"
         page.keyboard.press("Escape")
         assert len(seen.cases) == 12
         page.select_option("[data-key=backend]", "paddle")
@@ -171,7 +171,7 @@ def test_search_and_filters(browser, mixed):
         page.check("#passing")
         assert len(seen.cases) == 12
         page.fill("#q", "nothing like that")
-        assert page.inner_text("#empty").startswith("No such cell.")
+        assert page.inner_text("#empty").startswith("No such row.")
 
 
 def test_a_filter_is_in_the_address(browser, mixed):
@@ -239,15 +239,15 @@ def test_an_entry_of_the_matrix_filters(browser, mixed):
         expect(seen.page.locator("[data-key=dtype]")).to_have_value("float64")
         expect(seen.page.locator("[data-key=backend]")).to_have_value("torch")
         assert len(seen.cases) == 3
-        assert "3 of 40 cells shown, 7 passed folded away" in seen.said
+        assert "3 of 40 rows shown, 7 that passed are folded away" in seen.said
 
 
 def test_a_cause_filters(browser, mixed):
     path, results = mixed
     finding = findings(results)[0]
     with opened(browser, path) as seen:
-        seen.page.click(".causes a >> nth=0")
-        expect(seen.page.locator("[data-key=backend]")).to_have_value(finding.backends[0])
+        seen.page.click(".finding a:text('rows') >> nth=0")
+        expect(seen.page.locator("[data-key=backend]")).to_have_value("")
         expect(seen.page.locator("[data-key=cause]")).to_have_value(finding.id)
         assert len(seen.cases) > 0
 
@@ -256,7 +256,7 @@ def test_an_entry_of_which_all_passed_shows_them(browser, tmp_path):
     path = written(healthy(tmp_path), tmp_path)
     with opened(browser, path) as seen:
         assert seen.cases == []
-        assert seen.page.inner_text("#empty") == "All cells passed. Show the 12 passed"
+        assert seen.page.inner_text("#empty") == "Everything passed. Show what passed"
         seen.page.click(".matrix td a >> nth=0")
         expect(seen.page.locator("#passing")).to_be_checked()
         assert len(seen.cases) == 3
@@ -376,7 +376,49 @@ def crowded(tmp_path_factory) -> Path:
     return written(changed(results, run=run, comparisons=rows, outcomes=outcomes), run_dir)
 
 
-WIDTHS = (400, 700, 880, 960, 1040, 1280)
+@pytest.mark.parametrize("name", ["mixed", "crowded"])
+def test_findings_and_matrix_are_on_the_first_screen(browser, mixed, crowded, name):
+    with opened(browser, {"mixed": mixed[0], "crowded": crowded}[name]) as seen:
+        page = seen.page
+        page.set_viewport_size({"width": 1280, "height": 800})
+        tops = [page.locator(what).first.bounding_box()["y"] for what in ("h1", ".finding", ".matrix", ".matrix td")]
+        assert tops == sorted(tops)
+        assert tops[-1] < 800
+        for finding in page.locator(".finding").all():
+            assert finding.locator(".go").first.is_visible()
+
+
+def test_many_findings_are_folded_so_that_the_matrix_stays_on_the_first_screen(browser, tmp_path):
+    results = read_results(run_of(tmp_path, 14, lambda _: True))
+    told = [row | {"id": f"cause-{row['case'][-2:]}", "title": "a cause " * 12} for row in plain(results.diagnoses)]
+    with opened(browser, written(changed(results, diagnoses=told), tmp_path)) as seen:
+        page = seen.page
+        page.set_viewport_size({"width": 1280, "height": 800})
+        assert len(findings(changed(results, diagnoses=told))) == 15
+        assert page.locator(".finding:visible").count() == 9
+        assert page.locator(".matrix").bounding_box()["y"] < 800
+        page.click("text=6 more causes")
+        assert page.locator(".finding:visible").count() == 15
+
+
+def pages_of(pdf: bytes) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
+
+
+def test_twelve_cells_are_two_pages_of_paper(browser, tmp_path):
+    results = read_results(run_of(tmp_path, 3, lambda _: True))
+    assert len(cells(results)) == 12
+    path = written(results, tmp_path)
+    for javascript in (True, False):
+        with opened(browser, path, java_script_enabled=javascript) as seen:
+            pdf = seen.page.pdf(format="A4")
+            assert pages_of(pdf) <= 2
+            seen.page.emulate_media(media="print")
+            assert seen.page.locator(".finding > div:visible").count() == len(findings(results))
+            assert seen.page.locator(".pictures:visible, .values:visible").count() == 0
+
+
+WIDTHS = (390, 400, 700, 880, 960, 1040, 1280)
 PAPER = 688
 """The width of A4 without its margins, in CSS pixels."""
 BROKEN = """selector => [...document.querySelectorAll(selector)].flatMap((element) => {
@@ -514,7 +556,7 @@ def test_a_script_that_was_injected_would_not_run(browser, mixed, tmp_path):
     context.close()
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("kind", ["pictured", "mixed", "hostile"])
 def test_nothing_is_wider_than_the_window(browser, pictured, mixed, tmp_path, width, kind):
     path = {"pictured": pictured, "mixed": mixed[0]}.get(kind) or written(hostile_run(tmp_path), tmp_path)
@@ -538,13 +580,13 @@ def test_five_thousand_cells_open_and_filter(browser, tmp_path):
     path = written(results, tmp_path)
     assert len(cells(results)) == 5000
     with opened(browser, path) as seen:
-        assert seen.said.startswith("500 of 5000 cells shown")
+        assert seen.said.startswith("500 of 5000 rows shown")
         seen.page.fill("#q", "offset=1000 ")
         assert len(seen.cases) == 4
         seen.page.fill("#q", "")
         seen.page.check("#passing")
         assert len(seen.cases) == 1000
-        assert seen.said == "1000 of 5000 cells shown, 4000 more fit"
+        assert seen.said == "1000 of 5000 rows shown, 4000 more fit"
         seen.page.click("th button >> text=ratio")
         assert len(seen.cases) == 1000
         seen.page.click("#more")
@@ -557,7 +599,7 @@ def test_a_run_in_which_all_passed_and_one_that_was_interrupted(browser, tmp_pat
     for code, word in ((0, "PASS"), (130, "INTERRUPTED")):
         with opened(browser, written(with_code(results, code), tmp_path)) as seen:
             assert seen.page.inner_text("h1").startswith(word)
-            assert seen.page.locator("#findings").count() == 0
+            assert seen.page.locator("#details").count() == 0
 
 
 def test_the_case_of_a_finding_is_a_heading(browser, pictured):

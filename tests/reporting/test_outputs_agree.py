@@ -126,7 +126,11 @@ def from_html(results):
     page = lxml.html.fromstring(html_report(results, Path("nowhere")))
     rows = [[cell.text_content() for cell in row] for row in page.get_element_by_id("table").xpath(".//tr[td]")]
     failing = {(row[2], row[4], row[5]) for row in rows if row[0] == LABELS[Status.FAILED]}
-    return View(frozenset(failing), grouped(Counter(BY_LABEL[row[0]] for row in rows)))
+    cells_of = (max(len(row.xpath("td[3]//span")), 1) for row in page.get_element_by_id("table").xpath(".//tr[td]"))
+    found = Counter()
+    for row, n in zip(rows, cells_of, strict=True):
+        found[BY_LABEL[row[0]]] += n
+    return View(frozenset(failing), grouped(found))
 
 
 FORMATS = {

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from parity.judge.bound.envelope import OFF
 from parity.reporting.plots.svg import Scale, power, svg, tick, words
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
-from parity.reporting.results.cells import LABELS, Status
+from parity.reporting.results.cells import TENSOR_LABELS, Status
 from parity.reporting.text.words import cut, factor
 
 NAME_WIDTH, PLOT_WIDTH, MARGIN, BAND, FOOT = 84, 254, 14, 30, 30
@@ -24,15 +24,15 @@ RESIDUALS = (0.1, 1e18)
 """What bars of residuals can show; the shortest and the longest."""
 
 
-def status_bar(numbers: Mapping[str, int]) -> Markup:
-    """How the cells share out among the statuses."""
+def status_bar(numbers: Mapping[Status, int]) -> Markup:
+    """How many of the tensors have each status."""
     total = sum(numbers.values())
     parts, x = [], 0.0
     for status, n in numbers.items():
         width = 1000 * n / total
         parts.append(f'<rect class="fill-{status}" x="{x:.1f}" width="{max(width - 2, 1):.1f}" height="10"/>')
         x += width
-    said = ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in numbers.items())
+    said = ", ".join(f"{n} {TENSOR_LABELS[status]}" for status, n in numbers.items())
     head = (
         f'<svg class="share" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{escape(said)}">'
     )
@@ -40,7 +40,7 @@ def status_bar(numbers: Mapping[str, int]) -> Markup:
 
 
 def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, own: str, *, measured: bool) -> Markup:
-    """A band for each backend over one axis: how many elements have which error, in units of careful code's.
+    """A band for each backend over one axis: how many elements have which error, in units of the envelope.
 
     `rows` holds a histogram and the error ratio by backend; `own` is the one that the finding is about. Where the unit
     was not `measured`, the axis is that of the errors themselves.
@@ -59,19 +59,19 @@ def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, o
     lines += [f"M{scale.at(e):.1f} {bottom - 3}v4" for e in exponents]
     parts += [f'<path class="line" d="{"".join(lines)}"/>']
     parts += [tick(float(scale.at(e)), bottom + 12, power(e), "middle") for e in exponents]
-    unit = "|error| ÷ that of careful code" if measured else "|error|"
+    unit = "|error| ÷ envelope" if measured else "|error|"
     parts.append(words(NAME_WIDTH + PLOT_WIDTH / 2, bottom + FOOT - 3, unit, "middle dim"))
     said = "; ".join(f"{name}: {spoken(counted, ratio, axis, measured)}" for name, (counted, ratio) in rows.items())
     return svg(NAME_WIDTH + PLOT_WIDTH + MARGIN, bottom + FOOT, f"Sizes of the errors. {said}", parts, "hist")
 
 
 def marks(scale: Scale, bottom: int) -> list[str]:
-    """What is off, from OFF on, and careful code's own error, 1."""
+    """The error bound, OFF, and the envelope itself, 1."""
     one, off = float(scale.at(0)), float(scale.at(math.log10(OFF)))
     return [
         f'<rect class="off" x="{off:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - off:.1f}" height="{bottom}"/>',
         f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{off:.1f} 0v{bottom}"/>',
-        words(off + 3, 8, "off", "eight"),
+        words(off + 3, 8, "error bound", "eight"),
     ]
 
 
@@ -100,10 +100,10 @@ def spoken(counted: Histogram, ratio: float | None, axis: Axis, measured: bool) 
         return "exact"
     used = [i for i, n in enumerate(counted.counts) if n]
     width = (axis.high - axis.low) / axis.n
-    said = [f"{counted.n_infinite} of {counted.total} finite on one side only"] if counted.n_infinite else []
+    said = [f"{counted.n_infinite} of {counted.total} finite in one of the two only"] if counted.n_infinite else []
     if used:
         ends = (10 ** (axis.low + width * end) for end in (used[0], used[-1] + 1))
-        said.append(f"errors from {' to '.join(map(factor, ends))}{' times careful code’s' if measured else ''}")
+        said.append(f"errors from {' to '.join(map(factor, ends))}{' envelopes' if measured else ''}")
     return ", ".join([*said, *([] if ratio is None else [f"ratio {factor(ratio)}"])])
 
 
@@ -131,11 +131,11 @@ def legend(y: float, found: Map, unit: float, used: Mapping[int, str], *, measur
     """The legend: the shades with the errors at both ends."""
     keys = [f'<path class="l{level}" d="M{KEY * (level - 1)} {y + 5:g}h{KEY}"/>' for level in range(1, N_LEVELS + 1)]
     low, high = factor(found.low / unit), factor(found.high / unit)
-    said = f"{low} to {high}" + (" × careful code’s" if measured else "")
+    said = f"{low} to {high}" + (" envelopes" if measured else "")
     texts = [words(KEY * N_LEVELS + 6, y + 9, said, "dim")]
     if NOT_FINITE in used:
         keys.append(f'<path class="l{NOT_FINITE}" d="M0 {y + 21:g}h{KEY}"/>')
-        texts.append(words(KEY + 6, y + 25, "NaN or Inf on one side", "dim"))
+        texts.append(words(KEY + 6, y + 25, "NaN or Inf in one of the two", "dim"))
     return [f'<g class="key">{"".join(keys)}</g>', *texts]
 
 
@@ -143,10 +143,10 @@ def map_text(found: Map, unit: float, used: Mapping[int, str], *, measured: bool
     """A map in words."""
     n_rows, n_columns = found.levels.shape
     worst = [int(i) for i in divmod(int(found.levels.argmax()), n_columns)]
-    unit_text = " times careful code's error" if measured else ""
+    unit_text = " envelopes" if measured else ""
     text = f"Where the errors sit, {n_rows} by {n_columns} blocks: from {factor(found.low / unit)} to "
     text += f"{factor(found.high / unit)}{unit_text}, a largest one in row {worst[0] + 1}, column {worst[1] + 1}"
-    return text + (", some finite on one side only" if NOT_FINITE in used else "")
+    return text + (", some finite in one of the two only" if NOT_FINITE in used else "")
 
 
 def residuals(before: float, after: float) -> Markup:
@@ -159,5 +159,5 @@ def residuals(before: float, after: float) -> Markup:
         f'<rect class="after" y="11" width="{two:.0f}" height="7"/>',
         f'<path class="eight" d="M{mark:.1f} 0v19"/>',
     ]
-    said = f"error ratio {factor(before)} before, {factor(after)} after; {OFF:g} would be off"
+    said = f"error ratio {factor(before)} before, {factor(after)} after; the error bound is {OFF:g}"
     return svg(RESIDUAL_WIDTH + 1, 19, said, parts, "residual")

@@ -85,7 +85,7 @@ class FindingRenderer:
             yield first, cell.report.reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)
 
     def ratios(self, cell: CellResult, tensor: str) -> dict[str, float]:
-        """The error ratio of every side for a tensor."""
+        """The error ratio of every backend for a tensor."""
         return self.tensor_rows(cell, tensor).ratios(cell.dtype, tensor)
 
     def accepted(self, cell: CellResult) -> Iterator[tuple[str, str]]:
@@ -173,7 +173,7 @@ def with_ratio(tensor: str, ratio: float | None) -> str:
 
 
 def unit_of(rows: Iterable[ComparisonRow], tensor: str) -> float | None:
-    """The error of careful code, root mean square, where the run kept it."""
+    """The envelope, root mean square, where the run kept it."""
     for row in rows:
         if row.tensor == tensor and row.envelope is not None and 0 < row.envelope.rms < math.inf:
             return row.envelope.rms
@@ -205,10 +205,10 @@ def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
     findings = [row for row in open_rows if row.verdict in FINDINGS]
     yield from ((f"{advice}.", []) for advice in rows.report.advice(findings))
     if rounding:
-        text = "rounding: give this case the tolerance that it needs, or run with --fail-on degraded."
+        text = "What exceeds the tolerance by rounding alone would pass with:"
         yield text, [tolerance_entry(rounding)]
     if entries := list(known_entries(rows)):
-        yield "To accept it, with your reason, under known: in the config:", entries[:MAX_ENTRIES]
+        yield "To accept it: parity accept, or these entries under known: in the config:", entries[:MAX_ENTRIES]
 
 
 def glossary(causes: Iterable[str]) -> list[Entry]:

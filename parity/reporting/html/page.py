@@ -17,12 +17,11 @@ from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.space import Detail, Space
-from parity.reporting.html.table import filters, table_row
+from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.kinds import anchors_of, reports_of
-from parity.reporting.results.cells import LABELS, CellResult, Status, cells, counts
+from parity.reporting.results.cells import LABELS, TENSOR_LABELS, CellResult, Status, cells, counts, tally
 from parity.reporting.results.rows import Results
-from parity.reporting.text.answer import known_lines, suspects
 
 MINUTES = len("2026-01-31T10:00")
 FINDINGS_HERE = "<!-- findings -->"
@@ -48,31 +47,32 @@ def context(
     results: Results, run_dir: Path, all_cells: Sequence[CellResult], fingerprints: Sequence[Path]
 ) -> dict[str, Any]:
     """What the page says, but for its findings."""
-    numbers = counts(all_cells)
+    numbers = tally(results)
     script = source("report.js")
-    links = anchors_of(results)
+    rows = table_rows(all_cells, anchors_of(results))
     return {
         "parity": results.run.parity,
         "name": results.run.id or run_dir.name,
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
-        "n_cells": len(all_cells),
-        "statuses": [(status, LABELS[Status(status)], n) for status, n in numbers.items()],
-        "n_passed": numbers.get(Status.PASSED.value, 0),
+        "n_tensors": sum(numbers.values()),
+        "tally": [(status, TENSOR_LABELS[status], n) for status, n in numbers.items()],
         "share": status_bar(numbers) if numbers else "",
         "lineup": lineup(results).plain,
-        "causes": summary.causes(results),
-        "suspects": list(map(summary.marked_up, [*suspects(results), *known_lines(results.known)])),
-        "gate": summary.gate_facts(results),
+        "gate": summary.gate(results),
+        **summary.top(results, all_cells),
         "matrix": summary.matrix(all_cells, results),
-        "rows": [table_row(cell, links.get((cell.id, cell.dtype), "")) for cell in all_cells],
+        "rows": rows,
+        "n_passed": sum(cell.status is Status.PASSED for cell in all_cells),
+        "statuses": [(status, LABELS[Status(status)]) for status in counts(all_cells)],
         "filters": filters(all_cells),
         "n_findings": sum(cell.finding for cell in all_cells),
         "trainings": Markup().join(report.html_section(results, all_cells) for report in reports_of(results)),
         "no_results": summary.no_results(all_cells),
         "max_listed": summary.MAX_LISTED,
         "fingerprints": read_fingerprints(run_dir, fingerprints),
-        "ledger": summary.ledger(results),
+        "known": summary.known(results),
+        "words": summary.words(),
         "backends": results.backends,
         "environment": summary.environment(results.backends),
         "facts": list(summary.facts_of_run(results.run)),

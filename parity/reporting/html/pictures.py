@@ -50,7 +50,7 @@ class Gallery:
         self._found: dict[tuple[str, str, str, str], Errors | str] = {}
 
     def picture(self, cell: CellResult, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
-        """What is shown of a tensor of a cell; `unit` is the error of careful code, None where it is not known."""
+        """What is shown of a tensor of a cell; `unit` is the envelope, None where it is not known."""
         own = self.errors(cell.case, cell.dtype, cell.backend, tensor)
         if isinstance(own, str):
             return Picture(tensor, note=f"No picture: {own}.")
@@ -96,5 +96,5 @@ def notes(found: Errors, *, measured: bool) -> str:
             f"(at most {MAX_ELEMENTS:,})."
         )
     if not measured:
-        said.append("The error of careful code was not kept, so the errors are shown as they are.")
+        said.append("The envelope was not kept, so the errors are shown as they are.")
     return " ".join(said)

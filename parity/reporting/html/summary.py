@@ -1,10 +1,12 @@
-"""The report's top and its last sections: the answer, the matrix, what gave no result, the ledger, the machine."""
+"""The report's top and its last sections: the answer, the findings, the matrix, what gave no result, the machine."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,31 +16,36 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.exit_codes import DEFAULT_FAIL_ON
-from parity.reporting.results.cells import LABELS, CellResult, Status
+from parity.reporting.html.templates import source
+from parity.reporting.results.cells import TENSOR_LABELS, CellResult, Status, failing_level, tensor_status
 from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
-from parity.reporting.text.answer import answer
+from parity.reporting.text.answer import answer, known_lines, warnings
 from parity.reporting.text.findings import Finding, findings
-from parity.reporting.text.words import grouped
+from parity.reporting.text.words import few, grouped, listed, plural
 
 STYLES = {"bold": "b", "bold red": "b", "red": "code", "yellow": "b", "dim": "small"}
 """The elements for the styles in which the console prints its lines."""
 
-EXIT_CODES = {
-    0: "everything asked for was compared and agrees",
-    1: "something differs",
-    3: "nothing differs, but something could not be compared",
-    130: "interrupted",
-}
 GATES = {
-    "mismatch": "any difference beyond the tolerance fails the run",
-    "degraded": "what is only rounding does not fail the run",
-    "unstable": "what is rounding or degraded does not fail the run",
-    "semantic": "only semantic differences, NaN on one side and another structure fail the run",
+    "mismatch": "every difference outside rtol/atol fails",
+    "degraded": "findings fail, rounding warns",
+    "unstable": "rounding and degraded results pass",
+    "semantic": "only semantic differences, NaN in one backend and another structure fail",
 }
+LABELS = {**TENSOR_LABELS, Status.UNSUPPORTED: "unsupported", Status.NOT_RUN: "not run"}
 DIFFERING = (Status.FAILED, Status.KNOWN, Status.BELOW, Status.SUSPECT)
 """The statuses of cells in which something was found, the worst first."""
+PREFIX = "warning: "
 MISSING = "—"
 MAX_LISTED = 8
+
+ROOM, LEAST_ROOM, OP = 480, 300, 40
+"""Pixels that findings, warnings and the matrix have on a screen of 1280 x 800 below the answer; pixels that findings
+and warnings have at least, which are open as far as they fit; pixels of an op in the matrix."""
+FOLDED, LINE, LETTERS = 31, 21, 150
+"""Pixels of a folded cause, pixels of a line of text, letters of a line."""
+MAX_GROUPS, MAX_OPEN = 9, 2
+"""So many causes are in view, and so many findings of each; the others are folded away."""
 
 
 def answer_parts(results: Results) -> dict[str, str]:
@@ -60,9 +67,72 @@ def marked_up(line: Text) -> Markup:
     return Markup("".join(parts))  # noqa: S704 - every piece is escaped above
 
 
-def causes(results: Results) -> list[tuple[Markup, str]]:
-    """The findings in a line each, with the filter that shows their cells."""
-    return [(marked_up(finding.line()), filter_link(**cells_of(finding))) for finding in findings(results)]
+def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
+    """The findings by cause and the warnings, as many of them open as fit on the first screen."""
+    anchors = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in cells}
+    remarks = warning_lines(results)
+    groups = list(grouped(((finding.id, finding.title), finding) for finding in findings(results)).values())
+    made: list[dict[str, Any]] = [
+        {
+            "sentence": cause_sentence(group),
+            "findings": [told(finding, anchors, several=len(group) > 1) for finding in group],
+            "open": False,
+        }
+        for group in groups
+    ]
+    left = max(ROOM - OP * len({case.op for case in results.cases}), LEAST_ROOM)
+    left -= sum(FOLDED - LINE + height([cause["sentence"].striptags()]) for cause in made[:MAX_GROUPS])
+    for cause in made[:MAX_GROUPS]:
+        wanted = sum(height(finding["lines"]) for finding in cause["findings"][:MAX_OPEN])
+        cause["open"] = wanted <= left
+        left -= wanted if cause["open"] else 0
+    wanted = height([line.striptags() for line, _ in remarks]) + LINE * sum(len(more) for _, more in remarks)
+    return {
+        "causes": made,
+        "max_causes": MAX_GROUPS,
+        "max_open": MAX_OPEN,
+        "warnings": remarks,
+        "warnings_open": FOLDED + wanted <= left,
+    }
+
+
+def height(lines: Sequence[str]) -> int:
+    """About so many pixels high are these lines."""
+    return LINE * sum(1 + len(line) // LETTERS for line in lines)
+
+
+def cause_sentence(group: Sequence[Finding]) -> Markup:
+    """Who differs, why and where; of several ops at once, where they have the same cause."""
+    if len(group) == 1:
+        return marked_up(group[0].line())
+    whole = replace(group[0], differences=tuple(chain.from_iterable(finding.differences for finding in group)))
+    where = f" – in {plural(whole.n_tensors, 'tensor')} of {few((finding.op for finding in group), MAX_LISTED)}"
+    return marked_up(Text.assemble(whole.sentence(), (where, "dim")))
+
+
+def told(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, several: bool) -> dict[str, Any]:
+    """A finding in lines: place (where the cause has `several`), formula, values, advice; with the filter of its cells
+    and the link to its worst one.
+    """
+    worst = finding.worst
+    lines = (finding.place() if several else "", finding.formula(), finding.values(), finding.advice())
+    return {
+        "formula": finding.formula(),
+        "lines": [line for line in lines if line],
+        "filter": filter_link(**cells_of(finding)),
+        "anchor": anchors.get((worst.row.case, worst.row.dtype, worst.backend), ""),
+    }
+
+
+def warning_lines(results: Results) -> list[tuple[Markup, list[str]]]:
+    """The warnings, each with the lines that belong to it; first the entries of `known` that are out of date."""
+    found: list[tuple[Markup, list[str]]] = []
+    for line in (*known_lines([row for row in results.known if row.fails]), *warnings(results)):
+        if line.plain.startswith("  "):
+            found[-1][1].append(line.plain.strip())
+        else:
+            found.append((marked_up(line[len(PREFIX) :] if line.plain.startswith(PREFIX) else line), []))
+    return found
 
 
 def cells_of(finding: Finding) -> dict[str, str]:
@@ -74,43 +144,54 @@ def cells_of(finding: Finding) -> dict[str, str]:
 
 def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
     """Ops by backends and dtypes, None where nothing was asked; `cells` has the most urgent first."""
+    level = failing_level(results)
     groups = grouped(((cell.op, cell.backend, cell.dtype), cell) for cell in cells)
     dtypes = sorted({cell.dtype for cell in cells})
     ops = dict.fromkeys(case.op for case in results.cases)
     asked = {key[1:] for key in groups}
     columns = [(name, [dtype for dtype in dtypes if (name, dtype) in asked]) for name in results.backend_names]
     keys = [(name, dtype) for name, its_dtypes in columns for dtype in its_dtypes]
-    rows = [(op, [entry(group) if (group := groups.get((op, *key))) else None for key in keys]) for op in ops]
+    rows = [(op, [entry(group, level) if (group := groups.get((op, *key))) else None for key in keys]) for op in ops]
     return {"columns": columns, "rows": rows}
 
 
-def entry(group: Sequence[CellResult]) -> dict[str, Any]:
-    """The worst verdict of some cells, how many have each status, and the filter that shows them.
+def entry(group: Sequence[CellResult], level: frozenset[str]) -> dict[str, Any]:
+    """The worst verdict of some cells, how many tensors have each status, and the filter that shows them.
 
     A difference comes before what has no result, so that three cells that are unsupported do not hide the findings.
-    The worst status comes first, what passed only where all did.
+    The worst status comes first, what agrees only where all do.
     """
-    counts = Counter(cell.status for cell in group)
+    statuses = {cell.anchor: tensor_statuses(cell, level) for cell in group}
+    counts = Counter(chain.from_iterable(statuses.values()))
     order = [status for status in dict.fromkeys((*DIFFERING, *Status)) if counts[status]]
-    worst = next(cell for cell in group if cell.status is order[0])
-    word = LABELS[order[0]] if order[0] is Status.NOT_RUN else worst.outcome
+    worst = next(cell for cell in group if order[0] in statuses[cell.anchor])
+    word = "not run" if order[0] is Status.NOT_RUN else worst.outcome
     return {
         "status": order[0].value,
         "verdict": worst.verdict if worst.compared else word,
         "numbers": [(s.value, counts[s], LABELS[s]) for s in order if s is not Status.PASSED or len(order) == 1],
         "mixed": len(order) > 1,
-        "total": len(group),
+        "total": counts.total(),
         "link": filter_link(op=worst.op, backend=worst.backend, dtype=worst.dtype),
     }
 
 
-def gate_facts(results: Results) -> list[tuple[str, str, str]]:
-    """The level that fails the run and the exit code, each with what it means."""
-    level, code = results.run.fail_on or DEFAULT_FAIL_ON, results.summary.exit_code
-    return [
-        ("Fails on", level, GATES.get(level, "")),
-        ("Exit code", str(code), EXIT_CODES.get(code, "")),
-    ]
+def tensor_statuses(cell: CellResult, level: frozenset[str]) -> list[Status]:
+    """The status of each tensor of a cell; one, that of the cell, where nothing is known of its tensors."""
+    rows = grouped((row.tensor, row) for row in cell.rows).values()
+    return [tensor_status(each, level) if cell.compared else cell.status for each in rows] or [cell.status]
+
+
+def gate(results: Results) -> str:
+    """`--fail-on degraded: findings fail, rounding warns; exit code 1`."""
+    level = results.run.fail_on or DEFAULT_FAIL_ON
+    meaning = f": {GATES[level]}" if level in GATES else ""
+    return f"--fail-on {level}{meaning}; exit code {results.summary.exit_code}"
+
+
+def words() -> list[tuple[str, str]]:
+    """The words that are parity's own, each with what it means."""
+    return re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
 
 
 def filter_link(**wanted: str) -> str:
@@ -132,6 +213,8 @@ def no_results(cells: Sequence[CellResult]) -> list[dict[str, Any]]:
             "outcome": outcome,
             "status": "note" if outcome == "note" else group[0].status.value,
             "lines": message.strip().split("\n"),
+            "where": f"{plural(len({cell.id for cell in group}), 'case')}, "
+            f"{listed(sorted({cell.dtype for cell in group}))}",
             "cells": group,
             "link": filter_link(backend=backend, **({} if outcome == "note" else {"verdict": outcome})),
         }
@@ -179,7 +262,7 @@ def facts_of_run(run: RunRow) -> Iterator[tuple[str, str]]:
     yield from ((key, text(value)) for key, value in known.items() if value not in (None, ""))
 
 
-def ledger(results: Results) -> list[KnownRow]:
-    """The entries of the ledger, those that have to be mended first."""
+def known(results: Results) -> list[KnownRow]:
+    """The entries of `known`, those that are out of date first."""
     order = ("stale", "expired", "worse", "matched")
     return sorted(results.known, key=lambda row: order.index(row.state) if row.state in order else len(order))

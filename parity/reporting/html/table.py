@@ -5,18 +5,48 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from parity.config.nodes import printable
+from parity.reporting.kinds import Anchors
 from parity.reporting.results.cells import LABELS, CellResult, Status
-from parity.reporting.text.words import factor, few
+from parity.reporting.text.words import factor, few, grouped, plural
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90
-ZEROS = "zeros would have passed too"
+ZEROS = "would also match zeros"
 NOT_FINITE = "nothing finite exceeds the tolerance"
 
 
-def table_row(cell: CellResult, training: str = "") -> dict[str, str]:
+def table_rows(cells: Iterable[CellResult], links: Anchors) -> list[dict[str, Any]]:
+    """The rows of the table: one for each cell; cells that have no result for the same reason share one."""
+    groups = grouped((cell.anchor if cell.compared else reason_of(cell), cell) for cell in cells)
+    return [
+        table_row(group[0], links.get((group[0].id, group[0].dtype), "")) if len(group) == 1 else shared_row(group)
+        for group in groups.values()
+    ]
+
+
+def reason_of(cell: CellResult) -> tuple[str, ...]:
+    """What cells that share a row have in common."""
+    return cell.status, cell.backend, cell.outcome, cell.message, *cell.reasons
+
+
+def shared_row(group: Sequence[CellResult]) -> dict[str, Any]:
+    """The row of cells that have no result for the same reason; `cells` are their names with their anchors."""
+    names = dict.fromkeys(cell.id for cell in group)
+    several = {
+        "case": f"{plural(len(names), 'case')}: {few(names, 1)}",
+        "op": ", ".join(dict.fromkeys(cell.op for cell in group)),
+        "dtype": ", ".join(sorted({cell.dtype for cell in group})),
+        "cells": [(cell.anchor, f"{cell.id} {cell.dtype}") for cell in group],
+        "link": "",
+        "anchor": "",
+    }
+    return table_row(group[0]) | several
+
+
+def table_row(cell: CellResult, training: str = "") -> dict[str, Any]:
     """The row of a cell.
 
     `link` is the anchor of its finding, else `training`, that of its training; `anchor` names a row without a finding.
@@ -35,6 +65,7 @@ def table_row(cell: CellResult, training: str = "") -> dict[str, str]:
         "causes": because(cell),
         "link": cell.anchor if cell.finding else training,
         "anchor": "" if cell.finding else cell.anchor,
+        "cells": (),
     }
 
 
@@ -60,8 +91,8 @@ def brief(message: str) -> str:
     return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
 
 
-def filters(cells: Sequence[CellResult]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The columns that the table is filtered by, each with its values and how many cells have each.
+def filters(cells: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
+    """The columns that the table is filtered by, each with its values.
 
     A column in which all cells are alike is left out.
     """
@@ -73,4 +104,4 @@ def filters(cells: Sequence[CellResult]) -> list[tuple[str, list[tuple[str, int]
         "cause": (cause for cell in cells if cell.finding for cause in cell.causes),
     }
     counted = {key: Counter(map(printable, values)) for key, values in columns.items()}
-    return [(key, sorted(n.items())) for key, n in counted.items() if n and set(n.values()) != {len(cells)}]
+    return [(key, sorted(n)) for key, n in counted.items() if n and set(n.values()) != {len(cells)}]

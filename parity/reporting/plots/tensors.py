@@ -17,7 +17,7 @@ MAX_ELEMENTS = 1_000_000
 MAX_ROWS, MAX_COLUMNS = 16, 40
 N_LEVELS = 6
 NOT_FINITE = N_LEVELS + 1
-"""The level of a block in which one side only is finite; 0 is that of a block without any error."""
+"""The level of a block in which only one of the two is finite; 0 is that of a block without any error."""
 
 FINEST_DECADES = 8
 """A histogram that spans no more has four bars for each decade, else two."""
@@ -34,7 +34,7 @@ class PictureError(Exception):
 
 @dataclass(frozen=True)
 class Errors:
-    """|actual − oracle| of a tensor, infinite where one side only is finite.
+    """|actual − oracle| of a tensor, infinite where only one of the two is finite.
 
     `values` has as many axes as the tensor; `n_elements` is the size of the whole, of which `values` may be a part.
     """
@@ -55,7 +55,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many elements have an error in each bar; `n_exact` have none, `n_infinite` are finite on one side only."""
+    """How many elements have an error in each bar; `n_exact` have none, `n_infinite` one infinite value."""
 
     counts: tuple[int, ...]
     n_exact: int

@@ -57,8 +57,8 @@ LABELS: Mapping[Status, str] = {
     Status.NOT_RUN: "not run",
     Status.UNSUPPORTED: "unsupported",
     Status.KNOWN: "known",
-    Status.BELOW: "below the level that fails",
-    Status.SUSPECT: "suspect pass",
+    Status.BELOW: "warning",
+    Status.SUSPECT: "suspect",
     Status.PASSED: "passed",
 }
 """The status in words."""
@@ -271,15 +271,16 @@ def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Statu
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
 
 
-def tensor_counts(results: Results) -> Counter[Status]:
-    """How many tensors have each status; a tensor is one of a case in one dtype."""
+def tally(results: Results) -> dict[Status, int]:
+    """How many tensors have each status, the most urgent first; a tensor is one of a case in one dtype."""
     level = failing_level(results)
     tensors = grouped((row.tensor_key, row) for row in results.comparisons).values()
-    return Counter(tensor_status(rows, level) for rows in tensors)
+    numbers = Counter(tensor_status(rows, level) for rows in tensors)
+    return {status: numbers[status] for status in TENSOR_LABELS if numbers[status]}
 
 
 def tally_text(results: Results) -> str:
     """`148 tensors: 8 fail, 8 warn, 132 agree`."""
-    numbers = tensor_counts(results)
-    parts = [f"{numbers[status]} {label}" for status, label in TENSOR_LABELS.items() if numbers[status]]
-    return f"{plural(numbers.total(), 'tensor')}: {', '.join(parts)}" if parts else "no tensors"
+    numbers = tally(results)
+    parts = [f"{n} {TENSOR_LABELS[status]}" for status, n in numbers.items()]
+    return f"{plural(sum(numbers.values()), 'tensor')}: {', '.join(parts)}" if numbers else "no tensors"

@@ -11,7 +11,7 @@ from parity import exit_codes
 from parity.config.nodes import printable
 from parity.judge.known import State
 from parity.reporting.kinds import report_of
-from parity.reporting.results.cells import Status, failing_level, tensor_counts
+from parity.reporting.results.cells import Status, failing_level, tally
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
 from parity.reporting.text.findings import Finding, findings, tolerated
@@ -67,7 +67,7 @@ def stopped_text(results: Results) -> str:
 
 def passed(results: Results) -> str:
     """`; 96 tensors agree`, or what else is to be said of them."""
-    numbers = tensor_counts(results)
+    numbers = Counter(tally(results))
     n_missing = count_tensors([row for row in results.comparisons if not row.compared])
     if numbers[Status.BELOW]:
         kinds = {row.verdict for row in results.comparisons if row.fails and row.known is None}
@@ -147,14 +147,6 @@ def warning(*parts: str | Text) -> Text:
 def example(row: ComparisonRow) -> str:
     """`group-norm-offset=100 float64 y`."""
     return printable(" ".join(row.tensor_key))
-
-
-def causes(results: Results, limit: int = MAX_CAUSES) -> Iterator[Text]:
-    """A line for each of the first findings, and how many are left out."""
-    found = findings(results)
-    yield from (finding.line() for finding in found[:limit])
-    if len(found) > limit:
-        yield Text(f"and {plural(len(found) - limit, 'more finding')}", style="dim")
 
 
 def count_tensors(rows: Sequence[ComparisonRow]) -> int:

@@ -1,61 +1,69 @@
-"""What JUnit, Markdown and annotations say about a cell: lines of plain text without control characters."""
+"""What JUnit, Markdown and annotations say about a cell: the cause first, in plain lines without control characters."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from parity.config.nodes import printable
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, Status
-from parity.reporting.results.rows import CaseRow, ComparisonRow, KnownRow, Results, Source
-from parity.reporting.text.evidence import diagnosis_lines
+from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, Source
+from parity.reporting.text.evidence import residual_text
+from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.reasons import CaseRows
 from parity.reporting.text.values import values_text
-from parity.reporting.text.words import factor, few, number, plural
-
-HIDDEN = "hidden by the tolerance"
-MAX_PER_TENSOR = 2
-"""How many comparisons of one tensor are shown with their values: with the baseline and with the oracle."""
+from parity.reporting.text.words import Key, factor, few, grouped
 
 NO_RESULT = (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED)
 
 
 def failing_entries(results: Results) -> list[KnownRow]:
-    """The entries of the ledger that fail the run."""
+    """The entries of `known` that fail the run."""
     return [row for row in results.known if row.fails]
 
 
 def config_location(source: Source | None) -> tuple[str, int]:
-    """File and line of the config in which a case or an entry of the ledger stands."""
+    """File and line of the config in which a case or an entry of `known` stands."""
     return ("", 1) if source is None else (source.file, max(source.line, 1))
 
 
 def headline(cell: CellResult) -> str:
-    """One line: who, in which tensors, by how much and why; or why there is no result."""
+    """One line: who, why, in which tensors, by how much; or why there is no result."""
     who = f"{cell.backend} {cell.dtype}"
-    if not cell.compared:
+    if not cell.compared or cell.status in NO_RESULT:
         return printable(f"{who}: {no_result(cell)}")
     if not cell.finding:
-        size = f", {factor(cell.excess)} tolerances off" if cell.training is None else ""
-        return printable(f"{who}: {cell.verdict}{size}")
-    measured = math.isfinite(cell.excess) and not all(map(cell.report.enveloped, cell.failing))
-    size = f", {factor(cell.excess)} tolerances off" if measured else ""
-    ratio = f", error ratio {factor(cell.ratio)}" if cell.ratio is not None and math.isfinite(cell.ratio) else ""
-    return printable(f"{who}: {cell.report.headline(cell)}{tensors_text(cell)}{size}{ratio}{cause(cell)}")
+        return printable(f"{who}: {cell.verdict}")
+    return printable(f"{who}: {cell.report.headline(cell)}{cause(cell)}{tensors_text(cell)}{size_text(cell)}")
+
+
+def cause(cell: CellResult) -> str:
+    """`the variance is E[x^2] - E[x]^2 (variance-naive): `, or nothing."""
+    titles = {row.id: row.title for row in reversed(cell.diagnoses)}
+    said = [f"{titles[name]} ({name})" for name in cell.causes]
+    return f"{few(said)}: " if said else ""
 
 
 def tensors_text(cell: CellResult) -> str:
-    """`nonfinite in y; unstable in grad.x; hidden by the tolerance in grad.bias`."""
-    groups: dict[str, dict[str, None]] = {}
-    told = {row.tensor for row in cell.failing}
-    hidden = [(HIDDEN, row.tensor) for row in cell.hidden if row.tensor not in told]
+    """`nonfinite in y; unstable in grad.x; close in grad.bias only because the tolerance is loose`."""
     worst = {row.tensor: row.verdict for row in reversed(cell.failing)}
-    for verdict, tensor in (*((worst[row.tensor], row.tensor) for row in cell.failing), *hidden):
-        groups.setdefault(verdict, {}).setdefault(tensor)
-    return "; ".join(f"{verdict} in {few(list(tensors))}" for verdict, tensors in groups.items())
+    failing = grouped((worst[row.tensor], row.tensor) for row in cell.failing)
+    hidden = dict.fromkeys(row.tensor for row in cell.hidden if row.tensor not in worst)
+    texts = [f"{verdict} in {few(dict.fromkeys(tensors))}" for verdict, tensors in failing.items()]
+    texts += [f"{few(hidden)} passes only because the tolerance is loose"] if hidden else []
+    return "; ".join(texts)
+
+
+def size_text(cell: CellResult) -> str:
+    """`, error ratio 81234`; where none was measured, `, 12 × tol`."""
+    if cell.ratio is not None and math.isfinite(cell.ratio):
+        return f", error ratio {factor(cell.ratio)}"
+    measured = math.isfinite(cell.excess) and not all(map(cell.report.enveloped, cell.failing))
+    return f", {factor(cell.excess)} × tol" if measured else ""
 
 
 def no_result(cell: CellResult) -> str:
@@ -66,50 +74,54 @@ def no_result(cell: CellResult) -> str:
     return f"{cell.outcome}: {message}"
 
 
-def cause(cell: CellResult) -> str:
-    """`; cause: variance-naive (the variance is E[x^2] - E[x]^2)`, or nothing."""
-    titles = {row.id: row.title for row in reversed(cell.diagnoses)}
-    said = [f"{name} ({titles[name]})" for name in cell.causes]
-    return f"; cause: {few(said)}" if said else ""
+def narrowed(found: Iterable[Finding], key: Callable[[Difference], Key]) -> dict[Key, list[Finding]]:
+    """Findings in parts: what each is in one case, or in one cell."""
+    parts = (
+        (
+            name,
+            replace(
+                finding, differences=tuple(part), cases=tuple(c for c in finding.cases if c.id == part[0].row.case)
+            ),
+        )
+        for finding in found
+        for name, part in grouped((key(d), d) for d in finding.differences).items()
+    )
+    return grouped(parts)
 
 
-def details(cell: CellResult, rows: CaseRows) -> Iterator[str]:
-    """The lines below the headline: every tensor with its values and its verdict's reason, then the causes."""
+def cell_findings(results: Results) -> dict[CellKey, list[Finding]]:
+    """What was found in each cell, whether it fails the run or not."""
+    found = by_cause(results, [row for row in results.comparisons if row.fails or row.hides])
+    return narrowed(found, lambda d: (d.row.case, d.row.dtype, d.backend))
+
+
+def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Iterator[str]:
+    """The lines below the headline: each cause with its formula, then each tensor with values and reason."""
     if not cell.compared:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
         return
     yield from map(printable, cell.report.details(cell))
+    for finding in found:
+        yield finding.sentence().plain
+        yield from (f"  {line}" for line in (finding.formula(), finding.advice()) if line)
     told: set[str] = set()
     for tensor in cell.tensors:
-        group = [row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor]
-        yield from map(printable, tensor_lines(tensor, group, cell, rows, told))
+        worst = next(row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor)
+        yield from map(printable, tensor_lines(worst, cell, rows, told))
     for diagnosis in cell.diagnoses:
-        first, *rest = (line.plain for line in diagnosis_lines(diagnosis, brief=True))
-        yield from (f"cause: {first}", *(f"  {line}" for line in rest))
+        yield printable(f"{diagnosis.id} ({', '.join(diagnosis.tensors)}): {residual_text(diagnosis)}")
 
 
-def tensor_lines(
-    tensor: str, group: Sequence[ComparisonRow], cell: CellResult, rows: CaseRows, told: set[str]
-) -> Iterator[str]:
-    """One tensor: the values at its worst places, every side's error ratio, why it has its verdict.
-
-    `told` takes in the reasons, none of which is said twice.
-    """
-    worst = group[0]
-    yield f"{tensor}: {worst.verdict}{'' if worst in cell.failing else ', and the tolerance hides it'}"
-    yield from (f"  {values_text(row, cell.report)}" for row in group[:MAX_PER_TENSOR])
-    if len(group) > MAX_PER_TENSOR:
-        yield f"  and {plural(len(group) - MAX_PER_TENSOR, 'more comparison')} of it"
-    ratios = rows.ratios(cell.dtype, tensor)
-    if ratios:
-        shown = ", ".join(f"{side} {number(ratio)}" for side, ratio in ratios.items())
-        yield f"  error over that of careful {cell.dtype} code: {shown}"
+def tensor_lines(worst: ComparisonRow, cell: CellResult, rows: CaseRows, told: set[str]) -> Iterator[str]:
+    """One tensor: the values at its worst place, and why it has its verdict; `told` are the reasons given so far."""
+    yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, cell.report)}"
     why = cell.report.reason(worst, rows)
     if why not in told:
         yield f"  why: {why}"
         told.add(why)
-    yield from (f"  accepted: {row.known}" for row in group[:1] if row.known is not None)
+    if worst.known is not None:
+        yield f"  accepted: {worst.known}"
 
 
 def commands(case: CaseRow, run_dir: str) -> tuple[str, ...]:

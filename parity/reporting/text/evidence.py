@@ -15,7 +15,7 @@ from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
 HARMLESS = frozenset(("rounding", "degenerate-gradient"))
-"""Diagnoses that say that nobody is off."""
+"""Diagnoses of differences in which no backend exceeds the error bound."""
 NO_FORMULA = frozenset(
     ("unexplained", "not-identifiable", "nondeterministic", "stateful", "input-mutated", "batch-variant")
 )
@@ -49,7 +49,7 @@ def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row.residual_before, row.residual_after
     if row.id in HARMLESS:
-        return f"error ratio {number(after)}, which careful code has as well"
+        return f"error ratio {number(after)}, within the error bound"
     if after is None or row.id == "unexplained" or (not row.explained and after == before):
         return f"not explained: error ratio {number(before)}"
     if row.id == "not-identifiable":
@@ -79,7 +79,7 @@ def plain(value: Any, digits: int = 6) -> str:
 
 
 def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
-    """How large the errors are, beside those of the suspected algorithm and of careful code.
+    """How large the errors are, beside those of the suspected algorithm and of a careful implementation.
 
     A tensor whose error that algorithm does not reach is left out; empty where none is left.
     """
@@ -87,8 +87,8 @@ def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
     for tensor, item in value.items():
         if falls_short(item):
             continue
-        beside = f"where this algorithm loses {number(item['this_algorithm'])}"
-        texts.append(f"{tensor} {number(item['error'])}, {beside} and careful code {number(item['careful_code'])}")
+        beside = f"this algorithm loses {number(item['this_algorithm'])}, a careful one {number(item['careful_code'])}"
+        texts.append(f"{tensor} {number(item['error'])} ({beside})")
     return f"size of the error: {'; '.join(texts)}" if texts else ""
 
 
@@ -108,11 +108,11 @@ def candidate_text(value: Mapping[str, Any]) -> str:
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
     "expression": lambda value: f"computes {value}",
-    "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs, too",
+    "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs too",
     "parameters": lambda value: f"with {plain(value, 9)}",
     "second": lambda value: f"second best: {candidate_text(value)}",
     "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
-    "not_told_from": lambda value: f"not told from: {listed(map(candidate_text, value))}",
+    "not_told_from": lambda value: f"cannot be told from: {listed(map(candidate_text, value))}",
     "sizes": sizes_text,
     "stage": lambda value: f"stage: {value}" if value else "",
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",

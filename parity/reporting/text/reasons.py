@@ -76,7 +76,7 @@ def worst_first(row: ComparisonRow) -> tuple[float, float]:
 
 
 def aligned(rows: Sequence[ComparisonRow]) -> str:
-    """May the sides of these comparisons be called aligned?"""
+    """May the backends of these comparisons be called aligned?"""
     made = [row for row in rows if row.compared]
     if not made:
         return "unknown: nothing of it could be compared"
@@ -133,20 +133,20 @@ def limit(rows: Sequence[ComparisonRow]) -> dict[str, float]:
 def passing_reason(row: ComparisonRow, rows: CaseRows) -> str:
     """A pass, and what is suspicious about it."""
     if row.hides:
-        return f"it passes, but the tolerance hides that {distance(row, rows)}"
+        return f"it passes only because the tolerance is loose: {distance(row, rows)}"
     if row.suspect:
-        return "it passes, but zeros, a doubled or a sign-flipped tensor could have passed too, or nothing is finite"
+        return "it passes, but zeros, or a doubled or sign-flipped tensor, could pass too, or nothing is finite"
     return "bit for bit equal" if row.verdict == Verdict.EQUAL.value else "within the tolerance"
 
 
 def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
-    """Nobody is off; the tolerance asks too much."""
+    """No backend exceeds the error bound; the tolerance is too tight."""
     ratios = rows.ratios(row.dtype, row.tensor)
     # 7.997 is less than 8 in print, too.
     below = {name: min(ratio, OFF - 0.01) for name, ratio in ratios.items() if name in (row.actual, row.expected)}
     shown = listed(f"{name}'s {number(ratio)}" for name, ratio in below.items())
-    measured = f"; the error is {shown} times that of careful {row.dtype} code, {OFF:g} would be a finding"
-    return f"no side is off: the tolerance asks for more digits than there are{measured if shown else ''}"
+    measured = f": the error is {shown} times that of a careful implementation, the error bound is {OFF:g}"
+    return f"rounding alone: the tolerance is tighter than {row.dtype} allows{measured if shown else ''}"
 
 
 def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
@@ -155,7 +155,7 @@ def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
     size = math.nan if actual is None or not value or not math.isfinite(value) else abs(actual - value) / abs(value)
     share = f", {number(size)} of the value where it is worst" if math.isfinite(size) else ""
     return (
-        f"{distance(row, rows)}{share}: a {row.dtype} result that carries float32 accuracy (its unit roundoff is "
+        f"{distance(row, rows)}{share}: the {row.dtype} result has float32 accuracy (unit roundoff "
         f"{UNIT_ROUNDOFF['float32']:.1g}), so an attribute or an inner step is kept in a lower precision"
     )
 
@@ -168,12 +168,12 @@ def formula_reason(row: ComparisonRow, rows: CaseRows) -> str:
 
 FORMULA: Mapping[str, tuple[str, str]] = {
     "unstable": (
-        "the error changes with the precision, so it is an algorithm that loses digits",
-        "only this dtype was run, and what was found looks like an algorithm that loses digits; float64 would tell",
+        "the error changes with the precision, so the algorithm loses digits",
+        "it looks like an algorithm that loses digits; a run in float64 would tell",
     ),
     "semantic": (
-        "more digits do not help, so something else is computed",
-        "something else is computed, as far as this dtype alone can tell",
+        "the error is the same in every precision, so the formula differs",
+        "the formula differs, as far as one dtype can tell",
     ),
 }
 """Where several dtypes were run, and where one was."""
@@ -182,12 +182,12 @@ FORMULA: Mapping[str, tuple[str, str]] = {
 def message_reason(row: ComparisonRow, _: CaseRows) -> str:
     """Values were not compared."""
     if row.verdict == Verdict.NOT_COMPARED.value:
-        return row.message or "one side gave no result"
+        return row.message or "a backend gave no result"
     if row.verdict == Verdict.STRUCTURE.value:
-        return f"{row.message or 'shape, dtype or set of outputs differs'}; values were not looked at"
+        return f"{row.message or 'shape, dtype or set of outputs differs'}; the values were not compared"
     names = listed(row.culprit)
     off = f": {names} is not finite where the exact answer is, or the reverse" if names else ""
-    return f"NaN or infinity on one side only{off}; no tolerance lets that pass"
+    return f"NaN or infinity in one backend only{off}; no tolerance accepts that"
 
 
 REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
@@ -206,19 +206,19 @@ REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
 
 ADVICE: Mapping[str, str] = {
     "degraded": "look for an attribute (eps, momentum, a decay) or an inner step that is float32 in the float64 kernel",
-    "unstable": "look for a sum that cancels, E[x^2] - E[x]^2 above all; see whether it shows on your data",
-    "semantic": "compare the conventions (defaults, eps, ddof, axes, momentum, order); no tolerance is right here",
-    "nonfinite": "start at the element above, with its inputs; see whether the other side clamps or checks",
-    "structure": "mend the outputs first: names, shape and dtype as the op documents them",
+    "unstable": "look for a subtraction that cancels, E[x^2] - E[x]^2 above all",
+    "semantic": "compare defaults, eps, ddof, axes, momentum and the order of steps; a wider tolerance would hide it",
+    "nonfinite": "start at the element above, with its inputs; see whether the other backend clamps or checks",
+    "structure": "fix the outputs first: names, shape and dtype as the op documents them",
 }
 """By verdict."""
 
 
 def distance(row: ComparisonRow, rows: CaseRows) -> str:
-    """`paddle is 8.1e+04 times further from the exact answer than careful float32 code gets`."""
+    """`the error of paddle is 8.1e+04 times that of a careful implementation in float32`."""
     ratios = rows.ratios(row.dtype, row.tensor)
-    texts = [f"{side} is {number(ratios.get(side))} times as far from the exact answer" for side in row.culprit]
-    return f"{listed(texts) or 'a side is further from the exact answer'} as careful {row.dtype} code gets"
+    texts = [f"the error of {name} is {number(ratios.get(name))} times" for name in row.culprit]
+    return f"{listed(texts) or 'an error exceeds'} that of a careful implementation in {row.dtype}"
 
 
 def across(row: ComparisonRow, rows: CaseRows) -> str:
@@ -227,7 +227,7 @@ def across(row: ComparisonRow, rows: CaseRows) -> str:
         errors = rows.errors(side, row.tensor)
         if len(errors) > 1:
             shown = ", ".join(f"{number(error)} in {dtype}" for dtype, error in errors.items())
-            return f" (its largest error: {shown})"
+            return f" (the largest: {shown})"
     return ""
 
 

@@ -214,7 +214,7 @@ def threshold(frame: CurveFrame) -> Iterator[str]:
     off, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
     yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {off:.1f}H{RIGHT}"/>'
-    yield words(RIGHT - 3, round(off - 3, 1), f"{OFF:g}: off", "end eight")
+    yield words(RIGHT - 3, round(off - 3, 1), f"error bound {OFF:g}", "end eight")
 
 
 def band(found: Band, frame: CurveFrame) -> Iterator[str]:

@@ -16,8 +16,7 @@
     const texts = [...row.cells].map((cell) => cell.textContent.trim());
     const found = { row, index, status: row.className, text: texts.join("\n").toLowerCase() };
     COLUMNS.slice(1).forEach((name, i) => (found[name] = texts[i + 1]));
-    found.causes = found.cause.split(", ");
-    return found;
+        return found;
   });
   let order = rows;
   let sorted = { key: "", down: false };
@@ -40,7 +39,7 @@
     const exact = selects.map((select) => select.dataset.key).filter((key) => state[key]);
     return (row) =>
       (!statuses.size || statuses.has(row.status)) &&
-      exact.every((key) => (key === "cause" ? row.causes.includes(state.cause) : row[key] === state[key])) &&
+      exact.every((key) => row[key] === state[key] || row[key].split(", ").includes(state[key])) &&
       words.every((word) => row.text.includes(word));
   };
 
@@ -61,13 +60,13 @@
     const visible = Math.min(matching, limit);
     const more = matching > visible ? `, ${matching - visible} more fit` : "";
     selects.forEach((select) => select.classList.toggle("set", Boolean(select.value)));
-    shown.textContent = `${visible} of ${rows.length} cells shown${more}` + (folded ? `, ${folded} passed folded away` : "");
+    shown.textContent = `${visible} of ${rows.length} rows shown${more}` + (folded ? `, ${folded} that passed are folded away` : "");
     empty.hidden = visible > 0;
     $("scroll").hidden = visible === 0;
-    $("none").textContent = folded === rows.length ? "All cells passed." : "No such cell.";
+    $("none").textContent = folded === rows.length ? "Everything passed." : "No such row.";
     $("more").hidden = !more;
     unfold.hidden = !folded;
-    unfold.textContent = `Show the ${folded} passed`;
+    unfold.textContent = `Show what passed`;
     clearTimeout(remembering);
     if (remember) remembering = setTimeout(address, 200, state);
   };
@@ -237,7 +236,7 @@
   $("more").addEventListener("click", () => { limit = Infinity; apply(); });
   unfold.addEventListener("click", () => { passing.checked = true; apply(); });
 
-  const folds = [...document.querySelectorAll(".cell details")];
+  const folds = [...document.querySelectorAll(".cell > details")];
   const all = $("all");
   if (all) {
     all.hidden = false;
