@@ -240,8 +240,8 @@ def test_a_passing_case_is_aligned(tmp_path):
     [
         ([], "unknown: nothing of it could be compared"),
         ([comparison(), comparison("equal")], "yes (within tolerance)"),
-        ([comparison(), comparison(suspect=True)], "yes (within tolerance), but 1 of 2 passes are suspect"),
-        ([comparison(), comparison("not-compared")], "yes (within tolerance) (1 of 2 comparisons could not be made)"),
+        ([comparison(), comparison(tensor="grad.x", suspect=True)], "yes (within tolerance), but 1 of 2 tensors is suspect"),
+        ([comparison(), comparison("not-compared", tensor="grad.x")], "yes (within tolerance) (1 of 2 tensors lacks the result of some backend)"),
         ([comparison("rounding", required_rtol=2.04e-5)], "yes, within rounding: needs rtol 2.1e-05 (float32 y)"),
         ([comparison("rounding", required_rtol=float("inf"), max_abs_diff=3e-4)], "yes, within rounding: needs atol 3.0e-04 (float32 y)"),
         ([comparison("rounding"), unstable()], "no: paddle exceeds the error bound in y (float32)"),

@@ -445,6 +445,7 @@ def test_the_words_are_those_of_the_documentation(tmp_path):
     words = [word.text for word in root.xpath("//section[@aria-labelledby='words']//dt")]
     assert words == ["oracle", "envelope", "suspect", "known", "probe", "edit"]
     assert root.xpath("//a[@href='#words']")
+    assert "Every backend is compared with it, so two backends" in text_of(html_report(found(tmp_path), tmp_path))
 
 
 def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:

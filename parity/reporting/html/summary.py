@@ -191,7 +191,8 @@ def gate(results: Results) -> str:
 
 def words() -> list[tuple[str, str]]:
     """The words that are parity's own, each with what it means."""
-    return re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
+    found = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
+    return [(word, " ".join(text.split())) for word, text in found]
 
 
 def filter_link(**wanted: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from parity.config.nodes import printable
 from parity.reporting.kinds import Anchors
 from parity.reporting.results.cells import LABELS, CellResult, Status
-from parity.reporting.text.words import factor, few, grouped, plural
+from parity.reporting.text.words import factor, few, grouped
 
 MAX_TENSORS = 4
 MAX_MESSAGE = 90
@@ -36,7 +36,7 @@ def shared_row(group: Sequence[CellResult]) -> dict[str, Any]:
     """The row of cells that have no result for the same reason; `cells` are their names with their anchors."""
     names = dict.fromkeys(cell.id for cell in group)
     several = {
-        "case": f"{plural(len(names), 'case')}: {few(names, 1)}",
+        "case": few(names, 1) if len(names) == 1 else f"{len(names)} cases: {few(names, 1)}",
         "op": ", ".join(dict.fromkeys(cell.op for cell in group)),
         "dtype": ", ".join(sorted({cell.dtype for cell in group})),
         "cells": [(cell.anchor, f"{cell.id} {cell.dtype}") for cell in group],

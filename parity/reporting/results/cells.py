@@ -248,7 +248,7 @@ def counts_text(numbers: Mapping[str, int]) -> str:
 
 TENSOR_LABELS: Mapping[Status, str] = {
     Status.FAILED: "fail",
-    Status.ERROR: "have no result",
+    Status.ERROR: "lack a result",
     Status.KNOWN: "known",
     Status.BELOW: "warn",
     Status.SUSPECT: "suspect",
@@ -258,11 +258,11 @@ TENSOR_LABELS: Mapping[Status, str] = {
 
 
 def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Status:
-    """The status of a tensor, from all of its comparisons; those that could not be made count if there is no other."""
+    """The status of a tensor, from all of its comparisons."""
     made = [row for row in rows if row.compared]
     if any(row.verdict in level and row.known is None for row in made):
         return Status.FAILED
-    if not made and any(row.known is None for row in rows):
+    if any(not row.compared and row.known is None for row in rows):
         return Status.ERROR
     if not made or any(row.known is not None for row in made):
         return Status.KNOWN
@@ -271,11 +271,16 @@ def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Statu
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
 
 
-def tally(results: Results) -> dict[Status, int]:
-    """How many tensors have each status, the most urgent first; a tensor is one of a case in one dtype."""
+def tensor_statuses(results: Results) -> dict[tuple[str, str, str], Status]:
+    """The status of each tensor; a tensor is one of a case in one dtype."""
     level = failing_level(results)
-    tensors = grouped((row.tensor_key, row) for row in results.comparisons).values()
-    numbers = Counter(tensor_status(rows, level) for rows in tensors)
+    tensors = grouped((row.tensor_key, row) for row in results.comparisons)
+    return {key: tensor_status(rows, level) for key, rows in tensors.items()}
+
+
+def tally(results: Results) -> dict[Status, int]:
+    """How many tensors have each status, the most urgent first."""
+    numbers = Counter(tensor_statuses(results).values())
     return {status: numbers[status] for status in TENSOR_LABELS if numbers[status]}
 
 

@@ -12,7 +12,7 @@ from parity.config.nodes import printable
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, Status
 from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, Source
-from parity.reporting.text.evidence import residual_text
+from parity.reporting.text.evidence import HARMLESS, residual_text
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.reasons import CaseRows
 from parity.reporting.text.values import values_text
@@ -44,7 +44,8 @@ def headline(cell: CellResult) -> str:
 def cause(cell: CellResult) -> str:
     """`the variance is E[x^2] - E[x]^2 (variance-naive): `, or nothing."""
     titles = {row.id: row.title for row in reversed(cell.diagnoses)}
-    said = [f"{titles[name]} ({name})" for name in cell.causes]
+    names = [name for name in cell.causes if name not in HARMLESS] or cell.causes
+    said = [f"{titles[name]} ({name})" for name in names]
     return f"{few(said)}: " if said else ""
 
 
@@ -54,7 +55,8 @@ def tensors_text(cell: CellResult) -> str:
     failing = grouped((worst[row.tensor], row.tensor) for row in cell.failing)
     hidden = dict.fromkeys(row.tensor for row in cell.hidden if row.tensor not in worst)
     texts = [f"{verdict} in {few(dict.fromkeys(tensors))}" for verdict, tensors in failing.items()]
-    texts += [f"{few(hidden)} passes only because the tolerance is loose"] if hidden else []
+    verb = "passes" if len(hidden) == 1 else "pass"
+    texts += [f"{few(hidden)} {verb} only because the tolerance is loose"] if hidden else []
     return "; ".join(texts)
 
 
@@ -103,9 +105,9 @@ def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Itera
         return
     yield from map(printable, cell.report.details(cell))
     for finding in found:
-        yield finding.sentence().plain
+        yield from [finding.sentence().plain] if len(found) > 1 else []
         yield from (f"  {line}" for line in (finding.formula(), finding.advice()) if line)
-    told: set[str] = set()
+    told: set[tuple[str, bool]] = set()
     for tensor in cell.tensors:
         worst = next(row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor)
         yield from map(printable, tensor_lines(worst, cell, rows, told))
@@ -113,13 +115,12 @@ def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Itera
         yield printable(f"{diagnosis.id} ({', '.join(diagnosis.tensors)}): {residual_text(diagnosis)}")
 
 
-def tensor_lines(worst: ComparisonRow, cell: CellResult, rows: CaseRows, told: set[str]) -> Iterator[str]:
-    """One tensor: the values at its worst place, and why it has its verdict; `told` are the reasons given so far."""
+def tensor_lines(worst: ComparisonRow, cell: CellResult, rows: CaseRows, told: set[tuple[str, bool]]) -> Iterator[str]:
+    """One tensor: the values at its worst place, and why it has its verdict, for the first of `told` that has it."""
     yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, cell.report)}"
-    why = cell.report.reason(worst, rows)
-    if why not in told:
-        yield f"  why: {why}"
-        told.add(why)
+    if (kind := (worst.verdict, worst.fails)) not in told:
+        yield f"  why: {cell.report.reason(worst, rows)}"
+        told.add(kind)
     if worst.known is not None:
         yield f"  accepted: {worst.known}"
 

@@ -16,7 +16,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.resume import comparison
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
-from parity.reporting.text.words import grouped, listed, number
+from parity.reporting.text.words import grouped, listed, number, plural
 
 LARGEST_RTOL = 0.01
 """Where more than that is needed, the expected value is next to zero, and it is atol that has to be larger."""
@@ -80,15 +80,23 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     made = [row for row in rows if row.compared]
     if not made:
         return "unknown: nothing of it could be compared"
-    left_out = f" ({len(rows) - len(made)} of {len(rows)} comparisons could not be made)" if made != list(rows) else ""
+    total, n_missing = n_tensors(rows), n_tensors([row for row in rows if not row.compared])
+    verb = "lacks" if n_missing == 1 else "lack"
+    left_out = f" ({n_missing} of {plural(total, 'tensor')} {verb} the result of some backend)" if n_missing else ""
     found = failing(made)
     if any(row.verdict in FINDINGS for row in found):
         return refusal([row for row in found if row.verdict in FINDINGS]) + left_out
     if found:
         return f"yes, within rounding: needs {needs(found)}{left_out}"
     hidden = [row for row in made if row.suspect]
-    doubt = f", but {len(hidden)} of {len(made)} passes are suspect" if hidden else ""
+    verb = "is" if n_tensors(hidden) == 1 else "are"
+    doubt = f", but {n_tensors(hidden)} of {plural(total, 'tensor')} {verb} suspect" if hidden else ""
     return f"yes (within tolerance){doubt}{left_out}"
+
+
+def n_tensors(rows: Iterable[ComparisonRow]) -> int:
+    """How many tensors of how many cases and dtypes the comparisons are about."""
+    return len({row.tensor_key for row in rows})
 
 
 def refusal(found: Sequence[ComparisonRow]) -> str:

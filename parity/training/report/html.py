@@ -85,7 +85,7 @@ def badge(run: TrainingRun) -> str:
     """`2 of 4 backends diverge`."""
     if n := len(run.diverged):
         return f"{n} of {len(run.rows)} backends {'diverges' if n == 1 else 'diverge'}"
-    return "together" if run.rows else "nothing"
+    return "together" if run.rows else "no result"
 
 
 def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:

@@ -15,7 +15,7 @@
   const rows = [...body.rows].map((row, index) => {
     const texts = [...row.cells].map((cell) => cell.textContent.trim());
     const found = { row, index, status: row.className, text: texts.join("\n").toLowerCase() };
-    COLUMNS.slice(1).forEach((name, i) => (found[name] = texts[i + 1]));
+    COLUMNS.slice(1).forEach((name, i) => (found[name] = texts[i + 1] ?? ""));
         return found;
   });
   let order = rows;
