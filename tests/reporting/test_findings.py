@@ -106,3 +106,25 @@ def test_without_a_diagnosis_there_is_advice(tmp_path):
     assert finding.advice().startswith("unstable: look for a subtraction that cancels")
     [named] = findings(run_of(tmp_path / "named", [unstable()], [diagnosis(case=CASE)]))
     assert named.advice() == ""
+
+
+def test_a_backend_that_is_right_is_not_blamed_beside_one_that_is_wrong(tmp_path):
+    rows = [
+        unstable(culprit=["paddle", "torch"]),
+        unstable(expected="oracle"),
+        comparison(actual="torch", expected="oracle", suspect=True, culprit=["torch"]),
+    ]
+    [finding] = findings(run_of(tmp_path, rows))
+    assert finding.backends == ["paddle"]
+
+
+def test_another_structure_is_one_finding_whatever_was_diagnosed(tmp_path):
+    rows = [comparison("structure", tensor=name, message="paddle returned out, not y") for name in ("y", "grad.x")]
+    [finding] = findings(run_of(tmp_path, rows, [diagnosis("missing-gradient", tensors=["grad.x"])]))
+    assert finding.sentence().plain == "paddle: paddle returned out, not y"
+
+
+def test_a_condition_speaks_of_the_cases_that_were_run(tmp_path):
+    cases = [case_row("gn-offset=0"), case_row("gn-offset=100")]
+    [finding] = findings(run_of(tmp_path, [unstable(case="gn-offset=0")], [], cases))
+    assert finding.place() == "in y of group_norm, float32 (1 tensor)"

@@ -471,8 +471,8 @@ def statuses_of_one_entry(run_dir: Path, **given: str) -> Results:
 MIXED_ENTRIES = {
     ("suspect", "suspect", "unsupported", "passed"): "close 2 suspect, 1 unsupported of 4",
     ("unsupported", "known", "passed"): "unstable 1 known, 1 unsupported of 3",
-    ("crash", "failed", "unsupported", "suspect"): "unstable 1 fail, 1 suspect, 1 have no result, 1 unsupported of 4",
-    ("crash", "unsupported", "passed"): "crash 1 have no result, 1 unsupported of 3",
+    ("crash", "failed", "unsupported", "suspect"): "unstable 1 fail, 1 suspect, 1 lack a result, 1 unsupported of 4",
+    ("crash", "unsupported", "passed"): "crash 1 lack a result, 1 unsupported of 3",
     ("unsupported", "unsupported"): "unsupported 2 unsupported",
 }
 

@@ -66,16 +66,16 @@ def tensor_counts(results):
         tensors.setdefault(row.tensor_key, []).append(row)
     found = Counter()
     for rows in tensors.values():
-        rows = [row for row in rows if row.compared] or rows
+        rows = [row for row in rows if row.compared or row.known is None] or rows
         words = {"known" if row.known is not None else word_of(row, level) for row in rows}
-        order = ("fail", "have no result", "known", "warn", "suspect", "agree")
+        order = ("fail", "lack a result", "known", "warn", "suspect", "agree")
         found[next(word for word in order if word in words)] += 1
     return dict(found)
 
 
 def word_of(row, level):
     if row.verdict == "not-compared":
-        return "have no result"
+        return "lack a result"
     if row.verdict in VERDICTS:
         return "fail" if row.verdict in level else "warn"
     return "suspect" if row.suspect else "agree"

@@ -67,8 +67,8 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     if len(found) > len(shown):
         console.print(f"\nand {plural(len(found) - len(shown), 'more finding')} (-v shows them)", style="dim")
     notes = [
-        *warnings(results),
         *remarks(results, verbose=verbosity > 0),
+        *warnings(results),
         *known_lines(results.known, verbose=verbosity > 0),
     ]
     for line in [Text(), *notes] if notes else []:

@@ -11,7 +11,7 @@ from parity import exit_codes
 from parity.config.nodes import printable
 from parity.judge.known import State
 from parity.reporting.kinds import report_of
-from parity.reporting.results.cells import Status, failing_level, tally
+from parity.reporting.results.cells import Status, tally, tensor_statuses
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
 from parity.reporting.text.findings import Finding, findings, tolerated
@@ -96,8 +96,8 @@ def not_compared(results: Results) -> str:
 def warnings(results: Results) -> Iterator[Text]:
     """What passes and is worth knowing, a line each: what exceeds the tolerance below the level that fails, what passes
     because the tolerance is loose, curves that drift, and tensors that zeros would have matched."""
-    level = failing_level(results)
-    below = [row for row in results.comparisons if row.fails and row.known is None and row.verdict not in level]
+    statuses = tensor_statuses(results)
+    below = [row for row in results.comparisons if row.fails and statuses[row.tensor_key] is Status.BELOW]
     rounding = [row for row in below if row.verdict == ROUNDING]
     if rounding:
         yield warning(
@@ -127,7 +127,8 @@ def suspects(results: Results) -> Iterator[Text]:
             finding.sentence(),
             f" ({finding.op}, for example {example(finding.worst.row)})",
         )
-    doubtful = [row for row in results.comparisons if row.suspect and row.known is None]
+    statuses = tensor_statuses(results)
+    doubtful = [row for row in results.comparisons if row.suspect and statuses[row.tensor_key] is Status.SUSPECT]
     ops = {case.id: case.op for case in results.cases}
     drifting = [row for row in doubtful if row.message and report_of(ops[row.case]).drifts(row)]
     vacuous = [row for row in doubtful if not row.culprit and row not in drifting]
@@ -174,11 +175,13 @@ def known_lines(rows: Sequence[KnownRow], *, verbose: bool = True) -> Iterator[T
 
     Without `verbose`, entries that this run did not check are left out.
     """
-    for state, style in KNOWN_STYLES.items():
-        for row in rows:
-            if row.state == state and (verbose or state != State.NOT_CHECKED.value):
-                told = accepted_text(row) if state == State.MATCHED.value else row.message
-                yield Text.assemble(("known: ", style), printable(told))
+    lines = {
+        (accepted_text(row) if state == State.MATCHED.value else row.message): style
+        for state, style in KNOWN_STYLES.items()
+        for row in rows
+        if row.state == state and (verbose or state != State.NOT_CHECKED.value)
+    }
+    yield from (Text.assemble(("known: ", style), printable(line)) for line, style in lines.items())
 
 
 def accepted_text(row: KnownRow) -> str:

@@ -13,7 +13,7 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
-from parity.reporting.results.cells import failing_level
+from parity.reporting.results.cells import Status, failing_level, tensor_statuses
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import HARMLESS, called, evidence_text
 from parity.reporting.text.words import few, grouped, listed, number, plural
@@ -35,6 +35,8 @@ WITHOUT_CAUSE: Mapping[str, str] = {
 }
 """What is told of differences that have no diagnosis, by verdict."""
 NO_CAUSE = "unexplained"
+STRUCTURE = "structure"
+"""The verdict whose message is the cause: values were not looked at."""
 
 Cause = tuple[str, str]
 """The id of a diagnosis, and what tells it from others with that id."""
@@ -167,7 +169,8 @@ def findings(results: Results) -> list[Finding]:
 
 def tolerated(results: Results) -> list[Finding]:
     """What passes only because the tolerance is loose: a backend exceeds the error bound."""
-    hidden = [row for row in results.comparisons if row.hides and row.known is None]
+    statuses = tensor_statuses(results)
+    hidden = [row for row in results.comparisons if row.hides and statuses[row.tensor_key] is Status.SUSPECT]
     ops = {case.id: case.op for case in results.cases}
     return by_cause(results, [row for row in hidden if not (row.message and report_of(ops[row.case]).drifts(row))])
 
@@ -175,14 +178,16 @@ def tolerated(results: Results) -> list[Finding]:
 def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     """These comparisons as findings."""
     ops = {case.id: case.op for case in results.cases}
-    cases = grouped((case.op, case) for case in results.cases)
     found = diagnoses_of(results)
+    own = {(*row.tensor_key, row.actual): row for row in results.comparisons if row.with_oracle}
+    compared = {row.case for row in results.comparisons}
     groups = grouped(
         ((ops[row.case], *cause_of(row, diagnosis)), Difference(row, backend, diagnosis))
         for row in rows
-        for backend in row.owners
+        for backend in to_blame(row, own)
         for diagnosis in found.get((*row.tensor_key, backend), (None,))
     )
+    cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
     made = []
     for (op, name, _), differences in groups.items():
@@ -191,6 +196,15 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
         alike = [row for row in results.diagnoses if called(row) == name != EDIT and ops.get(row.case) == op]
         made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, alike))
     return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
+
+
+def to_blame(row: ComparisonRow, own: Mapping[tuple[str, str, str, str], ComparisonRow]) -> Sequence[str]:
+    """The backends to which a difference belongs: of several, those that also differ from the oracle, if any does.
+
+    `own`: the comparisons with the oracle, by case, dtype, tensor and backend.
+    """
+    differ = [name for name in row.owners if (other := own.get((*row.tensor_key, name))) is not None and other.fails]
+    return (differ if row.fails else []) or row.owners
 
 
 def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequence[Diagnosis]]:
@@ -205,6 +219,8 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
     """By what a difference belongs to others: its diagnosis, an edit without a name by its expression."""
+    if row.verdict == STRUCTURE:
+        return "", row.message
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
     return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else ""
@@ -213,6 +229,8 @@ def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
 def title_of(difference: Difference) -> str:
     """What the cause is, in words."""
     row, diagnosis = difference.row, difference.diagnosis
+    if row.verdict == STRUCTURE and row.message:
+        return row.message
     if diagnosis is None:
         return WITHOUT_CAUSE.get(row.verdict, "no cause was found")
     return "several causes explain it equally well" if diagnosis.id == "not-identifiable" else diagnosis.title
