@@ -15,7 +15,7 @@ from tests.conftest import call, started, user_config, waited_for
 DOUBLED = "def linear(x, weight, bias):\n    return 2 * (x @ weight.T + bias)\n"
 SWEEP = """{op: linear, params: {out_features: 3}, gradients: false, sweep: {inputs.x.offset: [0, 1, 2, 3, 4, 5, 6, 7]},
     inputs: {x: {shape: [4, 600]}}}"""
-ANSWER = "FAIL  16 of 16 tensors differ, in 8 cases; off: mine in 16"
+ANSWER = "FAIL  1 finding in 16 of 16 tensors: mine"
 CAN_MOUNT = (
     subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
 )
@@ -85,7 +85,7 @@ def test_a_training_on_a_full_disk_ends_too(tmp_path, size, stored):
     done = run_after(f"mount -t tmpfs -o size={size} none small", tmp_path, out="small/run")
     assert done.returncode == 2, done.stderr
     first, second = done.stdout.splitlines()
-    assert first == "PASS  11 tensors of 1 case agree"
+    assert first == "PASS  no findings; 11 tensors agree"
     assert second == (first if stored else "INTERRUPTED  0 outcomes were kept")
     assert "No space left on device; what was computed is shown above" in done.stderr
 
