@@ -86,7 +86,7 @@ def test_a_training_on_a_full_disk_ends_too(tmp_path, size, stored):
     assert done.returncode == 2, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "PASS  no findings; 11 tensors agree"
-    assert second == (first if stored else "INTERRUPTED  0 outcomes were kept")
+    assert second == (first if stored else "INTERRUPTED  0 results kept")
     assert "No space left on device; what was computed is shown above" in done.stderr
 
 
