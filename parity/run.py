@@ -17,6 +17,7 @@ from msgspec import structs
 
 from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
+from parity.config.nodes import printable
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine import (
     BackendInfo,
@@ -208,7 +209,7 @@ def run_and_show(
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
         message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
-        Console(stderr=True).print(message, style="dim", highlight=False, markup=False, soft_wrap=True)
+        Console(stderr=True).print(printable(message), style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
 
 

@@ -48,12 +48,21 @@ class Input:
 class TensorShapes:
     """The shapes of an op's inputs and outputs (a gradient has the shape of its tensor).
 
-    `integers` are the smallest value of an integer input, and the largest plus one.
+    `integers` are the smallest value of an integer input, and the largest plus one. Raises CaseError for a negative
+    dimension, and for an integer input that has no valid value.
     """
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, shape in (*self.inputs.items(), *self.outputs.items()):
+            if any(size < 0 for size in shape):
+                raise CaseError("params", f"with these params, {name} has the shape {list(shape)}")
+        for name, (low, high) in self.integers.items():
+            if low >= high:
+                raise CaseError("params", f"with these params, {name} has no valid value: {low} <= {name} < {high}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
-from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH
+from parity.cli.streams import stdout_loss
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH, USAGE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
@@ -163,7 +164,7 @@ def run(
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; what was computed is shown above")
-    sys.exit(results.summary.exit_code)
+    sys.exit(USAGE if as_json and stdout_loss() is not None else results.summary.exit_code)
 
 
 @main.command(

@@ -60,8 +60,10 @@ def computed(backend: Backend, request: Message) -> Message:
         started = time.perf_counter()
         results = backend.adapter.run(job)
         reply["seconds"] = time.perf_counter() - started
-        reply["message"] = remark(backend, job)
-        arrays = without_unchanged(to_arrays(backend.adapter, results, request), request)
+        arrays = to_arrays(backend.adapter, results, request)
+        remarks = (remark(backend, job), overwritten(backend, job, request, arrays))
+        arrays = without_unchanged(arrays, request)
+        reply["message"] = "; ".join(text for text in remarks if text)
         reply["tensors"] = write_arrays(request["slot"], arrays)
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
@@ -80,7 +82,8 @@ def read_job(backend: Backend, request: Message) -> Job:
     inputs = gather_lists(arrays, request["lists"])
     params = with_tuples(request["params"])
     differentiable = request["differentiable"] if upstream else ()
-    job = Job(request["op"], inputs, params, upstream, differentiable, watched=bool(request.get("watched")))
+    watched = bool(request.get("watched")) or backend.user_ops.path is not None
+    job = Job(request["op"], inputs, params, upstream, differentiable, watched=watched)
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
 
@@ -123,6 +126,16 @@ def remark(backend: Backend, job: Job) -> str:
     if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"
+
+
+def overwritten(backend: Backend, job: Job, request: Message, returned: Dict[str, Any]) -> str:
+    """A remark on inputs that a user's op changes in place; one that it returns is meant to change."""
+    if job.function is None:
+        return ""
+    now = {name: returned.get(f"input.{name}") for name in request["tensors"] if name not in returned}
+    files, dtype = request["tensors"], request["dtype"]
+    changed = [n for n, array in now.items() if isinstance(array, np.ndarray) and differs(array, files[n], dtype)]
+    return f"{backend.user_ops.name}: {job.op} changes {', '.join(changed)} in place" if changed else ""
 
 
 def explain(backend: Backend, error: BaseException) -> str:

@@ -26,7 +26,7 @@ def test_swapped_gradients_turn_exactly_two_tensors_red(parity_run):
     assert finished.code == 1
     assert red(finished) == {"grad.weight", "grad.bias"}
     assert {side for row in finished.failing() for side in row["culprit"]} == {"mine"}
-    assert "mine in 4" in finished.stdout
+    assert "in 4 of 8 tensors: mine" in finished.stdout
 
 
 def test_every_op_can_be_replaced(parity_run):
@@ -102,3 +102,16 @@ def test_numpy_without_a_backward_says_so(parity_run, tmp_path):
     assert "ops.py has no linear_backward" in finished.message("mine")
     forward_only = case.replace("}}}", "}}, gradients: false}")
     assert parity_run(user_config(path, cases=[forward_only])).code == 0
+
+
+@pytest.mark.parametrize(
+    ("adapter", "body"),
+    [("numpy", "y = np.tanh(x); x[...] = 0"), ("torch", "y = x.tanh(); x.data.mul_(0)")],
+)
+def test_an_op_that_changes_its_input_is_noted(parity_run, tmp_path, adapter, body):
+    (tmp_path / "ops.py").write_text(f"import numpy as np\n\n\ndef tanh(x):\n    {body}\n    return y\n")
+    case = "{id: a, op: tanh, inputs: {x: {shape: [4, 5]}}}"
+    config = user_config(tmp_path / "ops.py", adapter=adapter, backends=[], cases=[case])
+    finished = parity_run(config, "--baseline", "oracle")
+    notes = {row["message"].rpartition("; ")[2] for row in finished.results["outcomes"]}
+    assert notes == {"ops.py: tanh changes x in place"}
