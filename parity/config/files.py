@@ -8,12 +8,12 @@ from parity.config.nodes import Node, Problems
 
 
 def beside(node: Node) -> Path:
-    """The path that a node's text names. Symlinks stay as they are: a venv's python is one."""
+    """The path that a node's text names. Symlinks are kept, since a venv's python is one."""
     return Path(node.file).parent / Path(node.text).expanduser()
 
 
 def existing_file(node: Node, report: Problems, what: str) -> Path | None:
-    """The file that a node names, or None after reporting that there is none."""
+    """The file that a node names; None and a report if there is none."""
     if not isinstance(node.value, str) or not node.value:
         report.add(node, f"{what} must be a path")
         return None
@@ -25,6 +25,6 @@ def existing_file(node: Node, report: Problems, what: str) -> Path | None:
         return None
     if is_file:
         return path
-    state = "this is not a file" if exists else "no such file"
+    state = "this is not a file" if exists else "there is no such file"
     report.add(node, f"{state}: {path} (a path is relative to the config that names it)")
     return None
