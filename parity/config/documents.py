@@ -91,7 +91,7 @@ def read_document(path: Path, report: Problems) -> Document:
 def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
     real = _identity(path)
     if place is not None and real in open_files:
-        report.add(place, "circular include: this file includes itself")
+        report.add(place, "circular include: this file is already being read")
         return Document(path)
     if real in seen:
         return Document(path)

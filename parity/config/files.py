@@ -25,6 +25,6 @@ def existing_file(node: Node, report: Problems, what: str) -> Path | None:
         return None
     if is_file:
         return path
-    state = "this is not a file" if exists else "there is no such file"
+    state = "this is not a file" if exists else "no such file"
     report.add(node, f"{state}: {path} (a path is relative to the config that names it)")
     return None

@@ -281,7 +281,7 @@ def _wrong_choice(key: str, choice: ByName, value: Any) -> InitErrorDetails:
         return _details(refusal(message, allowed=names), (key,))
     if "name" not in value:
         return _details(refusal(f"{what} needs a name", allowed=names, missing="name"), (key,))
-    return _details(refusal(f"there is no such {what}", at=("name",), allowed=names, near=str(value["name"])), (key,))
+    return _details(refusal(f"no such {what}", at=("name",), allowed=names, near=str(value["name"])), (key,))
 
 
 def _models(hint: Any) -> list[type[ConfigModel]]:

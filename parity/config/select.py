@@ -115,7 +115,7 @@ def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Pr
     """The cases with only the wanted dtypes, without cases that have none of them."""
     for name in wanted:
         if name not in COARSENESS:
-            report.add_command_line(f"--dtype {name}", "there is no such dtype", COARSENESS, name)
+            report.add_command_line(f"--dtype {name}", "no such dtype", COARSENESS, name)
     if not wanted or not set(wanted) & set(COARSENESS):
         return cases
     left = []

@@ -46,7 +46,7 @@ def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str],
         raise StarterError(without_ops(source))
     adapter = adapter or adapter_of(source)
     if adapter not in ADAPTERS:
-        raise StarterError(f"no adapter is called {adapter}: {', '.join(ADAPTERS)}")
+        raise StarterError(f"there is no adapter {adapter}; choose one of {', '.join(ADAPTERS)}")
     cases, refused = design(source, adapter, told)
     ops = list(dict.fromkeys(designed.case["op"] for designed in cases))
     peer = framework_itself(adapter, ops)

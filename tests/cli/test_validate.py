@@ -133,7 +133,7 @@ def test_an_interpreter_that_is_not_there(tmp_path):
     (tmp_path / "config.yaml").write_text(text + CASES[0])
     done = call("validate", "config.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert 'no command on PATH is called "python3.99", and no file beside the config' in done.stderr
+    assert 'there is no command "python3.99" on PATH and no such file beside the config' in done.stderr
 
 
 def test_names_are_read_and_nothing_is_run(tmp_path):
