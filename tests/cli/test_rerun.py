@@ -114,7 +114,7 @@ def test_the_first_finding_ends_the_run(stopped):
     assert {row["case"] for row in stopped.results["comparisons"]} == {"before", "bad"}
     assert stopped.results["diagnoses"]
     assert stopped.stdout.splitlines()[0].endswith("; stopped at the first finding: 3 of 5 cases were not run")
-    assert "with --out run --resume runs the rest" in " ".join(stopped.stderr.split())
+    assert "to run the rest, repeat the command with --out run --resume" in " ".join(stopped.stderr.split())
 
 
 def test_a_stopped_run_goes_on(stopped, tmp_path):

@@ -53,7 +53,7 @@ def test_a_good_config(tmp_path):
 def test_an_entry_that_fails_every_run(tmp_path, entry, said):
     code, stderr, stdout = validated(tmp_path, known=f"known: [{entry}]\n")
     assert (code, stderr) == (1, said)
-    assert stdout.startswith("no run of this can pass: 2 cases, ")
+    assert stdout.startswith("no run of these cases can pass: 2 cases, ")
     # A run says the same.
     config = (tmp_path / "config.yaml").read_text()
     finished = run_in(tmp_path, config, "-k", "two", "--fail-on", "semantic")

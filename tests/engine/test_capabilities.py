@@ -96,7 +96,7 @@ def test_the_versions_of_a_library_are_in_the_results(parity_run, tmp_path):
 
 
 def test_a_training_needs_gradients_and_a_dtype(tmp_path):
-    refusals = {"DIFFERENTIABLE = False\n": "forward only", "DTYPES = ['float64']\n": "supports only float64"}
+    refusals = {"DIFFERENTIABLE = False\n": "needs gradients", "DTYPES = ['float64']\n": "supports only float64"}
     for number, (text, reason) in enumerate(refusals.items()):
         ops = f"{text}\ndef batch(rows):\n    return rows\n"
         with desk(tmp_path / str(number), "numpy", ops=ops) as found:

@@ -174,7 +174,7 @@ def test_a_named_file_that_is_no_usable_python(tmp_path, answer, message):
 
 
 def test_what_is_refused_before_anything_is_looked_for():
-    assert "no environment is known for adapter 'jax'" in refusal(BackendSpec("mine", "jax"))
+    assert "there is no environment for adapter 'jax'" in refusal(BackendSpec("mine", "jax"))
     assert "is not a release" in refusal(BackendSpec("mine", "torch", version="../2.4"))
 
 

@@ -147,7 +147,7 @@ def test_it_is_used_again_without_uv_and_without_a_word(home, request):
 
 
 def test_without_provision_nothing_is_made(home, no_uv):
-    with pytest.raises(EnvironmentUnavailable, match=r"tinyfw 1.0 is not in this .*`parity env create tiny`"):
+    with pytest.raises(EnvironmentUnavailable, match=r"tinyfw 1.0 is not installed here.*`parity env create tiny`"):
         resolve(SPEC, provision=False)
     with pytest.raises(EnvironmentUnavailable, match=r"`parity env create tiny==1\.1`"):
         resolve(dataclasses.replace(SPEC, version="1.1"), provision=False)

@@ -219,7 +219,7 @@ def test_a_config_in_braces_is_left_alone_and_the_entries_are_printed(work):
         (["--reason", "WHY IS IT ACCEPTED?"], "a reason is a line of text"),
         (["--reason", "r", "--until", "2020-01-01"], "2020-01-01 is not in the future"),
         (["--reason", "r", "--until", "soon"], '"soon" is not a date such as 2027-06-30'),
-        (["no-such", "--reason", "r"], 'no case of this run is called "no-such"'),
+        (["no-such", "--reason", "r"], 'this run has no case "no-such"'),
         (["--reason", "r", "-b", "mime"], 'this run has no backend "mime"; did you mean "mine"?'),
         (["--reason", "r", "--dtype", "float16"], 'this run has no dtype "float16"'),
         (["--reason", "r", "--diagnosis", "scale"], 'this run has no diagnosis "scale"; did you mean "scaled"?'),
