@@ -33,7 +33,7 @@ from parity.cli.run import run
 def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | None, force: bool, no_run: bool) -> None:
     """Write a config for the functions of FILE that are named after ops, and run it.
 
-    The config compares them with the framework's own ops and with the exact result, on inputs that reveal common
+    The config compares them with the framework's own ops and with the exact answer, on inputs that reveal common
     mistakes. FILE runs only in a worker process. Exit code: that of `parity run`; 2 if no config was written.
     """
     from parity.starter import StarterError

@@ -32,7 +32,7 @@ plan_options = options(
         click.option(f"--{limit}", multiple=True, metavar="V|TENSOR:V", help=f"Override {limit}, {LIMIT_HELP}")
         for limit in ("rtol", "atol")
     ),
-    click.option("--baseline", metavar="NAME", help="The backend to compare with, or oracle for the exact result."),
+    click.option("--baseline", metavar="NAME", help="The backend to compare with, or oracle for the exact answer."),
     click.option(
         "--steps",
         type=click.IntRange(1),
@@ -119,7 +119,7 @@ def run(
     fingerprints: tuple[Path, ...],
     **selection: Any,
 ) -> NoReturn:
-    """Run the cases of CONFIGS, compare every backend with the baseline and the exact result, write a run directory.
+    """Run the cases of CONFIGS, compare every backend with the baseline and the exact answer, write a run directory.
 
     Exit code: 0 no findings; 1 findings, or an outdated `known` entry; 2 the command or a config is wrong, or not
     everything could be written; 3 no findings, but something could not be compared; 130 interrupted (finished results

@@ -126,7 +126,7 @@ def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, rep
 
 def _check_name(name: str, node: Node, report: Problems) -> None:
     if name == ORACLE:
-        report.add(node, '"oracle" is reserved for the exact result; choose another name')
+        report.add(node, '"oracle" is reserved for the exact answer; choose another name')
     elif not name or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
         report.add(
             node,

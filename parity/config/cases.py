@@ -54,9 +54,7 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     if kind is not None and kind.text in KINDS:
         yield from case_kind(kind.text).build(node, scope)
     elif kind is not None:
-        scope.report.add(
-            kind, "no such kind of case; a case of an op has no `kind`", allowed=KINDS, near=kind.text
-        )
+        scope.report.add(kind, "no such kind of case; a case of an op has no `kind`", allowed=KINDS, near=kind.text)
     elif require_mapping(node, scope.report, "a case"):
         yield from expanded(node, OpCase, scope, _build)
 

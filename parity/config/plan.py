@@ -16,7 +16,7 @@ from parity.cases.draw import TensorPlan
 from parity.config.kinds import KINDS, OP
 
 ORACLE = "oracle"
-"""The reserved name of the NumPy oracle (the exact result) as `expected` of a comparison."""
+"""The reserved name of the NumPy oracle (the exact answer) as `expected` of a comparison."""
 
 
 @dataclass(frozen=True)

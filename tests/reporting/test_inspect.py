@@ -116,7 +116,7 @@ def test_what_is_no_run_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fake", "said"), [("nan", "NaN or Inf in only one"), ("wrong_shape", "is not that of the exact answer")]
+    ("fake", "said"), [("nan", "NaN or Inf in only one"), ("wrong_shape", "differs from that of the exact answer")]
 )
 def test_what_cannot_be_measured_is_shown_all_the_same(tmp_path, fake, said):
     case = CASES[0].replace("6", "13")

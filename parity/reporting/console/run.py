@@ -205,7 +205,7 @@ def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
 
 @dataclass(frozen=True)
 class TensorLine:
-    """The summary of a tensor's comparisons; `errors` are those against the exact result, by backend."""
+    """The summary of a tensor's comparisons; `errors` are those against the exact answer, by backend."""
 
     worst: ComparisonRow
     excess: float
@@ -263,7 +263,7 @@ def lead(line: TensorLine) -> list[Text]:
 
 
 def error_text(line: TensorLine, backend: str) -> Text:
-    """A backend's largest error against the exact result, marked if it exceeds the tolerance."""
+    """A backend's largest error against the exact answer, marked if it exceeds the tolerance."""
     row = line.errors.get(backend)
     if row is None or not row.compared:
         return Text("-", style="dim")
