@@ -245,7 +245,7 @@ def field_rows(cls: type[Any]) -> Iterator[list[str]]:
 MEANINGS = {
     exit_codes.PASSED: "everything asked for was compared and agrees, or is accepted in `known`",
     exit_codes.MISMATCH: "at least one tensor differs at the level of `--fail-on`, or an entry of `known` is out of date",
-    exit_codes.USAGE: "the command line or a config is wrong; nothing ran",
+    exit_codes.USAGE: "the command line or a config is wrong, or not everything could be written",
     exit_codes.INCOMPLETE: "nothing differs, but something asked for was not compared (unavailable, unsupported, error, "
     "crash, timeout), or nothing was",
     exit_codes.INTERRUPTED: "interrupted; what was finished is in results.json",

@@ -1,7 +1,7 @@
-"""parity: do two machine-learning frameworks compute the same thing, who is off, and by how much?
+"""parity: do two machine-learning frameworks compute the same thing, which one is wrong, and by how much?
 
-Nearly empty on purpose: worker processes load this package in other interpreters. What a test needs (`compare`,
-`assert_parity` and their classes) is loaded from `parity.library` when it is first asked for (PEP 562).
+Nearly empty on purpose: worker processes import this package in other interpreters. The library (`compare`,
+`assert_parity` and their classes) is loaded from `parity.library` on first use (PEP 562).
 """
 
 from __future__ import annotations

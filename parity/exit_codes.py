@@ -1,4 +1,4 @@
-"""The exit codes: what a CI job is told. Light enough for `parity --help`."""
+"""The exit codes. Imports nothing heavy, so that `parity --help` is quick."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USAGE = 2
 INCOMPLETE = 3
 INTERRUPTED = 130
 
-# Verdicts by their values: the enum comes with NumPy, which --help has no time for.
+# Verdicts by their values: importing the enum would import NumPy, which slows --help down.
 NOT_COMPARED = "not-compared"
 FAILING: Mapping[str, frozenset[str]] = {
     "mismatch": frozenset(("rounding", "degraded", "unstable", "semantic", "nonfinite", "structure")),
@@ -22,7 +22,7 @@ FAILING: Mapping[str, frozenset[str]] = {
     "unstable": frozenset(("unstable", "semantic", "nonfinite", "structure")),
     "semantic": frozenset(("semantic", "nonfinite", "structure")),
 }
-"""What fails at each level of `--fail-on`; NaN on one side and another structure do so at every level."""
+"""The verdicts that fail at each level of `--fail-on`; nonfinite and structure fail at every level."""
 
 FAIL_ON = tuple(FAILING)
 """The levels of `--fail-on`, the strictest first."""
@@ -31,10 +31,10 @@ DEFAULT_FAIL_ON = "degraded"
 
 
 def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_ON, ledger_fails: bool = False) -> int:
-    """1 for any mismatch at the level `fail_on` or a failing ledger, else 3 where something or all is missing, else 0.
+    """1 for findings at the level `fail_on` or a failing `known` entry, else 3 if anything was not compared, else 0.
 
-    A comparison that the ledger accepts (`known` is set) is no mismatch, and is not missing; where nothing at all was
-    compared, everything is.
+    An accepted comparison (`known` is set) is no finding and does not count as missing, unless nothing at all was
+    compared.
     """
     seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
     if ledger_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):

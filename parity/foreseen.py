@@ -1,4 +1,4 @@
-"""What keeps any run of a plan from passing, found without running: for `parity validate`."""
+"""Problems that keep every run of a plan from passing, found without running: for `parity validate`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from parity.engine.starting import replaceable
 from parity.judge.known import foreseen as failing_entries
 
 OPENING = frozenset(("globals", "vars", "locals", "setattr", "exec", "eval"))
-"""Functions by which a module can get names that nobody reads in it."""
+"""Functions that can define names which do not appear in the source."""
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
-    """A line for each `known` entry that fails any run of the plan, and for each `ops:` file that replaces nothing."""
+    """A line per `known` entry that fails every run of the plan, and per `ops:` file that replaces nothing."""
     yield from failing_entries(plan, today)
     for spec in plan.backends:
         if spec.ops is not None:
@@ -28,12 +28,12 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
 
 
 def ops_problem(spec: BackendSpec, wanted: Sequence[str]) -> Iterator[str]:
-    """Why a file of ops brings none of those that are wanted, if it is so."""
+    """Why an `ops:` file defines none of the wanted ops, if so."""
     assert spec.ops is not None  # noqa: S101 - for the type checker
     try:
         names = defined_names(spec.ops)
     except SyntaxError as error:
-        if spec.python is None:  # another interpreter may take what this one does not
+        if spec.python is None:  # another interpreter may accept this syntax
             yield f"{spec.ops}:{error.lineno or 1}: not Python: {error.msg}"
         return
     except (OSError, ValueError) as error:
@@ -43,13 +43,13 @@ def ops_problem(spec: BackendSpec, wanted: Sequence[str]) -> Iterator[str]:
         return
     near = next(((name, op) for op in wanted for name in get_close_matches(op, sorted(names), 1)), None)
     hint = f'; did you mean "{near[1]}" with "{near[0]}"?' if near else ""
-    yield f"{spec.ops} defines none of the ops of its cases: {', '.join(wanted)}{hint}"
+    yield f"{spec.ops} defines none of the ops of the cases: {', '.join(wanted)}{hint}"
 
 
 def defined_names(path: Path) -> frozenset[str] | None:
-    """The names that a module defines, read and not run; None where it may get others when it is run.
+    """The names that a module's source defines; None if running it may define others.
 
-    Raises SyntaxError, and OSError or ValueError for what is no text.
+    Raises SyntaxError, OSError, or ValueError if the file is not text.
     """
     tree = ast.parse(path.read_bytes(), str(path))
     names: set[str] = set()
@@ -64,7 +64,7 @@ def defined_names(path: Path) -> frozenset[str] | None:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module but those inside its functions and classes."""
+    """The nodes of a module outside of its functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, SCOPES):

@@ -17,7 +17,7 @@ from parity.reporting.console.run import stdout_console
 
 
 def ops_table() -> None:
-    """Every op with its params and their defaults, its tensors, and the backends whose adapter has a method for it."""
+    """Every op with its params and their defaults, its tensors, and the backends that implement it."""
     table = plain_table("op", "params", "inputs", "runs on")
     for op in OPS.values():
         inputs = ", ".join(item.name + ("?" if item.optional else "") for item in op.inputs)
@@ -25,7 +25,7 @@ def ops_table() -> None:
         table.add_row(op.name, ", ".join(map(param_text, fields(op.params))), inputs, runs_on)
     console = stdout_console()
     console.print(table)
-    console.print("? = may be switched off with null", style="dim")
+    console.print("? optional: null leaves it out", style="dim")
 
 
 def param_text(field: Any) -> str:
@@ -54,12 +54,12 @@ def environments_table() -> None:
     found = environments.list_environments()
     console = stdout_console()
     if not found:
-        console.print("no managed environments; `parity run` creates one where a backend needs it")
+        console.print("no managed environments; `parity run` creates one when a backend needs it")
         return
     table = plain_table("name", "backend", "version", "python", "size", "created", "")
     for each in found:
         size = f"{each.size_bytes / 2**30:.1f} GiB"
-        state = "" if each.ready else Text("not finished; not used", style="yellow")
+        state = "" if each.ready else Text("incomplete, not used", style="yellow")
         table.add_row(
             each.name, each.adapter, each.version, each.python, size, each.created[:16].replace("T", " "), state
         )
@@ -68,7 +68,7 @@ def environments_table() -> None:
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines whose cells fold."""
+    """A borderless table that wraps long texts."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""What became of a cell: one case in one dtype on one backend."""
+"""The outcome of a cell: one case in one dtype on one backend."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 
 class Judgement(Enum):
-    """A kind of answer that has no truth value: `if outcome` would take a crash for a success."""
+    """An enum without a truth value: `if outcome` would treat a crash as a success."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} has no truth value; compare it with a member")
 
 
 class Outcome(Judgement):
-    """Did it run."""
+    """Whether a cell ran."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -30,7 +30,7 @@ class Outcome(Judgement):
 
 @dataclass(frozen=True)
 class Output:
-    """One output as a backend returned it; `values` is None where NumPy has no such dtype."""
+    """One output as a backend returned it; `values` is None if NumPy lacks its dtype."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Output:
 class CellOutcome:
     """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
 
-    `lacking` are the tensors that the backend cannot give, with the reason.
+    `lacking` maps each tensor that the backend cannot provide to the reason.
     """
 
     case: str

@@ -1,4 +1,4 @@
-"""The way that data takes: plan, engine, judge, results. One run, from start to a written run directory."""
+"""One run from plan through engine and judge to a written run directory."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow,
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
-"""Results are written every four seconds, but large ones in no more than a twentieth of the time."""
+"""Results are written every four seconds; writing takes at most a twentieth of the run's time."""
 
 
 class Observer(Protocol):
-    """Is told what happens during a run."""
+    """Receives the events of a run."""
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """An engine's event; for a finished cell, with its comparisons."""
@@ -71,7 +71,7 @@ class Observer(Protocol):
 
 @dataclass
 class RunState:
-    """All that is known so far in a run."""
+    """The state of a run so far."""
 
     plan: Plan
     run_dir: Path
@@ -96,7 +96,7 @@ class RunState:
     stored: dict[Key, ComparisonRow] = field(default_factory=dict)
 
     def resume(self, finished: Finished) -> None:
-        """Go on from what an interrupted run has finished."""
+        """Start from the finished results of an interrupted run."""
         self.finished = finished
         self.started = finished.started or self.started
         self.clock -= finished.seconds
@@ -119,7 +119,7 @@ class RunState:
     def take_judged(
         self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
     ) -> Sequence[Comparison]:
-        """What was found in a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
+        """Record a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
         self.comparisons += comparisons
         self.diagnoses += diagnoses
         if not any(c.verdict.fails for c in comparisons):
@@ -133,19 +133,19 @@ class RunState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell has its outcomes."""
+        """Whether every cell has an outcome."""
         answered = {(row.case, row.dtype) for row in self.outcomes}
         return all((case.id, dtype) in answered for case in self.plan.cases for dtype in case.dtypes)
 
     def row(self, comparison: Comparison) -> ComparisonRow:
-        """A comparison's row; that of a resumed run as it stands."""
+        """A comparison's row; one from a resumed run is unchanged."""
         stored = self.stored.get(key(comparison))
         if stored is None:
             return record.comparison_row(comparison)
         return structs.replace(stored, known=comparison.known)
 
     def results(self, *, interrupted: bool = False) -> Results:
-        """The results as they stand."""
+        """The results so far."""
         held = deviations.apply(
             self.plan, self.comparisons, self.diagnoses, datetime.date.today(), record.unsupported(self.outcomes)
         )
@@ -170,7 +170,7 @@ class RunState:
         return structs.replace(results, summary=structs.replace(summary, cells=counts(cells(results))))
 
     def write(self, *, interrupted: bool = False) -> Results:
-        """Write results.json, where that is possible, and return what it holds."""
+        """Write results.json if possible, and return its content."""
         results = self.results(interrupted=interrupted)
         with self.losses.at(self.run_dir / FILE_NAME):
             write_atomically(self.run_dir / FILE_NAME, as_json(results))
@@ -191,7 +191,7 @@ def run_and_show(
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
 
-    Raises OSError in the end where something could not be written, and ResumeError as `run` does.
+    Raises OSError at the end if something could not be written, and ResumeError like `run`.
     """
     from rich.console import Console
 
@@ -208,13 +208,13 @@ def run_and_show(
     losses.check()
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
-        message += f"; the same command with --out {run_dir} --resume runs the rest" if results.run.stopped else ""
+        message += f"; to run the rest, repeat the command with --out {run_dir} --resume" if results.run.stopped else ""
         Console(stderr=True).print(printable(message), style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
 
 
 def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:
-    """How many cases of ops, and how many of clients in a dtype, are not finished."""
+    """Number of unfinished cases of ops, and of unfinished dtypes of clients' cases."""
     ops = [case for case in plan.cases if case.op not in CLIENTS]
     theirs = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
     return sum(not finished.holds(case) for case in ops), len(theirs - finished.cells)
@@ -229,10 +229,10 @@ def show(results: Results, *, verbosity: int = 0) -> None:
 
 @contextlib.contextmanager
 def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[Path]:
-    """The run directory, held as long as this lasts: `out`, or one named after the plan and the time.
+    """The run directory, locked within the context: `out`, or one named after the plan and the time.
 
-    That of an earlier run is emptied, unless it is resumed. Raises OSError where the directory cannot be had or holds
-    anything else, and BlockingIOError where another run holds it.
+    An earlier run's directory is emptied unless it is resumed. Raises OSError if the directory cannot be used or holds
+    other files, and BlockingIOError if another run is using it.
     """
     if out is None:
         out = new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
@@ -246,16 +246,18 @@ def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[P
 
 
 def check_ours(run_dir: Path) -> None:
-    """Raise FileExistsError where a directory holds anything else than a run."""
+    """Raise FileExistsError if a directory holds anything other than a run."""
     if any(path.name != LOCK for path in run_dir.iterdir()):
         try:
             read_results(run_dir)
         except ResultsError as error:
-            raise FileExistsError(errno.EEXIST, "it is not empty and holds no parity run", str(run_dir)) from error
+            raise FileExistsError(
+                errno.EEXIST, "it is not empty and is not a run directory of parity", str(run_dir)
+            ) from error
 
 
 def empty(run_dir: Path) -> None:
-    """Remove what a run writes; raises OSError."""
+    """Remove the files that a run writes; raises OSError."""
     for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
         (run_dir / name).unlink(missing_ok=True)
     for name in ("tensors", "training", "ops", "repro"):
@@ -274,13 +276,13 @@ def run(
     resume: bool = False,
     losses: Losses | None = None,
 ) -> Results:
-    """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps what was finished, with exit code 130.
+    """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps finished results and sets exit code 130.
 
     With `exitfirst` it stops after the first case with a finding at the level `fail_on` that is not accepted. With
-    `resume` the run in `run_dir` goes on: raises ResumeError where it is not one of this plan. What cannot be written
-    is noted in `losses`; without them, raises OSError for it in the end.
+    `resume` the run in `run_dir` continues: raises ResumeError if its plan is another one. Files that cannot be
+    written are noted in `losses`; without `losses`, OSError is raised at the end.
     """
-    # Workers read the inputs by their paths, wherever a user's op has changed directory to.
+    # Workers read the inputs by absolute path, since a user's op may change the directory.
     run_dir = run_dir.absolute()
     state = RunState(plan, run_dir, command, options, fail_on, exitfirst)
     state.losses = losses if losses is not None else state.losses
@@ -313,7 +315,7 @@ def run(
 
 
 def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
-    """Run the cases that are no ops and take them in; yields after each."""
+    """Run the cases that are not ops and record them; yields after each."""
 
     def observe(event: Event) -> None:
         observer.on_event(event, take_in(state, event))
@@ -330,7 +332,7 @@ def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
 
 
 def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iterator[None]:
-    """Take in all events; yields whenever it is time to write down what is known."""
+    """Process all events; yields whenever a checkpoint is due."""
     due, n_written = time.monotonic() + CHECKPOINT_S, 0
     with contextlib.closing(events):  # type: ignore[type-var]
         for event in events:
@@ -346,7 +348,7 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
 
 
 def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
-    """Take in one event; the comparisons of a case, once its last cell is finished."""
+    """Process one event; returns the comparisons of a case when its last cell is finished."""
     if isinstance(event, BackendStarted):
         info = event.info
         check_version(state, info)
@@ -369,14 +371,14 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
 
 
 def check_version(state: RunState, info: BackendInfo) -> None:
-    """Raise ResumeError where a run that goes on would mix two releases of a framework."""
+    """Raise ResumeError if a resumed run would mix two releases of a framework."""
     earlier = state.finished.backends.get(info.spec.name)
     if earlier is not None and earlier.version != info.version:
-        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier.version} and is {info.version} now")
+        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier.version} and is now {info.version}")
 
 
 def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
-    """A finished cell; its outputs are kept until the last cell of the case is in."""
+    """Record a finished cell; its outputs are kept until the last cell of the case is finished."""
     case_id = event.prepared.case.id
     state.outcomes += map(record.outcome_row, event.outcomes)
     with timed(state):
@@ -386,7 +388,7 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
 
 
 def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
-    """The comparisons of a case, the accepted ones marked; its tensors are kept where it fails."""
+    """The comparisons of a case, the accepted ones marked; its tensors are stored if it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
@@ -400,7 +402,7 @@ def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequenc
 
 
 def judge_rest(state: RunState) -> None:
-    """Judge the cases of which some cells are in, after an interrupt: without diagnoses, which may take long."""
+    """Judge partly finished cases after an interrupt, without diagnoses, which may take long."""
     for case in state.judges.values():
         if case.cells:
             judge(state, case, diagnose=False)
@@ -408,7 +410,7 @@ def judge_rest(state: RunState) -> None:
 
 @contextlib.contextmanager
 def timed(state: RunState) -> Iterator[None]:
-    """Adds to the judge's share of the run's time."""
+    """Add the time in this context to the judge's time."""
     began = time.monotonic()
     try:
         yield
@@ -417,7 +419,7 @@ def timed(state: RunState) -> Iterator[None]:
 
 
 def keep_ops(state: RunState, spec: BackendSpec) -> None:
-    """Store the user's file as it is run."""
+    """Store a copy of the user's ops file."""
     if spec.ops is not None:
         copy = state.run_dir / record.ops_copy(spec)
         with state.losses.at(copy):
@@ -432,7 +434,7 @@ def keep_tensors(
     tensors: Collection[str],
     state: RunState,
 ) -> None:
-    """Store what every backend and the oracle gave for `tensors` of a cell."""
+    """Store `tensors` of a cell as computed by every backend and the oracle."""
     folders = side_folders(spec.name for spec in state.plan.backends)
     given: dict[str, Mapping[str, Any]] = {ORACLE: {n: values.astype(np.float64) for n, values in oracle.items()}}
     given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}

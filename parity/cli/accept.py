@@ -22,12 +22,12 @@ from parity.cli.group import example, fail, main
 @click.argument("case", required=False)
 @click.option("--reason", metavar="TEXT", help="Accept the findings, for this reason.")
 @click.option("--unsupported", is_flag=True, help="Accept what a backend cannot compute, for the reason it gives.")
-@click.option("--expired", is_flag=True, help="Drop the entries of which the run says that nothing deviates any more.")
-@click.option("--until", metavar="DATE", help="The last day of it, as 2027-06-30 (default: in half a year).")
-@click.option("-b", "--backend", metavar="NAME", help="Only what is found in this backend.")
-@click.option("--dtype", metavar="NAME", help="Only what is found in this dtype.")
-@click.option("--diagnosis", metavar="ID", help="Only what has this cause.")
-@click.option("--dry-run", is_flag=True, help="Print the change of the configs and write nothing.")
+@click.option("--expired", is_flag=True, help="Drop the entries whose deviation the run no longer shows.")
+@click.option("--until", metavar="DATE", help="Last day of the entry, as 2027-06-30 (default: half a year from today).")
+@click.option("-b", "--backend", metavar="NAME", help="Only for this backend.")
+@click.option("--dtype", metavar="NAME", help="Only for this dtype.")
+@click.option("--diagnosis", metavar="ID", help="Only for this root cause.")
+@click.option("--dry-run", is_flag=True, help="Print the changes to the configs and write nothing.")
 def accept(
     run_dir: Path,
     case: str | None,
@@ -40,13 +40,13 @@ def accept(
     diagnosis: str | None,
     dry_run: bool,
 ) -> None:
-    """Accept the findings of a run, or those of CASE (an id, or a part of one): write them as `known:` into its config.
+    """Accept the findings of a run, or of CASE (an id or a part of one): add them to its config as `known:` entries.
 
-    An entry covers one cause in one backend, with twice its error ratio, for as many cases as one glob covers exactly.
-    Comments and layout of the config stay as they are. An error, a crash or a timeout is never accepted.
+    An entry covers one root cause in one backend, up to twice its error ratio, in as many cases as one glob can match.
+    The comments and layout of the config do not change. An error, a crash or a timeout is never accepted.
 
-    Exit code: 0 written, or there was nothing to accept; 2 the command is wrong, the run cannot be read, or a config
-    changed since or cannot be written.
+    Exit code: 0 the entries are written, or there is nothing to accept; 2 the command is wrong, the run cannot be
+    read, or a config cannot be written or has changed since the run.
     """
     from parity.config.plan import REASON_WANTED
     from parity.reporting.accept import AcceptError, Request, acceptance
@@ -54,9 +54,9 @@ def accept(
     from parity.reporting.results.results import ResultsError
 
     if not (reason is not None or unsupported or expired):
-        raise click.UsageError('why is it accepted? Give --reason "...", or --unsupported, or --expired')
+        raise click.UsageError('nothing to do: give --reason "...", --unsupported or --expired')
     if reason is not None and not (reason.strip() not in ("", REASON_WANTED) and reason.isprintable()):
-        raise click.BadParameter("a reason is a line of text", param_hint="--reason")
+        raise click.BadParameter("a reason must be one line of text", param_hint="--reason")
     today = datetime.date.today()
     day = end(until, today)
     request = Request(reason, day, case, backend, dtype, diagnosis, unsupported, expired)
@@ -75,11 +75,11 @@ def accept(
     if not found.changes:
         click.echo("nothing to accept")
     for note in found.notes:
-        click.echo(f"left: {note}")
+        click.echo(f"remaining: {note}")
 
 
 def end(until: str | None, today: datetime.date) -> datetime.date:
-    """The last day; a BadParameter where it is no day to come."""
+    """The last day; raises BadParameter unless it is in the future."""
     from parity.config.plan import ACCEPTED_DAYS
 
     try:

@@ -1,4 +1,4 @@
-"""`parity diff`: two stored runs against each other."""
+"""`parity diff`: compares two stored runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     "maps",
     multiple=True,
     metavar="OLD=NEW",
-    help="Compare backend OLD of RUN_A with NEW of RUN_B. Repeatable. Of one run with itself, only these are compared.",
+    help="Compare backend OLD of RUN_A with NEW of RUN_B. Repeatable. If both runs are the same, compare only these.",
 )
 @click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="From which verdict on it is a finding (default: as RUN_B)."
+    "--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that counts as a finding (default: RUN_B's)."
 )
 @click.option(
     "--factor",
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     default=2.0,
     show_default=True,
     metavar="X",
-    help="From how many times on a larger error is worse, and a smaller one better.",
+    help="An error must be this many times larger to be worse, or smaller to be better.",
 )
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="PATH", help="Also write a comment for a PR.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="PATH", help="Also write a page that stands alone.")
+@click.option(
+    "--markdown", type=click.Path(path_type=Path), metavar="PATH", help="Also write a comment for a pull request."
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="PATH", help="Also write a self-contained HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document on stdout instead of tables.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the answer only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every change.")
 def diff(
     run_a: Path,
@@ -60,20 +62,21 @@ def diff(
     quiet: bool,
     verbose: bool,
 ) -> NoReturn:
-    """Tell what differs from the run in RUN_A to that in RUN_B: new, worse, vanished, fixed and better findings.
+    """Compare the runs in RUN_A and RUN_B: list new, worse, vanished, fixed and better findings.
 
-    A backend in another release (`paddle==2.6.2` and `paddle`) is found where only one fits.
-    An error below 8 times that of careful code is noise and never worse. A finding that vanished is not fixed.
+    Two releases of a backend (`paddle==2.6.2` and `paddle`) are matched if there is only one candidate. An error below
+    8 times that of a careful implementation is noise, never worse. A finding that was not checked again has vanished;
+    it does not count as fixed.
 
-    Exit code: 0 nothing is worse, 1 something is new or worse, 2 the command is wrong or a run cannot be read,
-    3 nothing is new or worse but something of RUN_A was not compared in RUN_B, or nothing could be compared.
+    Exit code: 0 nothing is new or worse; 1 something is new or worse; 2 the command is wrong or a run cannot be read;
+    3 nothing is new or worse, but tensors of RUN_A were not compared in RUN_B, or nothing could be compared.
     """
     from parity.reporting.diff.compare import compare
     from parity.reporting.diff.sides import DiffError
     from parity.reporting.results.results import ResultsError
 
     if not math.isfinite(factor):
-        raise click.BadParameter(f"{factor} is not a factor", param_hint="--factor")
+        raise click.BadParameter(f"{factor} is not a finite number", param_hint="--factor")
     try:
         differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
     except (ResultsError, DiffError) as error:
@@ -90,7 +93,7 @@ def diff(
 
 
 def write_files(differences: Diff, markdown: Path | None, html: Path | None) -> None:
-    """Write the files that were asked for; raises OSError."""
+    """Write the requested files; raises OSError."""
     from parity.reporting.diff import html as diff_html
     from parity.reporting.diff import markdown as diff_markdown
     from parity.reporting.results.results import write_atomically
@@ -102,7 +105,7 @@ def write_files(differences: Diff, markdown: Path | None, html: Path | None) -> 
 
 
 def show(differences: Diff, *, as_json: bool, verbosity: int) -> None:
-    """Print a diff on stdout, as tables or as a document."""
+    """Print a diff on stdout, as tables or as JSON."""
     from parity.reporting.console.run import stdout_console
     from parity.reporting.diff.console import render
     from parity.reporting.diff.document import as_json as document_text

@@ -1,4 +1,4 @@
-"""The command `parity` itself, and what its commands share."""
+"""The command `parity` itself, and helpers that its commands share."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAX_THREADS = 256
 
 
 def example(*lines: str) -> str:
-    """An epilog that shows a command as it is typed."""
+    """An epilog with example commands."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def first_steps() -> str:
-    """What to do next, said to who has named no config: a kernel of one's own, and the configs that are here."""
+    """What to do next if no config is named: check your own kernel, or run a config of this directory."""
     found = configs_here()
     here = found[0] if found else "my_kernel.yaml"
     lines = [
@@ -50,7 +50,7 @@ MAX_CONFIGS = 12
 
 
 def configs_here() -> list[Path]:
-    """The configs in the working directory and in `configs/`: YAML with backends and cases at the start of lines."""
+    """The configs in the working directory and in `configs/`: YAML files with top-level `backends` and `cases`."""
     paths = [*sorted(Path().glob("*.yaml")), *sorted(Path("configs").glob("*.yaml"))]
     return [path for path in paths if is_config(path)]
 
@@ -66,9 +66,9 @@ def is_config(path: Path) -> bool:
 
 
 class InterruptibleGroup(click.Group):
-    """Ends with 130 where click would end with 1, which says that something differs.
+    """Exits with 130 when interrupted; click would exit with 1, which means findings.
 
-    A loss of stdout or stderr changes no exit code, but that of a command whose output is all that it is for.
+    Losing stdout or stderr changes the exit code only of commands whose output is their only result.
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ class InterruptibleGroup(click.Group):
         return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and say where its output is lost."""
+        """Run the command, and report lost output."""
         try:
             result = self.invoke_interruptible(ctx)
         finally:
@@ -102,7 +102,7 @@ class InterruptibleGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception:
-            # A fault of ours must not look like a difference, which is exit code 1.
+            # A bug of parity must not look like a finding, which is exit code 1.
             traceback.print_exc()
             ctx.exit(INCOMPLETE)
 
@@ -116,18 +116,16 @@ class InterruptibleGroup(click.Group):
 @click.version_option(__version__, prog_name="parity")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Check whether machine-learning frameworks compute the same thing, and say who is off and by how much."""
-    # Read by OpenBLAS when NumPy is imported; a second thread in the host only takes the cores from the workers.
+    """Check whether machine-learning frameworks compute the same thing; report which is wrong, by how much, and why."""
+    # OpenBLAS reads it when NumPy is imported; more threads in the host would only take cores from the workers.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if ctx.invoked_subcommand is None:
-        click.echo(
-            "parity checks whether a kernel or a framework computes what it should, and says who does not and why.\n"
-        )
+        click.echo("parity checks whether a kernel or a framework computes what it should, and if not, why.\n")
         click.echo(first_steps())
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one decorator, in the order in which the help shows them."""
+    """Several options as one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda rest, option: option(rest), reversed(decorators), command)
 
 
@@ -135,9 +133,11 @@ DOCUMENT = click.Path(allow_dash=True, dir_okay=False)
 output_options = options(
     click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables."),
     click.option("--html", type=DOCUMENT, metavar="PATH", help="Write the report for reviewers as one HTML file."),
-    click.option("--junit-xml", type=DOCUMENT, metavar="PATH", help="Write JUnit XML, a test case for each cell."),
-    click.option("--markdown", type=DOCUMENT, metavar="PATH", help="Write a comment for a pull request (< 60 kB)."),
-    click.option("--github", is_flag=True, help="Print annotations and write the step summary of a GitHub job."),
+    click.option(
+        "--junit-xml", type=DOCUMENT, metavar="PATH", help="Write JUnit XML: a test case per case, dtype and backend."
+    ),
+    click.option("--markdown", type=DOCUMENT, metavar="PATH", help="Write a comment for a pull request (below 60 kB)."),
+    click.option("--github", is_flag=True, help="Print annotations for GitHub and write the job's step summary."),
     click.option(
         "--fingerprint",
         "fingerprints",
@@ -147,22 +147,22 @@ output_options = options(
         help="A directory of `parity fingerprint` to show in the HTML report. Repeatable.",
     ),
 )
-"""The options that name what is written besides the tables; `outputs` takes their values."""
+"""The options for output besides the tables; `outputs` takes their values."""
 
 
 def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files: str | None) -> Outputs:
-    """What the values of `output_options` ask for; a UsageError where two documents want stdout."""
+    """The outputs that `output_options` request; raises UsageError if two documents go to stdout or to one file."""
     from parity.reporting.results.outputs import STDOUT, Outputs
 
     asked = {name.replace("_", "-"): path for name, path in files.items() if path is not None}
     asked |= {"json": STDOUT} if as_json else {}
     paths = [path if path == STDOUT else str(Path(path).absolute()) for path in asked.values()]
     if paths.count(STDOUT) > 1:
-        raise click.UsageError("only one document fits on stdout: give the others a file")
+        raise click.UsageError("only one document can go to stdout; give the others a file")
     if len(set(paths)) < len(paths):
-        raise click.UsageError("two documents have the same file")
+        raise click.UsageError("two documents would be written to the same file")
     if "" in asked.values():
-        raise click.UsageError("a file's name is empty")
+        raise click.UsageError("a file name is empty")
     for folder in fingerprints:
         if not (folder / "fingerprint.json").is_file():
             raise click.BadParameter(f"{folder} holds no fingerprint.json", param_hint="--fingerprint")
@@ -172,7 +172,7 @@ def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files
 def end_once_on_signals() -> None:
     """Let the first of Ctrl-C, SIGTERM and SIGHUP interrupt the run, and no second one interrupt its end."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # nohup and background jobs of a shell ignore some of them, and mean it.
+    # nohup and a shell's background jobs ignore some of them on purpose.
     numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(_number: int, _frame: object) -> NoReturn:
@@ -185,6 +185,6 @@ def end_once_on_signals() -> None:
 
 
 def fail(message: str, code: int = USAGE) -> NoReturn:
-    """Say what is wrong and leave with the exit code for it."""
+    """Print what is wrong and exit with `code`."""
     click.echo(message, err=True)
     sys.exit(code)

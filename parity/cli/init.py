@@ -1,4 +1,4 @@
-"""`parity init`: from a file with a kernel to its first run."""
+"""`parity init`: writes a config for a file with kernels and runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from parity.cli.run import run
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--adapter", metavar="NAME", help="Whose tensors the functions take (default: as the file's imports say)."
+    "--adapter",
+    metavar="NAME",
+    help="The framework whose tensors the functions take (default: the one that the file imports).",
 )
 @click.option(
     "-o",
@@ -25,25 +27,25 @@ from parity.cli.run import run
     metavar="PATH",
     help="The config to write (default: FILE with the suffix .yaml).",
 )
-@click.option("--force", is_flag=True, help="Replace the config if there is one.")
+@click.option("--force", is_flag=True, help="Replace an existing config.")
 @click.option("--no-run", is_flag=True, help="Write the config and do not run it.")
 @click.pass_context
 def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | None, force: bool, no_run: bool) -> None:
     """Write a config for the functions of FILE that are named after ops, and run it.
 
-    The config compares them with the framework's own ops and with the exact answer, on inputs that can show common
-    mistakes. FILE is only read here, and runs in a worker. Exit code: that of `parity run`; 2 if there is no config.
+    The config compares them with the framework's own ops and with the exact answer, on inputs that reveal common
+    mistakes. FILE runs only in a worker process. Exit code: that of `parity run`; 2 if no config was written.
     """
     from parity.starter import StarterError
     from parity.starter.write import starter
 
     if not file.is_file():
-        fail(f"{file} is no file; name the Python file with your functions")
+        fail(f"{file} is not a file; name the Python file with your functions")
     config = config or file.with_suffix(".yaml")
     if config.exists() and config.samefile(file):
         fail(f"{config} is the file itself; name another config with -o")
     if config.exists() and not force:
-        fail(f"{config} is there already: run it with `parity run {config}`, or replace it with --force")
+        fail(f"{config} already exists: run it with `parity run {config}`, or replace it with --force")
     try:
         made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True))
         config.write_text(made.text, encoding="utf-8")

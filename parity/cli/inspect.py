@@ -1,4 +1,4 @@
-"""`parity inspect`: the stored values of a tensor."""
+"""`parity inspect`: shows the stored values of a tensor."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from parity.cli.group import example, fail, main
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("case")
 @click.argument("tensor")
-@click.option("--dtype", metavar="NAME", help="In this dtype (default: the worst that was stored).")
+@click.option("--dtype", metavar="NAME", help="In this dtype (default: the stored dtype with the worst verdict).")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable.")
 @click.option("--slice", "place", metavar="INDEX", help="Print these elements, for example 0,:5 or ...,-1.")
 def inspect(
     run_dir: Path, case: str, tensor: str, dtype: str | None, backends: tuple[str, ...], place: str | None
 ) -> None:
-    """Show a stored TENSOR of CASE (an id, or a part of one): its range, its errors, and where they are.
+    """Show a stored TENSOR of CASE (an id or a part of one): its range, its errors, and their locations.
 
-    Outputs and gradients are stored where they differ or hide an error, inputs always (as inputs.NAME).
+    Outputs and gradients are stored if they differ or hide an error; inputs are always stored (as inputs.NAME).
 
-    Exit code: 0 shown, 2 the command is wrong, the run cannot be read, or the tensor was not stored.
+    Exit code: 0 the tensor is shown; 2 the command is wrong, the run cannot be read, or the tensor was not stored.
     """
     from parity.reporting.console.explain import ExplainError
     from parity.reporting.console.inspect import InspectError

@@ -1,4 +1,4 @@
-"""`parity repro`: findings as scripts that need no parity."""
+"""`parity repro`: writes findings as scripts that run without parity."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from parity.exit_codes import INCOMPLETE, USAGE
 @click.argument("case", required=False)
 @click.option("-b", "--backend", metavar="NAME", help="Only the findings of this backend.")
 @click.option("--dtype", metavar="NAME", help="Only the findings in this dtype.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: RUN_DIR/repro).")
-@click.option("--issue", "issues", is_flag=True, help="Also write the text of an issue, where somebody is off.")
-@click.option("--all", "every", is_flag=True, help="All findings of the run, in place of CASE.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="The directory to write to (default: RUN_DIR/repro)."
+)
+@click.option("--issue", "issues", is_flag=True, help="Also write the text of an issue for each backend that is wrong.")
+@click.option("--all", "every", is_flag=True, help="All findings of the run, instead of CASE.")
 def repro(
     run_dir: Path, case: str | None, backend: str | None, dtype: str | None, out: Path | None, issues: bool, every: bool
 ) -> None:
-    """Write a script for each finding of CASE (an id, or a part of one) that shows it without parity.
+    """Write a script that reproduces each finding of CASE (an id or a part of one) without parity.
 
-    A script needs NumPy and its framework only. It ends with 1 while the difference is there and with 0 once it is
-    gone. Exit code: 0 written, 2 the command is wrong or there is nothing to show, 3 what was written could not be
-    printed.
+    A script needs only NumPy and its framework. It exits with 1 if the difference is there and with 0 if it is gone.
+    Exit code: 0 the scripts are written; 2 the command is wrong or there are no findings; 3 the scripts are written,
+    but their paths could not be printed.
     """
     from parity.reporting.console.explain import ExplainError
     from parity.reporting.results.results import ResultsError

@@ -1,4 +1,4 @@
-"""`parity run`, and what checks a config without running it."""
+"""`parity run`, `parity validate` and `parity schema`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH, USAGE
 if TYPE_CHECKING:
     from parity.config.plan import Plan
 
-LIMIT_HELP = "of all tensors or of one. Repeatable."
+LIMIT_HELP = "for all tensors or for one. Repeatable."
 
 
 plan_options = options(
@@ -33,12 +33,15 @@ plan_options = options(
         click.option(f"--{limit}", multiple=True, metavar="V|TENSOR:V", help=f"Override {limit}, {LIMIT_HELP}")
         for limit in ("rtol", "atol")
     ),
-    click.option("--baseline", metavar="NAME", help="Who is `expected`: a backend, or oracle."),
+    click.option("--baseline", metavar="NAME", help="The backend to compare with, or oracle for the exact answer."),
     click.option(
-        "--steps", type=click.IntRange(1), metavar="N", help="Only the first N steps of trainings; schedules stay."
+        "--steps",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Run only the first N steps of trainings; schedules do not change.",
     ),
 )
-"""The options that choose what of a config is run."""
+"""The options that select and override parts of a config."""
 
 
 @main.command(
@@ -53,12 +56,12 @@ plan_options = options(
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory (default: reports/CONFIG-TIME)."
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in --out DIR where it was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue the interrupted run in --out DIR.")
 @click.option(
     "--jobs",
     type=click.IntRange(1, MAX_THREADS),
     metavar="N",
-    help="How many workers compute at once (default: one per backend; in trainings one per core).",
+    help="Number of workers that compute at once (default: one per backend; for trainings, one per core).",
 )
 @click.option(
     "--timeout",
@@ -66,7 +69,7 @@ plan_options = options(
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds for one cell, or for a step of a training; its first step has a minute more.",
+    help="Seconds per case, dtype and backend, or per training step; the first step gets 60 s more.",
 )
 @click.option(
     "--threads",
@@ -74,23 +77,23 @@ plan_options = options(
     default=1,
     show_default=True,
     metavar="N",
-    help="Threads of each worker; results change with it.",
+    help="Threads per worker; they change results.",
 )
 @click.option(
     "--fail-on",
     type=click.Choice(FAIL_ON),
     default=DEFAULT_FAIL_ON,
     show_default=True,
-    help="Exit with 1 from this verdict on. `mismatch` is strict: rounding fails too. NaN in one backend always fails.",
+    help="The mildest verdict that exits with 1. `mismatch` is strict: rounding fails too. One-sided NaN always fails.",
 )
-@click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first case with a finding; --resume goes on.")
+@click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first case with a finding; --resume continues.")
 @click.option(
     "--lf",
     "--last-failed",
     "last_failed",
     is_flag=True,
-    help="Only cases with a finding, or not compared, in the last run of CONFIGS: that in --out, else the newest in "
-    "reports/. All, where there is none.",
+    help="Only cases that failed or were not compared in the last run of CONFIGS (the one in --out, else the newest in "
+    "reports/). Without such a run, all cases.",
 )
 @output_options
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
@@ -117,11 +120,11 @@ def run(
     fingerprints: tuple[Path, ...],
     **selection: Any,
 ) -> NoReturn:
-    """Run the cases of CONFIGS, compare every backend with the baseline and the oracle, write a run directory.
+    """Run the cases of CONFIGS, compare every backend with the baseline and the exact answer, write a run directory.
 
-    Exit code: 0 all agree, 1 something differs, 2 the command or a config is wrong, or not all could be written,
-    3 nothing differs but something could not be compared, 130 interrupted (what was finished is kept, and --resume
-    goes on).
+    Exit code: 0 no findings; 1 findings, or an outdated `known` entry; 2 the command or a config is wrong, or not
+    everything could be written; 3 no findings, but something could not be compared; 130 interrupted (finished results
+    are kept; --resume continues).
     """
     from parity.engine import EngineOptions
     from parity.reporting.results import last
@@ -134,7 +137,7 @@ def run(
     plan = load(configs, selection)
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
-        raise click.UsageError("--resume goes on with the run in a directory: name it with --out")
+        raise click.UsageError("--resume needs --out DIR, the directory of the interrupted run")
     if last_failed:
         plan, message = last.last_failed(plan, out, resume=resume)
         click.echo(message, err=True)
@@ -142,11 +145,11 @@ def run(
     try:
         run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
     except BlockingIOError as error:
-        fail(f"cannot use {error.filename}: {error.strerror}; wait for its end, or name another --out")
+        fail(f"cannot use {error.filename}: {error.strerror}; wait until it has finished, or name another --out")
     except OSError as error:
         fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
     if replaces:
-        click.echo(f"replaces the earlier run in {out}", err=True)
+        click.echo(f"replacing the earlier run in {out}", err=True)
     end_once_on_signals()
     try:
         results = run_and_show(
@@ -163,7 +166,7 @@ def run(
     except ResumeError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; what was computed is shown above")
+        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results are shown above")
     sys.exit(USAGE if as_json and stdout_loss() is not None else results.summary.exit_code)
 
 
@@ -171,12 +174,14 @@ def run(
     epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32")
 )
 @plan_options
-@click.option("--audit", is_flag=True, help="Also tell which mistakes the inputs cannot show or tell apart (advice).")
+@click.option(
+    "--audit", is_flag=True, help="Also list the mistakes that the inputs cannot reveal or distinguish (advice)."
+)
 def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     """Check CONFIGS without running anything.
 
-    Exit code: 0 fine, 1 no run of them can pass (a `known` entry has expired or is for no case, a file of `ops`
-    defines none of the ops), 2 they are wrong; all errors are told at once.
+    Exit code: 0 valid; 1 valid, but no run can pass (a `known` entry has expired or matches no case, or an `ops` file
+    defines none of the ops); 2 invalid. All errors are reported at once.
     """
     from parity.foreseen import foreseen
     from parity.reporting.text.words import plural
@@ -187,12 +192,12 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
     parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
     problems = list(foreseen(plan, datetime.date.today()))
-    answer = "no run of this can pass" if problems else "ok"
+    answer = "no run of these cases can pass" if problems else "ok"
     click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
     for problem in problems:
         click.echo(problem, err=True)
     if audit and n_trainings:
-        click.echo(f"the audit is of ops and leaves {plural(n_trainings, 'training')} out", err=True)
+        click.echo(f"the audit covers ops only; {plural(n_trainings, 'training')} left out", err=True)
     if audit and ops:
         from parity.reporting.console.audit import audit_and_show
 
@@ -202,7 +207,7 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
 
 
 def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:
-    """How many cells are for which backends and baseline: several configs each have their own."""
+    """Number of cells per set of backends and baseline, since each of several configs has its own."""
     n_cells: Counter[tuple[tuple[str, ...], str]] = Counter()
     for case in plan.cases:
         own = plan.of(case)
@@ -221,7 +226,7 @@ def schema() -> None:
 
 
 def load(configs: tuple[Path, ...], selection: dict[str, Any]) -> Plan:
-    """The plan, or all that is wrong with it and exit code 2; `selection` are the values of `plan_options`."""
+    """The plan; reports all errors and exits with 2 if there are any. `selection` are the values of `plan_options`."""
     from parity.config import ConfigError, Overrides, load_plan
 
     try:

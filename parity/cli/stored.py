@@ -22,9 +22,9 @@ from parity.cli.group import example, fail, main, output_options, outputs
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
 def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
-    """Show a stored run again, as tables or in the formats that are asked for.
+    """Show a stored run again, as tables or in the requested formats.
 
-    The exit code is 0 whatever the run found, and 2 where there is no run or a file cannot be written.
+    Exit code: 0 whatever the run found; 2 the run cannot be read or a file cannot be written.
     """
     from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_asked
@@ -53,13 +53,13 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 @click.argument("subject", required=False, metavar="ID|RUN_DIR")
 @click.argument("case", required=False)
 @click.option("--list", "as_list", is_flag=True, help="List the diagnoses.")
-@click.option("--dtype", metavar="NAME", help="Of the case, only this dtype.")
-@click.option("--tensor", metavar="GLOB", help="Of the case, only these tensors.")
-@click.option("-v", "--verbose", is_flag=True, help="Of the case, every number and all evidence.")
+@click.option("--dtype", metavar="NAME", help="Only this dtype of the case.")
+@click.option("--tensor", metavar="GLOB", help="Only these tensors of the case.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every number and all evidence of the case.")
 def explain(
     subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None, verbose: bool
 ) -> None:
-    """Tell what a diagnosis means, or what the run in RUN_DIR found in CASE (an id, or a part of one)."""
+    """Explain a diagnosis, or what the run in RUN_DIR found in CASE (an id or a part of one)."""
     from parity.reporting.console.explain import ExplainError, explain_case, explain_id, explain_list
     from parity.reporting.console.run import stdout_console
     from parity.reporting.results.results import ResultsError

@@ -1,4 +1,4 @@
-"""stdout and stderr that take everything, so that a reader who leaves, a full disk or a closed stream ends no run."""
+"""stdout and stderr that never fail: a closed pipe, a full disk or a closed stream does not end a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, TextIO
 
 
 class LossyFile(io.FileIO):
-    """A descriptor whose writes never fail; `lost` is the first error, unless it is that the reader has left."""
+    """A descriptor whose writes never fail; `lost` is the first error other than a closed pipe."""
 
     lost: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write what can be written; what cannot be is counted as written."""
+        """Write as much as possible; what fails is counted as written."""
         n_bytes = memoryview(data).nbytes
         try:
             written = super().write(data)
@@ -24,25 +24,25 @@ class LossyFile(io.FileIO):
             if error.errno != errno.EPIPE:
                 self.lost = self.lost or error
             return n_bytes
-        # None: a full pipe that does not block.
+        # None: a full non-blocking pipe.
         return n_bytes if written is None else written
 
 
 def use_lossy_streams() -> None:
-    """Put lossy streams in the place of this process's stdout and stderr, and /dev/null where they are closed."""
+    """Replace this process's stdout and stderr by lossy streams, or by /dev/null if they are closed."""
     for number in (0, 1, 2):
-        # A closed descriptor would be the next file's, and what frameworks print would land in it.
+        # The next opened file would get a closed descriptor, and frameworks would print into that file.
         with contextlib.suppress(OSError):
             os.fstat(number)
             continue
         os.open(os.devnull, os.O_RDWR)
-    # A stream that somebody has replaced, as tests do, is left alone.
+    # A replaced stream, as in tests, is left alone.
     sys.stdout = lossy(sys.stdout, 1) if sys.stdout is sys.__stdout__ else sys.stdout
     sys.stderr = lossy(sys.stderr, 2) if sys.stderr is sys.__stderr__ else sys.stderr
 
 
 def lossy(stream: TextIO | None, number: int) -> TextIO:
-    """A stream like this one on a descriptor; None is one that was closed when Python began."""
+    """A lossy stream on the descriptor `number`; None is a stream that was closed when Python started."""
     raw = LossyFile(os.devnull if stream is None else number, "wb", closefd=stream is None)
     is_line_buffered = number == 2 or raw.isatty()
     encoding = "utf-8" if stream is None else stream.encoding
@@ -50,7 +50,7 @@ def lossy(stream: TextIO | None, number: int) -> TextIO:
 
 
 def stdout_loss() -> OSError | None:
-    """Why something printed on stdout is lost; None where nothing is."""
+    """Why output on stdout is lost; None if nothing is."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, LossyFile):
         return None

@@ -1,4 +1,4 @@
-"""What is there: algorithms, ops, backends, environments."""
+"""Commands that list algorithms, ops, backends and environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parity.fingerprint import DTYPES, FINGERPRINTED
     metavar="NAME",
     help="NAME[==VERSION][:MODE], NAME=ADAPTER:OPS_FILE, or a name in --config. Repeatable (default: all adapters).",
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A config whose backends are meant.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Use the backends of this config.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Only this dtype. Repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: reports/fingerprint-OP-TIME.")
 @click.option("--json", "as_json", is_flag=True, help="Print fingerprint.json on stdout instead of a table.")
@@ -36,9 +36,9 @@ from parity.fingerprint import DTYPES, FINGERPRINTED
 @click.option("--timeout", type=click.FloatRange(1e-3, 1e6), default=60.0, show_default=True, metavar="S")
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
 def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
-    """Find out which algorithm each backend uses for OP, by probes made to tell; stores the evidence and a plot.
+    """Identify the algorithm that each backend uses for OP, by probe inputs; store the evidence and a plot.
 
-    Exit code: 0 everything was measured, 2 the command is wrong, 3 something could not be measured, 130 interrupted.
+    Exit code: 0 everything was measured; 2 the command is wrong; 3 something could not be measured; 130 interrupted.
     """
     from parity.config import ConfigError
     from parity.fingerprint.study import fingerprint_and_show, request
@@ -58,7 +58,7 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
 
 @main.command(epilog=example("parity ops"))
 def ops() -> None:
-    """List the ops, their params and the backends that have a method for them."""
+    """List the ops, their params and the backends that implement them."""
     from parity.listing import ops_table
 
     ops_table()
@@ -66,7 +66,7 @@ def ops() -> None:
 
 @main.command(epilog=example("parity backends"))
 def backends() -> None:
-    """List the backends: what is installed, where, in which version."""
+    """List the backends: whether they are installed, where, and in which version."""
     from parity.listing import backends_table
 
     backends_table()
@@ -74,7 +74,7 @@ def backends() -> None:
 
 @main.group(epilog=example("parity env list", "parity env create oneflow", "parity env create paddle==2.6.2"))
 def env() -> None:
-    """The managed environments, in which backends run that do not fit into this interpreter."""
+    """Manage the environments of backends that cannot run in this interpreter."""
 
 
 @env.command("list", epilog=example("parity env list"))
@@ -88,7 +88,7 @@ def env_list() -> None:
 @env.command("create", epilog=example("parity env create oneflow", "parity env create paddle==2.6.2"))
 @click.argument("backend", metavar="NAME[==VERSION]")
 def env_create(backend: str) -> None:
-    """Create the environment of a backend, pinned unless a version is given."""
+    """Create the environment of a backend, in the pinned release unless a version is given."""
     from parity import environments
 
     adapter, _, version = backend.partition("==")
@@ -103,7 +103,7 @@ def env_create(backend: str) -> None:
 @env.command("remove", epilog=example("parity env remove oneflow-0.9.0-py3.10"))
 @click.argument("name")
 def env_remove(name: str) -> None:
-    """Remove an environment by the name that `parity env list` shows."""
+    """Remove an environment; NAME is as `parity env list` shows it."""
     from parity import environments
 
     try:

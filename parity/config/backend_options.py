@@ -17,9 +17,9 @@ WITH_OPS = re.compile(r"(?P<name>[^=]+)=(?P<adapter>[^=:]+):(?P<ops>.+)")
 
 
 def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[BackendSpec, ...]:
-    """The backends that `-b` options name: those of `config` by their names, others as a config's short strings.
+    """The backends that `-b` options name: backends of `config` by name, others as a config's short strings.
 
-    All of the config's where `texts` is empty. Raises ConfigError with every problem.
+    If `texts` is empty, all backends of the config. Raises ConfigError with every problem.
     """
     report = Problems()
     known = _of_config(config, report) if config is not None else {}
@@ -33,7 +33,7 @@ def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[Bac
 
 
 def _of_config(path: Path, report: Problems) -> dict[str, BackendSpec]:
-    """The `backends` of a config by name; its other keys are not looked at."""
+    """The `backends` of a config by name; its other keys are ignored."""
     document = read_document(path, report)
     node = document.get("backends")
     if node is None:
@@ -44,7 +44,7 @@ def _of_config(path: Path, report: Problems) -> dict[str, BackendSpec]:
 
 
 def _node(text: str) -> Node:
-    """A `-b` option as the config would say it."""
+    """A `-b` option as an entry of a config."""
     match = WITH_OPS.fullmatch(text)
     if match is None:
         return _scalar(text)

@@ -21,7 +21,7 @@ from parity.config.plan import ORACLE, BackendSpec
 
 @dataclass(frozen=True)
 class AdapterTraits:
-    """How an adapter can be run."""
+    """The modes and devices of an adapter."""
 
     modes: tuple[str, ...] = ("eager",)
     devices: tuple[str, ...] = ("cpu",)
@@ -53,7 +53,7 @@ TEXTS = ("name", "adapter", "version", "mode", "device")
 
 
 class BackendKeys(ConfigModel):
-    """A backend that is a mapping. Which modes and devices go with which adapter is looked at after all keys are."""
+    """A backend that is a mapping. Its mode and device are checked against the adapter after all keys are read."""
 
     what: ClassVar[str] = "a backend"
     name: Text
@@ -67,14 +67,14 @@ class BackendKeys(ConfigModel):
 
 
 def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
-    """The backends of a config with the places where they stand; what is wrong is reported and left out."""
+    """The backends of a config with their places; invalid ones are reported and left out."""
     specs: dict[str, tuple[BackendSpec, Node]] = {}
     for item in node.items:
         spec = _from_mapping(item, report) if item.is_mapping else _from_string(item, report)
         if spec is None:
             continue
         if spec.name in specs:
-            report.add(item, f'two backends are called "{spec.name}"; give one of them another name')
+            report.add(item, f'two backends are named "{spec.name}"; rename one of them')
         specs.setdefault(spec.name, (spec, item))
     return tuple(specs.values())
 
@@ -82,14 +82,14 @@ def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Nod
 def _from_string(node: Node, report: Problems) -> BackendSpec | None:
     match = SHORT.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
-        report.add(node, "a backend is NAME[==VERSION][:MODE], for example torch==2.4.1, or a mapping with a name")
+        report.add(node, "a backend must be NAME[==VERSION][:MODE], for example torch==2.4.1, or a mapping with a name")
         return None
     adapter, version, mode = match["name"], match["version"], match["mode"] or "eager"
     if adapter == ORACLE:
-        report.add(node, '"oracle" is always there and not a backend; it may be the baseline')
+        report.add(node, '"oracle" is always included and is not a backend; it may be the baseline')
         return None
     if adapter not in ADAPTERS:
-        report.add(node, f'no adapter is called "{adapter}"', allowed=ADAPTERS, near=adapter)
+        report.add(node, f'there is no adapter "{adapter}"', allowed=ADAPTERS, near=adapter)
         return None
     if not _version_ok(version, node, report) or not _supported(adapter, "mode", mode, node, report):
         return None
@@ -117,18 +117,21 @@ def _from_mapping(node: Node, report: Problems) -> BackendSpec | None:
 
 
 def _check_ranks(ranks: int, adapter: str, run: tuple[str, str], node: Node, report: Problems) -> None:
-    """Reports several processes of an adapter, or in a mode or on a device, that has no data-parallel training."""
+    """Reports `ranks` if the adapter, its mode or its device has no data-parallel training."""
     if ranks > ADAPTERS[adapter].max_ranks:
         report.add(node.mapping["ranks"], f"{adapter} has no data-parallel training; leave ranks out")
     elif ranks > 1 and run != ("eager", "cpu"):
-        report.add(node.mapping["ranks"], "several ranks run in mode eager on device cpu; leave the other out")
+        report.add(node.mapping["ranks"], "ranks need mode eager on device cpu; leave out the other")
 
 
 def _check_name(name: str, node: Node, report: Problems) -> None:
     if name == ORACLE:
-        report.add(node, '"oracle" is the name of the NumPy oracle; choose another')
+        report.add(node, '"oracle" is reserved for the exact answer; choose another name')
     elif not name or not name.isprintable() or name != name.strip() or len(name) > MAX_NAME:
-        report.add(node, f"a backend's name is printable text of at most {MAX_NAME} characters, without outer spaces")
+        report.add(
+            node,
+            f"a backend's name must be printable, of at most {MAX_NAME} characters, without leading or trailing spaces",
+        )
 
 
 def _adapter(name: str, node: Node, report: Problems) -> str | None:
@@ -137,17 +140,17 @@ def _adapter(name: str, node: Node, report: Problems) -> str | None:
     if adapter in ADAPTERS:
         return adapter
     if entry is None:
-        message = f'"{name}" needs an "adapter", since no adapter has that name'
+        message = f'"{name}" needs an "adapter", because there is no adapter of that name'
         report.add(node, message, key=f"{node.key}.adapter", allowed=ADAPTERS, near=name)
     else:
-        report.add(entry, f'no adapter is called "{adapter}"', allowed=ADAPTERS, near=adapter)
+        report.add(entry, f'there is no adapter "{adapter}"', allowed=ADAPTERS, near=adapter)
     return None
 
 
 def _version_ok(version: str | None, node: Node, report: Problems) -> bool:
     if version is None or VERSION.fullmatch(version[:100]):
         return True
-    report.add(node, "a version is one exact release, for example 2.4.1")
+    report.add(node, "a version must be one exact release, for example 2.4.1")
     return False
 
 
@@ -159,7 +162,7 @@ def _supported(adapter: str, what: str, word: str, node: Node, report: Problems)
         return True
     message = f'{adapter} has no {what} "{word}"'
     if what == "mode" and word in traits.devices:
-        message += f"; a device goes into a mapping: {{name: {adapter}-{word}, adapter: {adapter}, device: {word}}}"
+        message += f"; write a device as a mapping: {{name: {adapter}-{word}, adapter: {adapter}, device: {word}}}"
     report.add(node, message, allowed=allowed, near=word)
     return False
 
@@ -171,7 +174,7 @@ def _python(node: Node | None, report: Problems) -> Path | None:
     if isinstance(node.value, str) and _is_bare(node):
         command = shutil.which(node.text)
         if command is None:
-            report.add(node, f'no command on PATH is called "{node.text}", and no file beside the config')
+            report.add(node, f'there is no command "{node.text}" on PATH and no such file beside the config')
         return None if command is None else _absolute(Path(command))
     path = existing_file(node, report, "python")
     if path is not None and not os.access(path, os.X_OK):
@@ -188,5 +191,5 @@ def _ops(node: Node | None, report: Problems) -> Path | None:
 
 
 def _absolute(path: Path | None) -> Path | None:
-    """Absolute and without dots, but with its symlinks: a venv's python is one."""
+    """Absolute and without dots; symlinks are kept, since a venv's python is one."""
     return None if path is None else Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow them

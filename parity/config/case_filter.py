@@ -1,4 +1,4 @@
-"""`-k EXPR`: words that a case id holds, joined by and, or, not and parentheses."""
+"""`-k EXPR`: parts of case ids, combined with and, or, not and parentheses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Matcher = Callable[[str], bool]
 TOKEN = re.compile(r"[()]|[^\s()]+")
 OPERATORS = ("and", "or", "not", "(", ")")
 MAX_TOKENS = 200
-"""Keeps the recursion of the parser shallow."""
+"""Limits the parser's recursion."""
 ALIKE = 0.65
-"""Two exchanged letters give 0.67 in a word of three and 0.8 in one of five; half the letters in place give 0.5."""
+"""Two swapped letters give 0.67 in a word of three and 0.8 in one of five; half the letters in place give 0.5."""
 EXAMPLE = "for example -k 'offset and not (large or pair)'"
 
 
 class KeywordError(Exception):
-    """An expression that is none; the message says what is missing and where, columns count from 1."""
+    """An invalid expression; the message says what is missing and where. Columns count from 1."""
 
 
 def keyword_matcher(expression: str, ids: Sequence[str] = ()) -> Matcher:
-    """Whether a case id matches; case does not matter. What is no expression, but stands in one of `ids`, is a text.
+    """Whether a case id matches, ignoring case. An invalid expression that is part of one of `ids` is plain text.
 
     Raises KeywordError.
     """
@@ -99,7 +99,7 @@ class Parser:
 
 
 def nearest_first(expression: str, ids: Sequence[str]) -> tuple[list[str], bool]:
-    """The ids, first those that hold something like a word that no id holds, and whether any does."""
+    """The ids, those similar to an unmatched word first, and whether any is similar."""
     folded = [case_id.casefold() for case_id in ids]
     tokens = {token.casefold() for token in TOKEN.findall(expression)[:MAX_TOKENS]} - set(OPERATORS)
     unknown = [word for word in tokens if not any(word in case_id for case_id in folded)]
@@ -108,7 +108,7 @@ def nearest_first(expression: str, ids: Sequence[str]) -> tuple[list[str], bool]
 
 
 def likeness(word: str, case_id: str) -> float:
-    """How much a part of the id, from the beginning of one of its words on, is like the word: 0 to 1."""
+    """The highest similarity (0 to 1) of the word and a part of the id that starts where a word starts."""
     return max(SequenceMatcher(None, part, word).ratio() for part in parts(case_id.casefold(), len(word)))
 
 

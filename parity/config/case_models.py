@@ -1,4 +1,4 @@
-"""What a case of an op may hold, and the defaults of such cases: the op's own dataclass of params and its inputs."""
+"""The models of a case of an op and of its defaults, made from the op's dataclass of params and its inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parity.config.tolerances import Tolerances
 
 def _unequal(dtypes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(dtypes)) < len(dtypes):
-        raise refusal("a dtype stands here twice")
+        raise refusal("duplicate dtype")
     return dtypes
 
 
@@ -33,7 +33,7 @@ Dtypes: Any = Annotated[
 
 
 COMMON: Mapping[str, Any] = {"dtypes": (Dtypes, ()), "tolerance": (Tolerances, None), "gradients": (bool, True)}
-"""What any case of an op may hold, and the defaults of all of them."""
+"""The keys of every case of an op, and of their defaults."""
 
 OP_KEYS: Mapping[str, Any] = {
     "id": (Text, ""),
@@ -45,22 +45,22 @@ OP_KEYS: Mapping[str, Any] = {
     "kind": (Annotated[Any, WithJsonSchema({"type": "null"})], None),
 }
 OpCase = model_of("op_case", "a case", OP_KEYS)
-"""A case of whatever op."""
+"""A case of any op."""
 
 
 def tensor_names(op: Op) -> tuple[str, ...]:
-    """What may stand under `inputs`: the op's tensors and its upstream gradients."""
+    """The keys of `inputs`: the op's tensors and its upstream gradients (`grad.y`)."""
     upstream = tuple(f"grad.{name}" for name in op.upstream) if op.differentiable else ()
     return tuple(item.name for item in op.inputs) + upstream
 
 
 def _input_type(name: str, op: Op) -> Any:
-    """A tensor, a list of them, or null where the op can do without."""
+    """A tensor, a list of tensors, or null for an optional one."""
     item = next((item for item in op.inputs if item.name == name), None)
     if item is not None and item.optional:
         return TENSOR | None
     optional = [i.name for i in op.inputs if i.optional]
-    message = f"null switches an optional input off, but {name} is needed"
+    message = f"null leaves out an optional input, but {name} is required"
 
     def check(value: Any) -> Any:
         if value is None:
@@ -76,12 +76,12 @@ def _input_type(name: str, op: Op) -> Any:
 
 def _with_shape(tensor: Any) -> Any:
     if tensor.shape is None and tensor.values is None and tensor.file is None:
-        raise refusal("a tensor of a list needs a shape (or values, or a file)")
+        raise refusal("a tensor in a list needs a shape (or values, or a file)")
     return tensor
 
 
 def _parts_of(op: Op) -> dict[str, Any]:
-    """The keys of a case that only its op can tell."""
+    """The keys of a case that depend on its op."""
     inputs = {name: (_input_type(name, op), None) for name in tensor_names(op)}
     params = options(op.params, f"{op.name}-params", op.name)
     return {"params": (params, None), "inputs": (model_of(f"{op.name}-inputs", op.name, inputs), None)}

@@ -1,4 +1,4 @@
-"""One entry of `cases` to the CasePlans it stands for."""
+"""Expands one entry of `cases` into CasePlans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parity.config.tree import without
 
 @dataclass(frozen=True)
 class Scope:
-    """What a case finds around it in its file."""
+    """The context of a case in its file."""
 
     ops: Mapping[str, Op]
     dtypes: tuple[str, ...]
@@ -35,7 +35,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class BuiltCase:
-    """A planned case with what is needed to name it, to check names against it, and to size it."""
+    """A planned case with what its id, name checks and memory estimate need."""
 
     plan: CasePlan
     node: Node
@@ -49,12 +49,12 @@ class BuiltCase:
 
 
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
+    """The cases of one entry of `cases`; invalid ones are reported and left out."""
     kind = node.get(KIND)
     if kind is not None and kind.text in KINDS:
         yield from case_kind(kind.text).build(node, scope)
     elif kind is not None:
-        scope.report.add(kind, "no such kind of case; a case of an op has none", allowed=KINDS, near=kind.text)
+        scope.report.add(kind, "no such kind of case; a case of an op has no `kind`", allowed=KINDS, near=kind.text)
     elif require_mapping(node, scope.report, "a case"):
         yield from expanded(node, OpCase, scope, _build)
 
@@ -66,7 +66,7 @@ def expanded(
     build: Callable[[Combination, Scope], BuiltCase | None],
     **sweep: Any,
 ) -> Iterator[BuiltCase]:
-    """The cases of an entry and its sweep; keys that no such case takes are reported."""
+    """The cases of an entry and its sweep; unknown keys are reported."""
     check_keys(model, node, scope.report)
     for combination in expand(node, scope.report, **sweep):
         built = build(combination, scope)
@@ -119,7 +119,7 @@ def _op(case: Node, scope: Scope) -> Op | None:
 
 
 def _with_parts(case: Node) -> Node:
-    """The case with params and inputs, which are empty where it says nothing of them."""
+    """The case with params and inputs, empty if it has none."""
     said = {key: node for key, node in case.mapping.items() if node.value is not None}
     return case.with_value({**case.mapping, **{key: said.get(key) or child(case, key, {}) for key in PARTS}})
 
@@ -128,13 +128,13 @@ PARTS = ("params", "inputs")
 
 
 def tolerance_of(name: str, values: Any, scope: Scope) -> Any:
-    """The rules for a case, from the default ones to its own."""
+    """The tolerance rules for a case, from the defaults to its own."""
     own = () if values.tolerance is None else values.tolerance.all_rules()
     return DEFAULT_TOLERANCES.extended(scope.rules + scope.defaults.tolerance(name) + own)
 
 
 def id_of(combination: Combination, case: Node, automatic: str, report: Problems) -> str:
-    """The id as written, with what is swept behind it; else the automatic one."""
+    """The id as written, followed by the swept values; else the automatic one."""
     node = case.get("id")
     written = None if node is None else combination.case.mapping["id"].text
     case_id = automatic if node is None or written is None else swept_id(node.text, written, combination.swept)

@@ -1,4 +1,4 @@
-"""`defaults`: a partial case under every case, and one under every case of an op."""
+"""`defaults`: a partial case merged into every case, and one per op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parity.config.tree import merge, only
 
 @dataclass(frozen=True)
 class Defaults:
-    """What lies under a case; tolerances are kept apart, as they are layers of rules and not merged."""
+    """The defaults of a case; tolerances are separate, since they are layers of rules and are not merged."""
 
     general: Node | None = None
     by_op: Mapping[str, Node] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Defaults:
         return self.rules + self.rules_by_op.get(op, ())
 
     def check_tensor_names(self, compared: Mapping[str, tuple[str, ...]], report: Problems) -> None:
-        """Reports tolerances for tensors that no case compares; `compared` has the tensors of each op in use."""
+        """Reports tolerances for tensors that no case compares; `compared` maps each used op to its tensors."""
         if self.written is None:
             return
         everything = tuple(name for names in compared.values() for name in names)
@@ -46,7 +46,7 @@ class Defaults:
 
 
 def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Problems) -> Defaults:
-    """The defaults of a config. Names are checked here, values where a case uses them."""
+    """The defaults of a config. Names are checked here, values when a case uses them."""
     if node is None or not require_mapping(node, report, "defaults"):
         return Defaults()
     check_keys(DefaultKeys, node, report, deep=True)

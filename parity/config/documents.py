@@ -1,4 +1,4 @@
-"""A config file together with what it includes."""
+"""A config file with its includes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parity.config.yaml_lines import YamlFile, read_yaml
 VERSION = 1
 MAX_SEED = 2**63 - 1
 REPLACED = ("backends", "baseline", "dtypes", "seed")
-"""Keys that a file takes from what it includes unless it has them itself."""
+"""Keys that a file inherits from its includes unless it sets them."""
 MERGED = ("tolerance", "defaults")
 
 
@@ -54,14 +54,14 @@ CONFIG_KEYS: Mapping[str, Any] = {
     "known": (Annotated[tuple[SkipValidation[KnownEntry], ...], Field(description="a list (- ...)")], ()),
 }
 ConfigKeys = model_of("config", "a config", CONFIG_KEYS, base=_File)
-"""One file. The entries of its lists are read one by one, its defaults as parts of the cases that they are under."""
+"""One file. List entries are read one by one; defaults are read as parts of the cases that use them."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The keys of a config and of all that it includes: own keys win, included cases come first.
+    """The keys of a config and its includes: own keys win, included cases come first.
 
-    `complete`: nothing was wrong so far, so that what is missing is missing indeed.
+    `complete`: all files could be read, so a missing key is really missing.
     """
 
     path: Path
@@ -72,17 +72,17 @@ class Document:
     complete: bool = True
 
     def get(self, key: str) -> Node | None:
-        """A setting, None where no file has it."""
+        """A setting, None if no file has it."""
         return self.settings.get(key)
 
     def keys(self, report: Problems) -> Any:
-        """The settings with their types; those that are wrong are reported and at their defaults."""
+        """The settings with their types; invalid ones are reported and set to their defaults."""
         root = Node(self.settings, str(self.path), 1, "")
         return read_partly(ConfigKeys, root, report) or ConfigKeys()
 
 
 def read_document(path: Path, report: Problems) -> Document:
-    """The config at `path` with its includes; what cannot be read is reported and left out."""
+    """The config at `path` with its includes; unreadable files are reported and left out."""
     n_before = len(report)
     document = _read(path, None, (), set(), report)
     return replace(document, complete=len(report) == n_before)
@@ -91,7 +91,7 @@ def read_document(path: Path, report: Problems) -> Document:
 def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
     real = _identity(path)
     if place is not None and real in open_files:
-        report.add(place, "the includes go in a circle: this file is being read already")
+        report.add(place, "circular include: this file is already being read")
         return Document(path)
     if real in seen:
         return Document(path)
@@ -111,19 +111,19 @@ def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set
 def _identity(path: Path) -> str:
     try:
         return os.path.realpath(path)
-    except (OSError, ValueError):  # no usable path; reading it will say so
+    except (OSError, ValueError):  # not a usable path; reading it reports that
         return str(path)
 
 
 def _version_ok(read: YamlFile, report: Problems) -> bool:
-    """Whether this parity reads the file; a missing version is reported, but the rest is checked all the same."""
+    """Whether this parity reads the file's version; a missing version is reported, and the rest is still checked."""
     node = read.root.get("version")
     if node is None:
-        report.add(read.root, f'a config begins with "version: {VERSION}"', key="version")
+        report.add(read.root, f'a config must start with "version: {VERSION}"', key="version")
         return True
     if node.value == VERSION and isinstance(node.value, int) and not isinstance(node.value, bool):
         return True
-    report.add(node, f"this parity reads configs of version {VERSION} only", allowed=[str(VERSION)])
+    report.add(node, f"this version of parity reads only configs of version {VERSION}", allowed=[str(VERSION)])
     return False
 
 

@@ -1,4 +1,4 @@
-"""Everything wrong with a configuration, collected first and raised together."""
+"""All problems of a configuration, raised together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 COMMAND_LINE = "command line"
-"""The `file` of a problem that stands on the command line."""
+"""The `file` of a problem on the command line."""
 
 MAX_SHOWN = 100
 MAX_ALLOWED_SHOWN = 20
@@ -15,9 +15,9 @@ MAX_ALLOWED_SHOWN = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what stands there, what may stand there, and the nearest match.
+    """One problem: its place, the value there, the allowed values, and the nearest match.
 
-    `line` counts from 1 and is 0 where there is none; `key` is a path such as `cases[2].params.eps`.
+    `line` counts from 1 and is 0 if there is none; `key` is a path such as `cases[2].params.eps`.
     """
 
     file: str
@@ -44,7 +44,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """A configuration, or what the command line says about it, is wrong; nothing may run."""
+    """The configuration, or an option that overrides it, is wrong; nothing is run."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -59,7 +59,7 @@ class ConfigError(Exception):
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word most like `word`, if one is alike at all."""
+    """The allowed word most similar to `word`, if any is similar."""
     by_folded = {candidate.casefold(): candidate for candidate in allowed}
     matches = get_close_matches(word[:200].casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
@@ -68,4 +68,4 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 def _listed(words: tuple[str, ...]) -> str:
     if len(words) <= MAX_ALLOWED_SHOWN:
         return ", ".join(words)
-    return f"{', '.join(words[:MAX_ALLOWED_SHOWN])}, ... ({len(words)} in all)"
+    return f"{', '.join(words[:MAX_ALLOWED_SHOWN])}, ... ({len(words)} in total)"

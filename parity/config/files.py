@@ -8,12 +8,12 @@ from parity.config.nodes import Node, Problems
 
 
 def beside(node: Node) -> Path:
-    """The path that a node's text names. Symlinks stay as they are: a venv's python is one."""
+    """The path that a node's text names. Symlinks are kept, since a venv's python is one."""
     return Path(node.file).parent / Path(node.text).expanduser()
 
 
 def existing_file(node: Node, report: Problems, what: str) -> Path | None:
-    """The file that a node names, or None after reporting that there is none."""
+    """The file that a node names; None and a report if there is none."""
     if not isinstance(node.value, str) or not node.value:
         report.add(node, f"{what} must be a path")
         return None

@@ -1,4 +1,4 @@
-"""Pydantic models of what a config may hold, and their errors in words, at the places of the YAML.
+"""Pydantic models of a config, and their errors as messages with the place in the YAML.
 
 A mapping of a config is a model whose fields are the keys; its JSON schema is part of `parity schema`.
 """
@@ -38,10 +38,10 @@ from parity.config.tree import step
 Model = TypeVar("Model", bound="ConfigModel")
 
 IN_WORDS = "in_words"
-"""The type of an error that is in our words already."""
+"""The type of an error whose message is already parity's."""
 
 SWEPT_VALUE = re.compile(r"(\.sweep\..*)\[[0-9]+\]$")
-"""One value of a swept path: an unknown key is wrong in the path, whatever the value."""
+"""One value of a swept path: an unknown key is an error of the path, whatever the value."""
 
 PHRASES: Mapping[Any, str] = {
     bool: "true or false",
@@ -53,7 +53,7 @@ PHRASES: Mapping[Any, str] = {
 }
 
 Text = Annotated[str | bool | int | float, Field(description="text"), WithJsonSchema({"type": ["string", "number"]})]
-"""A word that may look like a number; what it says is the node's own text: `version: 2.10` is not the number 2.1."""
+"""A word that may look like a number; its value is the node's text: `version: 2.10` is not the number 2.1."""
 
 
 def list_of(kind: Any) -> Any:
@@ -73,13 +73,13 @@ def literal_of(words: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The words that are offered where a value is wrong as a whole."""
+    """The words that are offered if a whole value is wrong."""
 
     words: tuple[str, ...]
 
 
 class ConfigModel(BaseModel):
-    """A mapping of a config. `what` is its name in messages, `wanted` what it is where something else is found."""
+    """A mapping of a config. `what` is its name in messages, `wanted` its description if something else is found."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     what: ClassVar[str] = "a mapping"
@@ -102,7 +102,7 @@ class ConfigModel(BaseModel):
 
 
 class CaseModel(ConfigModel):
-    """A mapping in a case: `${path}` may stand for its values, and a sweep or defaults may bring what is missing."""
+    """A mapping in a case: its values may be `${path}`, and a sweep or defaults may add missing keys."""
 
 
 def model_of(
@@ -110,7 +110,7 @@ def model_of(
 ) -> type[Any]:
     """A model with these keys (a type and a default); a key need not be an identifier.
 
-    `module` is where the names of types are looked up that are defined later.
+    Types that are defined later are looked up in `module`.
     """
     plain = {re.sub(r"\W", "_", key): (kind, _aliased(default, key)) for key, (kind, default) in keys.items()}
     model: type[ConfigModel] = create_model(name, __base__=base, __module__=module, **plain)  # type: ignore[call-overload]
@@ -123,7 +123,7 @@ def _aliased(default: Any, key: str) -> Any:
 
 
 def required(field: Any) -> bool:
-    """Whether a dataclass's field has no default."""
+    """Whether a dataclass field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
@@ -145,14 +145,14 @@ def options(
 ) -> Any:
     """The type of a mapping whose keys are the fields of a dataclass; validated, it is an instance of that.
 
-    `keys` are fields that say more than the dataclass does.
+    `keys` replaces the types of some fields.
     """
     model = model_of(name, what, {**option_keys(cls), **(keys or {})}, base, module)
     return Annotated[model, AfterValidator(lambda values: instance(cls, values, check))]
 
 
 def instance(cls: type[Any], values: ConfigModel, check: Callable[[Any], None] | None = None) -> Any:
-    """An instance of a dataclass; what it refuses by itself, or `check` refuses, is said of the key that is named."""
+    """An instance of a dataclass; an error of the dataclass or of `check` is reported at the key that it names."""
     try:
         filled = cls(**{f.name: getattr(values, f.name) for f in fields(cls) if f.name in type(values).model_fields})
         if check is not None:
@@ -165,7 +165,7 @@ def instance(cls: type[Any], values: ConfigModel, check: Callable[[Any], None] |
 
 @dataclass(frozen=True)
 class Word:
-    """Says of a text that it must be one of the allowed words; `{word}` in the message is the one that is not."""
+    """Restricts a text to the allowed words; `{word}` in the message is the wrong one."""
 
     message: str
     allowed: tuple[str, ...]
@@ -184,7 +184,7 @@ class Word:
 
 @dataclass(frozen=True)
 class OrWritten:
-    """Types that may be written instead of this one, by what is made of them before it is validated."""
+    """Other types that may be written instead of this one, with their conversions before validation."""
 
     types: tuple[Any, ...]
 
@@ -197,13 +197,13 @@ class OrWritten:
 
 @dataclass(frozen=True)
 class ByName(OrWritten):
-    """Mappings that their `name` tells apart, or such a name alone."""
+    """Mappings that are distinguished by their `name`, or such a name alone."""
 
     what: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that there are."""
+        """The allowed names."""
         return get_args(self.types[0])
 
 
@@ -216,9 +216,9 @@ def refusal(
     missing: str = "",
     unknown: bool = False,
 ) -> PydanticCustomError:
-    """An error in our words, at the value that is validated or at a path below it.
+    """An error with parity's message, at the validated value or at a path below it.
 
-    `missing` is the key that is not there; an `unknown` one is told of once, however many values a sweep gives it.
+    `missing` is the missing key; an `unknown` key is reported once, however many values a sweep gives it.
     """
     context = {"message": message, "at": at, "allowed": tuple(allowed), "near": near}
     return PydanticCustomError(IN_WORDS, "{message}", {**context, "missing": missing, "unknown": unknown})
@@ -230,14 +230,14 @@ def key_types(model: type[ConfigModel]) -> dict[str, FieldInfo]:
 
 
 def unknown_key(model: type[ConfigModel], key: str) -> PydanticCustomError:
-    """What is said of a key that a mapping does not take."""
+    """The error for a key that a mapping does not have."""
     keys = key_types(model)
-    message = f'{model.what} has no "{key}"' if keys else f"{model.what} takes nothing"
+    message = f'{model.what} has no "{key}"' if keys else f"{model.what} has no keys"
     return refusal(message, allowed=keys, near=key, unknown=True)
 
 
 def _in_words(model: type[ConfigModel], error: ValidationError) -> Iterable[InitErrorDetails]:
-    """The errors of a mapping in our words; of the types in a union only one error is left."""
+    """The errors of a mapping with parity's messages, one per union."""
     keys, by_key = key_types(model), dict[Any, list[ErrorDetails]]()
     for details in error.errors(include_url=False):
         by_key.setdefault(details["loc"][0], []).append(details)
@@ -262,7 +262,7 @@ def _details(error: PydanticCustomError, loc: tuple[str | int, ...]) -> InitErro
 
 
 def _wrong_value(key: str, field: FieldInfo, errors: list[ErrorDetails]) -> InitErrorDetails:
-    """What a value must be, at the item of a list that is wrong where only one is."""
+    """The error for a wrong value; if one item of a list is wrong, at that item."""
     loc, value = errors[0]["loc"], errors[0]["input"]
     choice = next((item for item in field.metadata if isinstance(item, ByName)), None)
     if choice is not None:
@@ -274,10 +274,10 @@ def _wrong_value(key: str, field: FieldInfo, errors: list[ErrorDetails]) -> Init
 
 
 def _wrong_choice(key: str, choice: ByName, value: Any) -> InitErrorDetails:
-    """What is said where the name that chooses between mappings is missing, or is none of theirs."""
+    """The error for a missing or unknown name of a mapping that is chosen by its name."""
     what, names = choice.what, choice.names
     if not isinstance(value, dict):
-        message = f"{what} is a name, or a mapping: {{name: {names[0]}, ...}}"
+        message = f"{what} must be a name, or a mapping: {{name: {names[0]}, ...}}"
         return _details(refusal(message, allowed=names), (key,))
     if "name" not in value:
         return _details(refusal(f"{what} needs a name", allowed=names, missing="name"), (key,))
@@ -292,18 +292,18 @@ def _models(hint: Any) -> list[type[ConfigModel]]:
 
 
 def _aside(value: Any) -> str:
-    """What people stumble over: a number in quotes, or 1e-5 that YAML 1.1 tools write as text."""
+    """A hint for a common mistake: a number in quotes, or 1e-5, which YAML 1.1 tools write as text."""
     if isinstance(value, str):
         try:
             float(value)
         except ValueError:
             return ""
-        return "; this is text, leave out the quotes"
+        return "; this is text: remove the quotes"
     return ""
 
 
 def phrase(field: FieldInfo) -> str:
-    """What a key's value must be, as people say it."""
+    """What a key's value must be, in words."""
     return field.description or describe(field.annotation, field.metadata)
 
 
@@ -314,7 +314,7 @@ def item_phrase(field: FieldInfo, index: int) -> str:
 
 
 def describe(hint: Any, limits: Iterable[Any] = ()) -> str:
-    """A type as people say it: `int | None` is "a whole number or null"."""
+    """A type in words: `int | None` is "a whole number or null"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         own = next((item.description for item in args if isinstance(item, FieldInfo) and item.description), None)
@@ -333,7 +333,7 @@ def describe(hint: Any, limits: Iterable[Any] = ()) -> str:
 
 
 def _limited(limits: tuple[Any, ...]) -> str:
-    """The limits of a number as people say them."""
+    """The limits of a number in words."""
     least = next((item.ge for item in limits if isinstance(item, Ge)), None)
     most = next((item.le for item in limits if isinstance(item, Le)), None)
     above = next((f" above {item.gt}" for item in limits if isinstance(item, Gt)), "")
@@ -343,7 +343,7 @@ def _limited(limits: tuple[Any, ...]) -> str:
 
 
 def read(model: type[Model], node: Node, report: Problems) -> Model | None:
-    """What a mapping says, or None after reporting everything that is wrong."""
+    """The content of a mapping; None and a report of all problems if there are any."""
     try:
         return model.model_validate(node.plain())
     except ValidationError as error:
@@ -353,7 +353,7 @@ def read(model: type[Model], node: Node, report: Problems) -> Model | None:
 
 
 def read_partly(model: type[Model], node: Node, report: Problems) -> Model | None:
-    """What a mapping says without the keys that are wrong, which are reported; None where nothing can be made of it."""
+    """The content of a mapping without its invalid keys, which are reported; None if nothing is left."""
     values = node.plain()
     try:
         return model.model_validate(values)
@@ -371,7 +371,7 @@ def read_partly(model: type[Model], node: Node, report: Problems) -> Model | Non
 
 @cache
 def _optional(model: type[Model]) -> type[Model]:
-    """The model with every key that it requires left out at will."""
+    """The model with all its required keys made optional."""
     fields = {name: copy(field) for name, field in model.model_fields.items() if field.is_required()}
     for field in fields.values():
         field.default = None
@@ -380,7 +380,7 @@ def _optional(model: type[Model]) -> type[Model]:
 
 
 def check_keys(model: type[ConfigModel], node: Node, report: Problems, *, deep: bool = False) -> None:
-    """Reports the keys that a mapping does not take, whatever the values are; `deep`: in the mappings below as well."""
+    """Reports the unknown keys of a mapping, whatever their values; `deep`: also in the mappings below it."""
     keys = key_types(model)
     for key, entry in node.mapping.items():
         if key not in keys:
@@ -390,7 +390,7 @@ def check_keys(model: type[ConfigModel], node: Node, report: Problems, *, deep: 
 
 
 def require_mapping(node: Node, report: Problems, what: str) -> bool:
-    """Whether `node` is a mapping; reports it when not."""
+    """Whether `node` is a mapping; reports it if not."""
     if not node.is_mapping:
         report.add(node, f"{what} must be a mapping (key: value)")
     return node.is_mapping
@@ -401,7 +401,7 @@ def _report(details: ErrorDetails, node: Node, report: Problems) -> None:
 
 
 def _tell(context: Any, root: Node, loc: tuple[str | int, ...], report: Problems) -> None:
-    """Reports an error at the line of the YAML; names in `loc` that choose a type are no keys and stand for nothing."""
+    """Reports an error at its line of the YAML; names in `loc` that only choose a type are skipped."""
     node, path = root, [str(part) for part in (*loc, *context["at"])]
     for part in path:
         node = step(node, part) or node

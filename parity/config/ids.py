@@ -1,4 +1,4 @@
-"""Case ids: as the config says, or made from the op, its sizes and what distinguishes the case."""
+"""Case ids: from the config, or made from the op, its sizes and what distinguishes the case."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MAX_SHAPES = 3
 
 
 def check_id(node: Node, text: str, report: Problems) -> bool:
-    """Whether `text` can be an id: it goes into tables, XML and shell commands; reports it when not."""
+    """Whether `text` can be an id, which appears in tables, XML and shell commands; reports it if not."""
     if not text.strip() or text != text.strip():
-        report.add(node, "an id is text that neither starts nor ends with a space")
+        report.add(node, "an id must not be empty, nor start or end with a space")
     elif not text.isprintable():
         report.add(node, "an id must be printable: no line breaks, tabs or control characters")
     elif len(text) > MAX_LENGTH:
-        report.add(node, f"an id has at most {MAX_LENGTH} characters, this one has {len(text)}", value=False)
+        report.add(node, f"an id may have at most {MAX_LENGTH} characters; this one has {len(text)}", value=False)
     else:
         return True
     return False
 
 
 def swept_id(text: str, written: str, swept: Sequence[tuple[str, Node]]) -> str:
-    """An explicit id with what is swept behind it, but for the paths that `written` refers to itself."""
+    """An explicit id followed by the swept values, except those of paths that `written` refers to."""
     named = referenced(written)
     parts = zip(swept, suffixes(tuple(swept)), strict=True)
     return "-".join([text, *(suffix for (path, _), suffix in parts if path not in named)])
@@ -49,7 +49,7 @@ def automatic_id(op: str, params: Any, tensors: tuple[TensorPlan, ...], swept: t
 
 
 def _sizes(tensors: tuple[TensorPlan, ...]) -> str:
-    """The first input's shape, or all shapes of a list of tensors when they are few."""
+    """The first input's shape, or all shapes of a short list of tensors."""
     listed = [t for t in tensors if t.name.partition(".")[2].isdigit()]
     if len(listed) > MAX_SHAPES:
         return f"{len(listed)}-tensors"
@@ -57,7 +57,7 @@ def _sizes(tensors: tuple[TensorPlan, ...]) -> str:
 
 
 def _distinctions(params: Any, tensors: tuple[TensorPlan, ...]) -> Iterator[tuple[str, str]]:
-    """Params that have a default and another value, then how the first tensor is drawn; each with its path."""
+    """Params that differ from their defaults, then how the first tensor is drawn; each with its path."""
     for f in fields(params):
         value = getattr(params, f.name)
         if f.default is not MISSING and not f.metadata.get("implied") and value != f.default:
@@ -83,7 +83,7 @@ def _drawn(tensor: TensorPlan) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(draw: Draw) -> Iterator[tuple[str, str]]:
-    """The distribution unless it is the normal one, and its parameters that are not at their defaults."""
+    """The distribution unless it is normal, and its parameters that differ from their defaults."""
     key = next((key for key, cls in DISTRIBUTIONS.items() if isinstance(draw, cls)), "drawn")
     if key != "normal":
         yield key, key

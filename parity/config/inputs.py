@@ -1,4 +1,4 @@
-"""The tensors of a case: what the config says, what the op says, and the shapes that follow."""
+"""The tensors of a case: from the config and the op, with the shapes that follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parity.config.tree import nearest_parent, split_path
 
 @dataclass(frozen=True)
 class CaseTensors:
-    """The planned tensors of a case, the names of those that are compared, and how many numbers all of it is."""
+    """The planned tensors of a case, the names of the compared ones, and the total number of elements."""
 
     plans: tuple[TensorPlan, ...]
     compared: tuple[str, ...]
@@ -28,14 +28,14 @@ class CaseTensors:
 
 @dataclass(frozen=True)
 class WrittenInputs:
-    """What a case says: specs by tensor name, inputs that it switches off, and the whole case for places."""
+    """What a case says: specs by tensor name, the inputs that it leaves out, and the whole case for places."""
 
     case: Node
     specs: Mapping[str, tuple[TensorSpec, Node]]
     off: frozenset[str]
 
     def names(self, item: Input) -> tuple[str, ...]:
-        """The tensors of an input: one, or those of its list."""
+        """The tensors of an input: one, or all of its list."""
         if not item.listed:
             return (item.name,)
         return tuple(name for name in self.specs if name.rpartition(".")[0] == item.name)
@@ -44,7 +44,7 @@ class WrittenInputs:
 def plan_tensors(
     written: WrittenInputs, op: Op, params: Any, report: Problems, *, gradients: bool
 ) -> CaseTensors | None:
-    """All tensors of a case, or None after reporting what is wrong."""
+    """All tensors of a case; None and a report if any is wrong."""
     shapes = _layout(written, op, params, report)
     if shapes is None:
         return None
@@ -65,7 +65,7 @@ def plan_tensors(
 
 
 def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
-    """Every tensor under `inputs`, of which `values` is what its model accepts, with the shapes of its files."""
+    """Every tensor under `inputs` as its model accepts it (`values`), with the shapes of its files."""
     node = case.get("inputs")
     specs: dict[str, tuple[TensorSpec, Node]] = {}
     off = set()
@@ -96,7 +96,7 @@ def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> Te
 
 
 def add_at(case: Node, path: str, message: str, report: Problems) -> None:
-    """Reports a problem with `path` of a case, at its line or at that of the nearest parent that is written."""
+    """Reports a problem with `path` of a case, at its line or at that of its nearest written parent."""
     node, whole = nearest_parent(case, split_path(path))
     report.add(node, message, key=None if whole else f"{case.key}.{path}")
 
@@ -115,7 +115,7 @@ def _inputs(
                 continue
             if spec is None and item.default is None and not item.integers:
                 if not item.optional:
-                    add_at(written.case, f"inputs.{name}", f"{op.name} needs {name}", report)
+                    add_at(written.case, f"inputs.{name}", f"{op.name} requires {name}", report)
                 continue
             plan = _planned(name, spec, item, params, shapes, written.case, report)
             if plan is not None:
@@ -144,7 +144,7 @@ def _planned(
 
 
 def integers_problem(plan: TensorPlan, bounds: tuple[int, int], ignored: int | None) -> str | None:
-    """Why a tensor cannot hold what a config asks for, where it holds integers from `bounds`, or `ignored`."""
+    """Why a tensor of integers from `bounds` (or `ignored`) cannot hold what a config asks for."""
     low, high = bounds
     if not isinstance(plan.draw, Integers | Values | File | Constant):
         return f"{plan.name} holds integers: give values, a file, a constant, or integers: {{low: {low}, high: {high}}}"
@@ -172,7 +172,7 @@ def _plan(
     spec = spec or TensorSpec()
     path = f"inputs.{name}"
     if spec.shape is not None and spec.shape != shape:
-        add_at(case, path, f"the shape {list(spec.shape)} does not fit: {name} is {list(shape)} here", report)
+        add_at(case, path, f"wrong shape {list(spec.shape)}: {name} must be {list(shape)} here", report)
         return None
     problem = size_problem(shape, name)
     if problem is not None:
@@ -186,7 +186,7 @@ def _plan(
 
 
 def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], shapes: TensorShapes) -> int:
-    """Numbers held at once: inputs, upstream gradients, outputs, gradients."""
+    """Number of elements held at once: inputs, upstream gradients, outputs, gradients."""
     every = [plan.shape for plan in plans]
     every += [tuple(shape) for shape in shapes.outputs.values()]
     every += [tuple(shapes.inputs[name]) for name in differentiable]

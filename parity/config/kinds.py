@@ -1,4 +1,4 @@
-"""The kinds of cases that are no cases of an op: each is built by a room of its own, looked up where one is written."""
+"""The kinds of cases besides cases of an op: each is built by its own package, imported when a config uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from parity.config.plan import BackendSpec
 
 KIND = "kind"
-"""The key by which a case says that it is of one of these kinds."""
+"""The key that names a case's kind."""
 
 OP = "op"
 """The kind of all other cases."""
@@ -25,9 +25,9 @@ KINDS: Mapping[str, str] = {"train": "parity.training.config.case:TRAININGS"}
 class CaseKind:
     """A kind of cases.
 
-    `model` is what an entry of `cases` may hold, `build(node, scope)` makes the cases that it stands for;
-    `shortened(built, steps)` is a case with its first steps only. `check(built, baseline, backends, report)` reports
-    what these backends cannot run, or not against this baseline.
+    `model` describes an entry of `cases`; `build(node, scope)` makes its cases; `shortened(built, steps)` is a case
+    with only its first steps; `check(built, baseline, backends, report)` reports what these backends cannot run, or
+    cannot compare with this baseline.
     """
 
     model: Any
@@ -37,7 +37,7 @@ class CaseKind:
 
 
 def case_kind(name: str) -> CaseKind:
-    """The kind of cases that has this name."""
+    """The kind of cases with this name."""
     module, _, attribute = KINDS[name].partition(":")
     kind: CaseKind = getattr(import_module(module), attribute)
     return kind

@@ -1,4 +1,4 @@
-"""The ledger of accepted deviations, as written; whether an entry is stale is judged after a run."""
+"""The `known` deviations as written; whether an entry is out of date is judged after a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from parity.config.plan import REASON_WANTED, KnownDeviation, WrittenAt
 from parity.diagnoses import DIAGNOSES
 
 UNSUPPORTED = "unsupported"
-"""The only outcome that can be accepted; an error, a crash or a timeout has to be mended."""
+"""The only outcome that can be accepted; an error, a crash or a timeout must be fixed."""
 
 MEASURED = ("tensor", "diagnosis", "error_ratio")
-"""The keys that speak of a difference, of which there is none where nothing was computed."""
+"""The keys that describe a difference; there is none if nothing was computed."""
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -36,7 +36,7 @@ def _date(text: str) -> datetime.date:
 
 def _reason(text: str) -> str:
     if text.strip() in ("", REASON_WANTED):
-        raise refusal("a known deviation needs a reason; say why it is accepted")
+        raise refusal("a known deviation needs a reason: say why it is accepted")
     return text
 
 
@@ -58,19 +58,19 @@ class KnownEntry(ConfigModel):
     diagnosis: Annotated[str, Word("there is no diagnosis {word}", tuple(DIAGNOSES))] | None = None
     error_ratio: Annotated[float, Gt(0), AllowInfNan(False)] | None = None
     until: Annotated[str, AfterValidator(_date), WithJsonSchema({"type": "string"})] | None = None
-    outcome: Annotated[str, Word("nothing accepts the outcome {word}", (UNSUPPORTED,))] | None = None
+    outcome: Annotated[str, Word("the outcome {word} cannot be accepted", (UNSUPPORTED,))] | None = None
 
 
 def parse_known(node: Node, report: Problems, backends: Sequence[str] = ()) -> KnownDeviation | None:
-    """One entry of `known`, or None after reporting what is wrong; `backends`: those there are, empty for unchecked."""
+    """One entry of `known`; None and a report if it is wrong. `backends`: the allowed ones, empty for no check."""
     entry: KnownEntry | None = read(KnownEntry, node, report)
     if entry is None:
         return None
     if backends and entry.backend is not None and entry.backend not in backends:
         place = node.mapping["backend"]
-        report.add(place, f'no backend is called "{entry.backend}"', allowed=backends, near=entry.backend)
+        report.add(place, f'there is no backend "{entry.backend}"', allowed=backends, near=entry.backend)
     for key in MEASURED:
         if entry.outcome is not None and getattr(entry, key) is not None:
-            report.add(node.mapping[key], f"{key} speaks of a difference; leave it out beside outcome")
+            report.add(node.mapping[key], f"{key} describes a difference; it cannot be combined with outcome")
     values = {key: value for key, value in entry if key != "outcome"}
     return KnownDeviation(**values, source=WrittenAt(node.file, node.line), unsupported=entry.outcome == UNSUPPORTED)

@@ -1,4 +1,4 @@
-"""Changes the `known` list in the text of a config; all other text, with comments and layout, stays as it is."""
+"""Edits the `known` list in the text of a config; all other text, comments and layout do not change."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from parity.config.yaml_lines import resolve
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 WIDTH = 120
 CHANGING = ("error_ratio", "until", "reason")
-"""The keys that are written anew in an entry that stays."""
-REFUSED = "its `known` list cannot be changed in place; paste these entries yourself"
+"""The keys that are rewritten in an entry that stays."""
+REFUSED = "its `known` list cannot be edited in place; paste these entries yourself"
 
 
 class EditError(Exception):
-    """A text in which the list cannot be changed safely."""
+    """The list cannot be edited safely in this text."""
 
 
 @dataclass(frozen=True)
 class KnownEdit:
-    """What becomes of the list: entries that go, entries with other numbers, new entries behind the others."""
+    """The edit of the list: entries to remove, entries with new values, entries to append."""
 
     dropped: tuple[KnownDeviation, ...] = ()
     changed: tuple[tuple[KnownDeviation, KnownDeviation], ...] = ()
@@ -35,11 +35,11 @@ class KnownEdit:
 
 
 Splice = tuple[int, int, str]
-"""Characters from and to, and what stands there instead."""
+"""Start and end offsets, and the new text between them."""
 
 
 def entry_keys(known: KnownDeviation) -> dict[str, str]:
-    """An entry as it is written: YAML by key, without what it leaves open."""
+    """An entry as written: YAML by key, without unset keys."""
     keys = {
         "case": quoted(known.case),
         "backend": known.backend and word(known.backend),
@@ -55,7 +55,7 @@ def entry_keys(known: KnownDeviation) -> dict[str, str]:
 
 
 def entry_text(known: KnownDeviation, indent: int = 0) -> str:
-    """An entry as an item of the list, broken between keys where it would be wider than 120 columns."""
+    """An entry as a list item, wrapped between keys at 120 columns."""
     lines = [" " * indent + "- {"]
     for i, (key, text) in enumerate(entry_keys(known).items()):
         item = f"{key}: {text}"
@@ -68,17 +68,17 @@ def entry_text(known: KnownDeviation, indent: int = 0) -> str:
 
 
 def word(text: str) -> str:
-    """A name, in quotes where YAML would read it as something else."""
+    """A name, quoted if YAML would read it as something else."""
     return text if PLAIN.fullmatch(text) and resolve(text) == text else quoted(text)
 
 
 def quoted(text: str) -> str:
-    """A text as YAML spells it inside braces, whatever is in it."""
+    """Any text as YAML inside braces."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def edited(text: str, edit: KnownEdit) -> str:
-    """The text of a config with its list changed; EditError where more or less than that would change."""
+    """The text of a config with its list edited; raises EditError if anything else would change."""
     if edit == KnownEdit():
         return text
     try:
@@ -96,7 +96,7 @@ def edited(text: str, edit: KnownEdit) -> str:
 
 
 def expected(entries: Sequence[Mapping[str, str]], edit: KnownEdit) -> list[dict[str, str]]:
-    """What the list must hold after a change, as plain texts; ValueError where an entry to change is not in it."""
+    """The expected list after an edit, as plain texts; raises ValueError if an entry to change is not in it."""
     gone = [plain(known) for known in edit.dropped]
     changed = [(plain(old), plain(new)) for old, new in edit.changed]
     if not all(any(means(entry, old) for entry in entries) for old in [*gone, *(old for old, _ in changed)]):
@@ -110,30 +110,30 @@ def expected(entries: Sequence[Mapping[str, str]], edit: KnownEdit) -> list[dict
 
 
 def plain(known: KnownDeviation) -> dict[str, str]:
-    """An entry as YAML's texts."""
+    """An entry as plain texts."""
     return {key: str(yaml.load(text, Loader=yaml.BaseLoader)) for key, text in entry_keys(known).items()}  # noqa: S506
 
 
 def means(entry: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    """Whether a written entry is this one: numbers may be spelled in any way."""
+    """Whether a written entry is this one, however its numbers are spelled."""
     fixed = ("case", "backend", "dtype", "tensor", "diagnosis", "outcome", "until", "reason")
     return all((entry.get(key) or None) == known.get(key) for key in fixed)
 
 
 def appended(text: str, edit: KnownEdit) -> str:
-    """A text without a list, with one at its end."""
+    """A text without a list, with a new one at its end."""
     ending = line_ending(text)
     entries = "\n".join(entry_text(known, 2) for known in edit.added)
     return text.rstrip() + f"\n\nknown:\n{entries}\n".replace("\n", ending)
 
 
 def line_ending(text: str) -> str:
-    """How the lines of a text end."""
+    """The line ending of a text."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
 def spliced(text: str, splices: Sequence[Splice]) -> str:
-    """A text with its changes, which do not overlap."""
+    """A text with non-overlapping changes applied."""
     ending = line_ending(text)
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new.replace("\n", ending) + text[end:]
@@ -141,7 +141,7 @@ def spliced(text: str, splices: Sequence[Splice]) -> str:
 
 
 def changes(text: str, key: Any, value: Any, edit: KnownEdit) -> Iterator[Splice]:
-    """The changes of a list that is there."""
+    """The changes to an existing list."""
     items = value.value if isinstance(value, yaml.SequenceNode) else []
     fields = [{k.value: v.value for k, v in item.value} for item in items]
     gone = {i for i, entry in enumerate(fields) if any(means(entry, plain(known)) for known in edit.dropped)}
@@ -157,7 +157,7 @@ def changes(text: str, key: Any, value: Any, edit: KnownEdit) -> Iterator[Splice
 
 
 def rewritten(text: str, item: Any, new: KnownDeviation) -> Iterator[Splice]:
-    """An entry with its number, date and reason written anew."""
+    """An entry with its number, date and reason rewritten."""
     keys = {k.value: v for k, v in item.value}
     wanted = {key: written for key, written in entry_keys(new).items() if key in CHANGING}
     for key in wanted.keys() & keys.keys():
@@ -178,7 +178,7 @@ def began(text: str, key: Any, value: Any, edit: KnownEdit) -> Iterator[Splice]:
 
 
 def changed_in_brackets(text: str, items: Sequence[Any], gone: Collection[int], edit: KnownEdit) -> Iterator[Splice]:
-    """A list in brackets: entries go with their comma."""
+    """A list in brackets: entries are removed with their comma."""
     kept = [i for i in range(len(items)) if i not in gone]
     last = kept[-1] if kept else -1
     for i in gone:
@@ -192,7 +192,7 @@ def changed_in_brackets(text: str, items: Sequence[Any], gone: Collection[int], 
 
 
 def changed_in_lines(text: str, key: Any, value: Any, gone: Collection[int], edit: KnownEdit) -> Iterator[Splice]:
-    """A list with an entry a line, or several: they go with their lines."""
+    """A block list: entries are removed with their lines."""
     for i in gone:
         dash = text.rindex("-", 0, value.value[i].start_mark.index)
         yield text.rindex("\n", 0, dash), end_of_line(text, end_of(text, value.value[i])), ""
@@ -203,7 +203,7 @@ def changed_in_lines(text: str, key: Any, value: Any, gone: Collection[int], edi
 
 
 def end_of(text: str, node: Any) -> int:
-    """Where a value ends; that of a block ends with its last value, not where the next token begins."""
+    """The end of a value; a block ends with its last value, not where the next token begins."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         below = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
         return max(end_of(text, inner) for inner in below)
@@ -212,7 +212,7 @@ def end_of(text: str, node: Any) -> int:
 
 
 def end_of_line(text: str, place: int) -> int:
-    """Where the line of a place ends, before its ending."""
+    """The end of an offset's line, before its line ending."""
     end = text.find("\n", place)
     end = len(text) if end < 0 else end
     return end - 1 if text[end - 1 : end] == "\r" else end

@@ -1,4 +1,4 @@
-"""Config files to one Plan: each file by itself, then all of them together."""
+"""Loads config files into one Plan: each file by itself, then all together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class FilePlan:
-    """What one config file, with its includes, asks for."""
+    """The content of one config file with its includes."""
 
     document: Document
     backends: tuple[tuple[BackendSpec, Node], ...]
@@ -61,7 +61,7 @@ def _file_plan(document: Document, report: Problems) -> FilePlan:
     rules = () if settings.tolerance is None else settings.tolerance.all_rules()
     scope = Scope(OPS, settings.dtypes or DEFAULT_DTYPES, rules, defaults, report)
     if not document.cases and document.complete:
-        report.add_file(str(document.path), 'there is nothing to compare: the config needs "cases"')
+        report.add_file(str(document.path), 'nothing to compare: the config needs "cases"')
     cases = tuple(built for node in document.cases for built in build_cases(node, scope))
     compared = _compared_by_op(cases)
     if cases:
@@ -75,11 +75,11 @@ def _file_plan(document: Document, report: Problems) -> FilePlan:
 
 
 def _baseline(node: Node | None, backends: Sequence[str], report: Problems) -> str:
-    """The baseline that a file names, empty where it names none; `backends`: those there are, empty for unchecked."""
+    """The baseline that a file names, empty if none; `backends`: the allowed ones, empty for no check."""
     if node is None:
         return ""
     if node.text and backends and node.text not in (*backends, ORACLE):
-        report.add(node, f'no backend is called "{node.text}"', allowed=(*backends, ORACLE), near=node.text)
+        report.add(node, f'there is no backend "{node.text}"', allowed=(*backends, ORACLE), near=node.text)
     return node.text
 
 
@@ -94,7 +94,7 @@ def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, 
 
 
 def _known(document: Document, backends: Sequence[str], report: Problems) -> tuple[KnownDeviation, ...]:
-    """The ledger; an included entry may speak of a backend that the including file leaves out."""
+    """The `known` entries; an included one may name a backend that the including file leaves out."""
     entries = []
     for node in document.known:
         own = node.file == str(document.path)
@@ -110,7 +110,7 @@ def _compared_by_op(cases: Iterable[BuiltCase]) -> dict[str, tuple[str, ...]]:
 
 
 def _named(cases: tuple[BuiltCase, ...], report: Problems) -> tuple[BuiltCase, ...]:
-    """The cases of a file with unique ids: automatic ones give way by a number, written ones may not clash."""
+    """The cases of a file with unique ids: automatic ones get a number, duplicate written ones are reported."""
     taken: dict[str, BuiltCase] = {}
     for built in cases:
         if built.named and built.plan.id:
@@ -129,7 +129,7 @@ def _named(cases: tuple[BuiltCase, ...], report: Problems) -> tuple[BuiltCase, .
 
 
 def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> bool:
-    """Whether the id is free, and takes it; reports both places when it is not."""
+    """Claim an id; returns False and reports both places if it is taken."""
     first = taken.setdefault(built.plan.id, built)
     if first is built:
         return True
@@ -139,7 +139,7 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> b
         report.add(node, f'the sweep makes two cases with the id "{built.plan.id}"', value=False)
         return False
     place = f"line {other.line}" if other.file == node.file else f"{other.file}:{other.line}"
-    report.add(node, f'the id "{built.plan.id}" is taken by the case in {place}')
+    report.add(node, f'duplicate id "{built.plan.id}": the case in {place} has it, too')
     return False
 
 
@@ -177,7 +177,9 @@ def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[Backen
         for spec, node in file.backends:
             first, place = united.setdefault(spec.name, (spec, node))
             if first != spec:
-                report.add(node, f'"{spec.name}" is another backend in {place.file}:{place.line}; rename one of them')
+                report.add(
+                    node, f'"{spec.name}" is a different backend in {place.file}:{place.line}; rename one of them'
+                )
     return [spec for spec, _ in united.values()]
 
 
@@ -185,8 +187,8 @@ def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
     first = files[0]
     for file in files[1:]:
         if file.seed != first.seed:
-            message = f"one run has one seed: here it is {file.seed}, in {first.document.path} it is {first.seed}"
-            message += "; run them one by one"
+            message = f"different seeds in one run: {file.seed} here, {first.seed} in {first.document.path}"
+            message += "; run the configs separately"
             node = file.document.get("seed")
             report.add_file(str(file.document.path), message, node.line if node is not None else 0)
     return first.seed
@@ -195,7 +197,7 @@ def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
 def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCase, ...]:
     """The cases of all files, each with its file's backends and baseline.
 
-    One that came in twice, through a file included by two, is taken once, with the backends of both.
+    A case that two files include is taken once, with the backends of both.
     """
     taken: dict[str, BuiltCase] = {}
     for file in files:
@@ -214,5 +216,5 @@ def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCas
 
 
 def _question(built: BuiltCase) -> CasePlan:
-    """What a case asks, whoever answers."""
+    """A case without its backends and baseline."""
     return built.with_plan(backends=(), baseline="").plan

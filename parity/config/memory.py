@@ -1,4 +1,4 @@
-"""What a case needs of the machine's memory, as measured at the peaks of runs."""
+"""A case's memory, estimated from measured peaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that the host needs, and each backend."""
+    """Bytes in the host, and in each backend."""
 
     host: int
     backend: int
@@ -25,5 +25,5 @@ class MemoryNeed:
 
 
 def memory_of_op(n_elements: int) -> MemoryNeed:
-    """For an op whose inputs, outputs and gradients have so many elements."""
+    """The estimate for an op with this many elements in its inputs, outputs and gradients."""
     return MemoryNeed(ORACLE_BYTES * n_elements, BACKEND_BYTES * n_elements)

@@ -1,4 +1,4 @@
-"""A YAML value that knows where it was written, and the report of what is wrong with such values."""
+"""YAML values with their places, and the report of problems with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parity.config.errors import COMMAND_LINE, Problem, nearest
 
 MAX_VALUE_SHOWN = 70
 SPECIAL = re.compile(r"""^[!&*%@`|>-]|["'{}\[\],]|: | #|:$""")
-"""What a word cannot hold in YAML without quotes."""
+"""A word with any of these needs quotes in YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Node:
 
     @property
     def mapping(self) -> dict[str, Node]:
-        """The entries of a mapping; nothing for any other value."""
+        """The entries of a mapping; empty for any other value."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> tuple[Node, ...]:
-        """The items of a list; nothing for any other value."""
+        """The items of a list; empty for any other value."""
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
@@ -49,15 +49,15 @@ class Node:
         return isinstance(self.value, tuple)
 
     def get(self, key: str) -> Node | None:
-        """The entry `key` of a mapping, None where it is missing."""
+        """The entry `key` of a mapping, None if it is missing."""
         return self.mapping.get(key)
 
     def with_value(self, value: Any) -> Node:
-        """Another value in this node's place (dataclasses.replace takes five times as long)."""
+        """Another value at this node's place (dataclasses.replace takes five times as long)."""
         return Node(value, self.file, self.line, self.key, self.text)
 
     def plain(self) -> Any:
-        """The value without its places; lists become tuples."""
+        """The plain value; lists become tuples."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, tuple):
@@ -116,7 +116,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Problems:
-    """Collects problems; the same one is told once, however many cases of a sweep run into it."""
+    """Collects problems; each is reported once, however many cases of a sweep have it."""
 
     _unique: dict[Problem, None] = field(default_factory=dict)
 
@@ -130,15 +130,15 @@ class Problems:
         near: str | None = None,
         value: bool | None = None,
     ) -> None:
-        """Says what is wrong at `node`.
+        """Reports a problem at `node`.
 
-        `near` is the wrong word for which the nearest allowed one is offered; `key` is the path where it is not the
-        node's own (something is missing in it), and then there is no value to show unless `value` says so.
+        `near` is the wrong word, for which the nearest allowed one is offered. `key` is the path if it is not the
+        node's own (something is missing in it); its value is then shown only if `value` is true.
         """
         words = tuple(allowed)
         hint = nearest(near, words) if near is not None else None
         shown = node.shown() if (key is None if value is None else value) else ""
-        # What the user wrote is quoted in all of these, and may hold line breaks or escape sequences.
+        # All of these quote the user, and may contain line breaks or escape sequences.
         problem = Problem(
             node.file,
             node.line,
@@ -151,16 +151,16 @@ class Problems:
         self._unique.setdefault(problem)
 
     def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
-        """Says what is wrong with an option, given as it was typed."""
+        """Reports a problem with an option, given as it was typed."""
         self.add(Node(None, COMMAND_LINE, 0, option), message, allowed=allowed, near=near, value=False)
 
     def add_file(self, file: str, message: str, line: int = 0) -> None:
-        """Says what is wrong with a file as a whole, or with its syntax at `line`."""
+        """Reports a problem with a whole file, or with its syntax at `line`."""
         self.add(Node(None, file, line, ""), message, value=False)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that was found: file by file as they were met, from the top to the bottom of each."""
+        """All problems, by file in reading order, then by line."""
         order = {file: i for i, file in enumerate(dict.fromkeys(p.file for p in self._unique))}
         return tuple(sorted(self._unique, key=lambda p: (order[p.file], p.line)))
 
@@ -169,5 +169,5 @@ class Problems:
 
 
 def child(parent: Node, key: str, value: Any = None, text: str = "") -> Node:
-    """A node that stands for something that the config leaves out below `parent`."""
+    """A node for something that the config leaves out below `parent`."""
     return replace(parent, key=f"{parent.key}.{key}" if parent.key else key, value=value, text=text)

@@ -1,6 +1,6 @@
-"""What a validated configuration comes to: the Plan that the engine runs.
+"""The Plan: a validated configuration, as the engine runs it.
 
-Everything here is frozen, checked and free of YAML: shapes are known, names are resolved, sweeps are expanded.
+Everything here is frozen, checked and independent of YAML: shapes, names and sweeps are resolved.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from parity.cases.draw import TensorPlan
 from parity.config.kinds import KINDS, OP
 
 ORACLE = "oracle"
-"""The reserved name of the NumPy oracle on the `expected` side of a comparison."""
+"""The reserved name of the NumPy oracle (the exact answer) as `expected` of a comparison."""
 
 
 @dataclass(frozen=True)
 class WrittenAt:
-    """Where in a configuration something was written; `line` counts from 1."""
+    """A place in a configuration; `line` counts from 1."""
 
     file: str
     line: int
@@ -29,9 +29,9 @@ class WrittenAt:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """One backend as the user asked for it, before any interpreter is looked for.
+    """One backend as the user requested it, before its interpreter is resolved.
 
-    `ranks` is in how many processes its trainings run, data-parallel.
+    `ranks` is the number of data-parallel processes of its trainings.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class ToleranceRule:
-    """Sets rtol, atol or both for the dtypes and tensors it names (None: all; tensors may be globs)."""
+    """Sets rtol, atol or both for some dtypes and tensors (None: all; tensors may be globs)."""
 
     dtype: str | None = None
     tensor: str | None = None
@@ -62,18 +62,18 @@ class ToleranceRule:
     atol: float | None = None
 
     def applies_to(self, dtype: str, tensor: str) -> bool:
-        """Whether this rule speaks about `tensor` in `dtype`."""
+        """Whether this rule applies to `tensor` in `dtype`."""
         return self.dtype in (None, dtype) and (self.tensor is None or fnmatchcase(tensor, self.tensor))
 
 
 @dataclass(frozen=True)
 class ToleranceTable:
-    """Rules from the general to the particular; the last one that applies wins."""
+    """Rules from general to specific; the last one that applies wins."""
 
     rules: tuple[ToleranceRule, ...]
 
     def extended(self, rules: Sequence[ToleranceRule]) -> ToleranceTable:
-        """This table with more particular rules behind it."""
+        """This table with more specific rules appended."""
         return ToleranceTable(self.rules + tuple(rules))
 
     def lookup(self, dtype: str, tensor: str) -> Tolerance:
@@ -104,9 +104,9 @@ DEFAULT_TOLERANCES = ToleranceTable(
 class CasePlan:
     """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
-    `tensors` holds every input and every upstream gradient (`grad.y`) in the order in which they are drawn.
-    `gradients` says whether gradients are computed and compared. `backends` and `baseline` are empty where they are
-    those of the plan; several configs in one run each have their own.
+    `tensors` holds every input and every upstream gradient (`grad.y`) in drawing order. `gradients`: whether gradients
+    are computed and compared. `backends` and `baseline` are empty if they are those of the plan; in a run of several
+    configs each has its own.
     """
 
     id: str
@@ -121,34 +121,34 @@ class CasePlan:
     baseline: str = ""
 
     def runs_on(self, backend: str) -> bool:
-        """Whether it is to be computed on the backend of this name."""
+        """Whether it runs on the backend of this name."""
         return not self.backends or backend in self.backends
 
     @property
     def kind(self) -> str:
-        """The kind of the case: `op`, or a key of `KINDS`, which then stands in `op` and says what `params` are."""
+        """The kind of the case: `op`, or a key of `KINDS`, which `op` then repeats; it determines `params`."""
         return self.op if self.op in KINDS else OP
 
     @property
     def is_training(self) -> bool:
-        """Whether this is a training, whose `params` are a `Training`, and no case of an op."""
+        """Whether this is a training (`params` is a `Training`) rather than a case of an op."""
         return self.kind != OP
 
 
 ACCEPTED_DAYS = 182
-"""How long something is accepted unless a date is given: half a year, about two releases of a framework."""
+"""Days until a `known` entry expires by default: half a year, about two releases of a framework."""
 
 REASON_WANTED = "WHY IS IT ACCEPTED?"
-"""Stands for the reason in the entries of `known` that are offered for copying; somebody has to give one."""
+"""Placeholder for the reason in the `known` entries that reports offer; the user must replace it."""
 
 
 @dataclass(frozen=True)
 class KnownDeviation:
-    """An accepted deviation: parsed and carried here, judged by the ledger. None stands for any.
+    """A known deviation as parsed; parity.judge.known applies it. None matches anything.
 
-    `case` and `tensor` are globs; `error_ratio` is the recorded size, beyond which the deviation is accepted no more.
-    `unsupported`: what is accepted is that the backend cannot compute it, and no difference. `config_cases`: the ids of
-    the cases of its own config, where a run has several.
+    `case` and `tensor` are globs; `error_ratio` is the recorded size; a larger deviation is not accepted.
+    `unsupported`: accepts that the backend cannot compute the case, instead of a difference. `config_cases`: the ids of
+    the cases of its own config, if a run has several.
     """
 
     case: str
@@ -166,7 +166,7 @@ class KnownDeviation:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A configuration file that took part in the plan."""
+    """A configuration file of the plan."""
 
     path: str
     sha256: str
@@ -174,10 +174,10 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Asked:
-    """All that the files ask for, from which the command line chose: case ids with their dtypes, and backends.
+    """Everything in the files, before the command line selected from it: case ids with their dtypes, and backends.
 
-    `altered`: it also changed a tolerance, the baseline or the length of a training, so what passes or fails is not the
-    files' answer. `narrower`: the backends of each case that is not for all of them.
+    `altered`: the command line also changed a tolerance, the baseline or the length of a training, so verdicts differ
+    from those of the files. `narrower`: the backends of each case that does not run on all of them.
     """
 
     cases: tuple[tuple[str, tuple[str, ...]], ...]
@@ -186,13 +186,13 @@ class Asked:
     narrower: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def backends_of(self, case: str) -> tuple[str, ...]:
-        """The backends that a case is for."""
+        """The backends that run a case."""
         return self.narrower.get(case, self.backends)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything asked for. `baseline` is a backend's name or `oracle`; `asked` is None where all of it is run."""
+    """A whole run. `baseline` is a backend's name or `oracle`; `asked` is None if nothing is deselected."""
 
     name: str
     configs: tuple[ConfigFile, ...]
@@ -205,20 +205,20 @@ class Plan:
 
     @property
     def everything(self) -> Asked:
-        """What the files ask for, whether or not it is run."""
+        """Everything in the files, selected or not."""
         own = tuple((case.id, case.dtypes) for case in self.cases)
         narrower = {case.id: case.backends for case in self.cases if case.backends}
         return self.asked or Asked(own, tuple(spec.name for spec in self.backends), narrower=narrower)
 
     def of(self, case: CasePlan) -> Plan:
-        """The plan as one of its cases sees it: with the backends and the baseline of that case."""
+        """The plan with the backends and the baseline of one of its cases."""
         if not case.backends and not case.baseline:
             return self
         backends = tuple(spec for spec in self.backends if case.runs_on(spec.name))
         return replace(self, backends=backends, baseline=case.baseline or self.baseline)
 
     def only(self, ids: Collection[str]) -> Plan:
-        """The plan with these of its cases alone, and the backends that they need."""
+        """The plan with only these cases and the backends that they need."""
         cases = tuple(case for case in self.cases if case.id in ids)
         backends = tuple(spec for spec in self.backends if any(case.runs_on(spec.name) for case in cases))
         return replace(self, cases=cases, backends=backends, asked=self.everything)
@@ -226,7 +226,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line may override, as it was typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
+    """The overrides of the command line, as typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
     `--steps`."""
 
     backends: tuple[str, ...] = ()

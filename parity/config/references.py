@@ -1,4 +1,4 @@
-"""`${path}`: a value of the case itself, put where it is named."""
+"""`${path}`: replaced by another value of the same case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 MAX_TEXT = 10_000
 MAX_ITEMS = 10_000
 MAX_PLAIN = 1e9
-"""Whole numbers up to here are written without an exponent."""
+"""Whole numbers up to this one are written without an exponent."""
 
 
 def referenced(text: str) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class _Unresolved(Exception):  # noqa: N818 - never leaves this module
 
 
 def substitute(case: Node, report: Problems) -> Node | None:
-    """The case with every reference replaced, or None after reporting those that lead nowhere."""
+    """The case with every reference replaced; None and a report if any has no target."""
     resolver = _Resolver(case, report)
     n_before = len(report)
     resolved = resolver.walk(case, ())
@@ -49,7 +49,7 @@ def substitute(case: Node, report: Problems) -> Node | None:
 
 
 class _Resolver:
-    """Replaces references; `open_paths` are those being followed, to see circles."""
+    """Replaces references; `open_paths` are those being followed, to detect circles."""
 
     def __init__(self, case: Node, report: Problems) -> None:
         self.case = case
@@ -89,13 +89,13 @@ class _Resolver:
             self.failed = True
             return node
         if "${" in REFERENCE.sub("", text):
-            self.report.add(node, 'a reference is written "${path}", for example "${params.normalized_shape}"')
+            self.report.add(node, 'a reference must be written "${path}", for example "${params.normalized_shape}"')
         return replace(node, value=new[:MAX_TEXT], text=new[:MAX_TEXT])
 
     def _follow(self, node: Node, path: str, open_paths: tuple[str, ...]) -> Node:
         if path in open_paths:
             circle = " -> ".join((*open_paths[open_paths.index(path) :], path))
-            self.report.add(node, f"the references go in a circle: {circle}")
+            self.report.add(node, f"circular reference: {circle}")
             raise _Unresolved
         if path not in self.known:
             self.known[path] = self._resolve(node, path, open_paths)
@@ -104,14 +104,14 @@ class _Resolver:
     def _resolve(self, node: Node, path: str, open_paths: tuple[str, ...]) -> Node:
         target = find(self.case, split_path(path))
         if target is None:
-            message = f'"${{{path}}}" leads nowhere: the case has no {path}'
+            message = f'unknown reference "${{{path}}}": the case has no {path}'
             self.report.add(node, message, allowed=[p for p in paths(self.case) if "." in p], near=path)
             raise _Unresolved
         value = self.walk(target, (*open_paths, path))
         if value.is_mapping or any(item.is_mapping or item.is_list for item in value.items):
-            self.report.add(node, f"{path} is neither a single value nor a flat list, so nothing can refer to it")
+            self.report.add(node, f"{path} cannot be referenced: it is neither a single value nor a flat list")
             raise _Unresolved
         if len(value.items) > MAX_ITEMS:
-            self.report.add(node, f"{path} comes to more than {MAX_ITEMS} items")
+            self.report.add(node, f"{path} expands to more than {MAX_ITEMS} items")
             raise _Unresolved
         return value

@@ -1,7 +1,7 @@
 """The JSON schema of a config file: for editors, and for programs that write configs.
 
-It is that of the models by which files are read. What holds between files, and between shapes and params, only loading
-tells.
+It is made from the models that read the files. Constraints between files, and between shapes and params, are checked
+only by loading.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from parity.config.kinds import KIND, KINDS, case_kind
 Schema = dict[str, Any]
 
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
-"""A value of the case itself, wherever one may stand."""
+"""A reference to another value of the case."""
 PARTS = ("params", "inputs")
-"""What only its op can tell of a case."""
+"""The keys of a case that depend on its op."""
 
 
 def json_schema() -> Schema:
@@ -59,7 +59,7 @@ def _parts(case: Schema) -> Schema:
 
 
 class AsWritten(GenerateJsonSchema):
-    """Schemas of what is written: in a case nothing is required, and a reference may stand for any value."""
+    """Schemas of configs as written: in a case no key is required, and any value may be a reference."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """The schema of a mapping."""
@@ -70,22 +70,22 @@ class AsWritten(GenerateJsonSchema):
         return written
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
-        """The schema of a value that may be left out, without defaults that only say so."""
+        """The schema of an optional value, without defaults that mean "not given"."""
         written = super().default_schema(schema)
         return written if written.get("default") else {key: value for key, value in written.items() if key != "default"}
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> Schema:
-        """The schema of mappings that a key tells apart, which a sweep may bring."""
+        """The schema of mappings that are distinguished by a key, which a sweep may set."""
         written = super().tagged_union_schema(schema)
         return {"anyOf": written["oneOf"]}
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - none has a title
-        """Keys need no other name than their own."""
+        """Keys need no title."""
         return False
 
 
 def or_reference(schema: Schema) -> Schema:
-    """The schema, where a `${path}` may stand for the value or for any item of a list."""
+    """The schema with `${path}` allowed for the value or for any item of a list."""
     if "$ref" in schema or schema.get("type") == "object":
         return schema
     if isinstance(schema.get("items"), dict):

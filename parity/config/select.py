@@ -1,4 +1,4 @@
-"""What the command line keeps of a draft, and the last checks: it must leave something, and fit into memory."""
+"""Applies the command line's selection, and makes the last checks: something is left, and it fits into memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from parity.config.tolerances import parse_options
 
 @dataclass(frozen=True)
 class Draft:
-    """All that the files ask for; each case has the backends and the baseline (empty: the first) of its file.
+    """Everything in the files; each case has the backends and the baseline (empty: the first) of its file.
 
-    `backends_ok`: none of them was left out for being wrong, so an unknown name is unknown indeed.
+    `backends_ok`: no invalid backend was left out, so an unknown name is really unknown.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Draft:
 
 
 def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
-    """The plan that is left, or None after reporting what is wrong."""
+    """The selected plan; None and a report if anything is wrong."""
     backends = _backends(draft, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
@@ -46,7 +46,7 @@ def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
 
 
 def _plan(draft: Draft, backends: Sequence[BackendSpec], cases: Sequence[BuiltCase], overrides: Overrides) -> Plan:
-    """The plan of these cases: its backends are those that they need, its baseline is that of the first."""
+    """The plan of these cases, with the backends that they need and the baseline of the first case."""
     specs = tuple(spec for spec in backends if any(built.plan.runs_on(spec.name) for built in cases))
     names, baseline = {spec.name for spec in specs}, cases[0].plan.baseline
     plans = []
@@ -59,7 +59,7 @@ def _plan(draft: Draft, backends: Sequence[BackendSpec], cases: Sequence[BuiltCa
 
 
 def _asked(draft: Draft, cases: Sequence[BuiltCase], overrides: Overrides) -> Asked:
-    """The draft before anything was chosen from it; `cases` are what was."""
+    """The draft before selection; `cases` are the selected ones."""
     names = tuple(spec.name for spec in draft.backends)
     stated = {built.plan.id: _baseline(built, built.plan.backends, None) for built in draft.cases}
     altered = bool(overrides.rtol or overrides.atol or overrides.steps)
@@ -69,7 +69,7 @@ def _asked(draft: Draft, cases: Sequence[BuiltCase], overrides: Overrides) -> As
 
 
 def _backends(draft: Draft, overrides: Overrides, report: Problems) -> tuple[BackendSpec, ...]:
-    """The backends that are wanted; names of backends, and of a baseline, that there are not are reported."""
+    """The selected backends; unknown names of backends and of a baseline are reported."""
     names, wanted = [spec.name for spec in draft.backends], overrides.backends
     for name in wanted:
         if draft.backends_ok and name not in names:
@@ -77,14 +77,14 @@ def _backends(draft: Draft, overrides: Overrides, report: Problems) -> tuple[Bac
     kept = tuple(spec for spec in draft.backends if not wanted or spec.name in wanted)
     baseline, allowed = overrides.baseline, (*(spec.name for spec in kept), ORACLE)
     if baseline is not None and draft.backends_ok and baseline not in allowed:
-        report.add_command_line(f"--baseline {baseline}", "no backend of this run", allowed, baseline)
+        report.add_command_line(f"--baseline {baseline}", "not a backend of this run", allowed, baseline)
     return kept
 
 
 def _placed(
     cases: tuple[BuiltCase, ...], backends: Sequence[BackendSpec], overrides: Overrides, report: Problems
 ) -> tuple[BuiltCase, ...]:
-    """The cases with those of their backends that are wanted, and their baselines; a case that has none goes."""
+    """The cases with their selected backends and baselines, without those that have none left."""
     wanted = {spec.name for spec in backends}
     placed = []
     for built in cases:
@@ -92,12 +92,12 @@ def _placed(
         if own:
             placed.append(built.with_plan(backends=own, baseline=_baseline(built, own, overrides.baseline)))
     if cases and wanted and not placed:
-        report.add_command_line(f"--backend {' --backend '.join(overrides.backends)}", "none of the cases is for it")
+        report.add_command_line(f"--backend {' --backend '.join(overrides.backends)}", "no case runs on it")
     return tuple(placed)
 
 
 def _baseline(built: BuiltCase, kept: Sequence[str], named: str | None) -> str:
-    """The command line's, else the config's (the oracle stands in for one that is not kept), else the first."""
+    """The command line's baseline, else the config's (the oracle if that is deselected), else the first backend."""
     baseline = named or built.plan.baseline
     return kept[0] if not baseline else baseline if baseline in kept else ORACLE
 
@@ -112,7 +112,7 @@ def _with_tolerances(cases: tuple[BuiltCase, ...], overrides: Overrides, report:
 
 
 def _with_dtypes(cases: tuple[BuiltCase, ...], wanted: Sequence[str], report: Problems) -> tuple[BuiltCase, ...]:
-    """The cases with only the wanted dtypes; a case that has none of them goes."""
+    """The cases with only the wanted dtypes, without cases that have none of them."""
     for name in wanted:
         if name not in COARSENESS:
             report.add_command_line(f"--dtype {name}", "no such dtype", COARSENESS, name)
@@ -147,20 +147,20 @@ def _matching(cases: tuple[BuiltCase, ...], keyword: str | None, report: Problem
 
 
 def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Problems) -> tuple[BuiltCase, ...]:
-    """The cases with the first `steps` steps of each training; its schedule is that of the whole training."""
+    """The cases with the first `steps` steps of each training; schedules stay those of the whole training."""
     if steps is None:
         return cases
     if steps < 1:
-        report.add_command_line(f"--steps {steps}", "--steps takes a whole number, 1 or more")
+        report.add_command_line(f"--steps {steps}", "--steps must be a whole number, 1 or more")
     elif cases and not any(built.plan.is_training for built in cases):
-        report.add_command_line(f"--steps {steps}", "no case is a training")
+        report.add_command_line(f"--steps {steps}", "there is no training among the cases")
     return tuple(
         built if built.plan.kind == OP else case_kind(built.plan.kind).shortened(built, steps) for built in cases
     )
 
 
 def _check_memory(cases: tuple[BuiltCase, ...], report: Problems) -> None:
-    """Refuses cases whose tensors, held by every backend and by the oracle, exceed the machine's memory."""
+    """Reports cases whose tensors, in every backend and in the oracle, exceed the machine's memory."""
     if not cases:
         return
     import psutil

@@ -21,7 +21,7 @@ ROOTS = ("params", "inputs", "op", "dtypes", "gradients")
 
 EXAMPLE = "params.eps or inputs.x.normal.mean"
 SCALARS = ("op", "dtypes", "gradients", "loss", "batch_size", "accumulation", "steps")
-"""The parts of any case in which there is nothing to set."""
+"""Keys of any case that have no keys below them."""
 
 
 def sweep_of(roots: Collection[str]) -> Any:
@@ -43,7 +43,7 @@ class Combination:
 def expand(
     case: Node, report: Problems, roots: Collection[str] = ROOTS, example: str = EXAMPLE
 ) -> Iterator[Combination]:
-    """The case itself, or the cases of its sweep, which may set what is below `roots`; what is wrong is reported."""
+    """The case itself, or the cases of its sweep, which may set values below `roots`; problems are reported."""
     sweep = case.get("sweep")
     if sweep is None:
         yield Combination(case)
@@ -67,10 +67,10 @@ def _valid(sweep: Node, report: Problems, roots: Collection[str], example: str) 
     for path, axis in sweep.mapping.items():
         for other in sweep.mapping:
             if path.startswith(f"{other}."):
-                report.add(axis, f'"{path}" is a part of "{other}", which is swept as well', value=False)
+                report.add(axis, f'"{path}" is part of "{other}", which is also swept', value=False)
     n_combinations = prod(len(axis.items) for axis in sweep.mapping.values())
     if n_combinations > MAX_COMBINATIONS:
-        report.add(sweep, f"{n_combinations} combinations; a sweep may have {MAX_COMBINATIONS}", value=False)
+        report.add(sweep, f"{n_combinations} combinations; a sweep may have at most {MAX_COMBINATIONS}", value=False)
     return len(report) == n_before
 
 
@@ -78,12 +78,12 @@ def _check_axis(path: str, axis: Node, report: Problems, roots: Collection[str],
     parts = split_path(path)
     root = parts[0]
     if root not in roots:
-        message = f'"{path}" leads nowhere: a sweep sets paths such as {example}'
+        message = f'unknown path "{path}": a sweep sets paths such as {example}'
         report.add(axis, message, allowed=roots, near=root, value=False)
     elif not all(parts) or (len(parts) > 1 and root in SCALARS):
-        report.add(axis, f'"{path}" leads nowhere', value=False)
+        report.add(axis, f'unknown path "{path}"', value=False)
     if not axis.is_list:
-        report.add(axis, f"a sweep lists the values of {path}: [first, second]")
+        report.add(axis, f"a sweep needs a list of values for {path}: [first, second]")
     elif not axis.items:
         report.add(axis, f"a sweep needs at least one value for {path}")
 
@@ -93,22 +93,20 @@ def _set_all(case: Node, swept: tuple[tuple[str, Node], ...], report: Problems) 
     for path, value in swept:
         new = put(tree, split_path(path), value)
         if new is None:
-            report.add(
-                value, f'"{path}" leads nowhere: what stands on the way is neither a mapping nor a long enough list'
-            )
+            report.add(value, f'"{path}" cannot be set: a part of it is not a mapping, or is a list that is too short')
             return None
         tree = new
     return tree
 
 
 def suffixes(swept: tuple[tuple[str, Node], ...]) -> tuple[str, ...]:
-    """`mean=100` for each swept path: its last word, or as many as tell the paths apart."""
+    """`mean=100` for each swept path: its last word, or as many as distinguish the paths."""
     names = _short_names(tuple(path for path, _ in swept))
     return tuple(_suffix(name, value) for name, (_, value) in zip(names, swept, strict=True))
 
 
 def _suffix(name: str, value: Node) -> str:
-    """Of a mapping, each of its entries stands for itself."""
+    """A value as parts of an id; a mapping gives one part per entry."""
     if value.mapping:
         return "-".join(_suffix(key, entry) for key, entry in value.mapping.items())
     return f"{name}={as_text(value)}"
@@ -121,7 +119,7 @@ def _short_names(paths: tuple[str, ...]) -> tuple[str, ...]:
     names = []
     for path in paths:
         others = [other for other in paths if other != path]
-        # An index says nothing without the word before it.
+        # An index means nothing without the word before it.
         lengths = range(2 if path.rpartition(".")[2].isdigit() else 1, path.count(".") + 2)
         n = next((n for n in lengths if all(tail(path, n) != tail(other, n) for other in others)), len(lengths))
         names.append(tail(path, n))

@@ -1,4 +1,4 @@
-"""What a config says about one tensor: its shape, where its numbers come from, and what is done to them."""
+"""One tensor in a config: its shape, the source of its numbers, and their transformations."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ MAX_HEADER_BYTES = 1 << 16
 
 
 def size_problem(shape: Shape, what: str = "a tensor") -> str | None:
-    """Why a shape cannot be allocated and compared, None where it can."""
+    """Why a shape cannot be allocated and compared, None if it can."""
     n_elements = math.prod(shape)
     if n_elements < 1:
-        return f"{what} of shape {list(shape)} has no elements, so there is nothing to compare"
+        return f"{what} of shape {list(shape)} has no elements, so nothing can be compared"
     if n_elements > MAX_ELEMENTS:
-        return f"{what} of shape {list(shape)} would have {n_elements} elements; at most 2**31 - 1 are possible"
+        return f"{what} of shape {list(shape)} has {n_elements} elements; at most 2**31 - 1 are possible"
     return None
 
 
@@ -66,15 +66,15 @@ def _sized(shape: Shape) -> Shape:
 
 
 SANE: Mapping[type[Any], tuple[Callable[[Any], bool], str]] = {
-    Normal: (lambda d: math.isfinite(d.mean) and 0 <= d.std < math.inf, "normal wants a finite mean and std >= 0"),
-    Uniform: (lambda d: math.isfinite(d.high - d.low) and d.low <= d.high, "uniform wants finite low <= high"),
-    LogUniform: (lambda d: d.high < math.inf, "log_uniform wants a finite high"),
+    Normal: (lambda d: math.isfinite(d.mean) and 0 <= d.std < math.inf, "normal needs a finite mean and std >= 0"),
+    Uniform: (lambda d: math.isfinite(d.high - d.low) and d.low <= d.high, "uniform needs finite low <= high"),
+    LogUniform: (lambda d: d.high < math.inf, "log_uniform needs a finite high"),
     NearConstant: (
         lambda d: math.isfinite(d.value) and 0 <= d.relative < math.inf,
-        "near_constant wants a finite value and relative >= 0",
+        "near_constant needs a finite value and relative >= 0",
     ),
 }
-"""What NumPy's generators would refuse only once the case runs."""
+"""Checks of parameters that NumPy's generators would reject only when the case runs."""
 
 
 def _check_draw(draw: Any) -> None:
@@ -110,7 +110,7 @@ def _values(written: Any) -> Values:
             break
         first = first[0]
     if len(shape) > MAX_AXES:
-        raise refusal(f"{len(shape)} levels; at most {MAX_AXES} are possible")
+        raise refusal(f"nested {len(shape)} levels deep; at most {MAX_AXES} are possible")
     values = Values(_nested(written, tuple(shape), ()))
     _sized(values.shape)
     return values
@@ -120,18 +120,18 @@ def _nested(value: Any, shape: Shape, at: tuple[int, ...]) -> Any:
     if not shape:
         if isinstance(value, bool) or not isinstance(value, int | float):
             listed = isinstance(value, tuple)
-            message = "this is a list where others are numbers" if listed else "every value must be a number"
+            message = "this is a list among numbers" if listed else "every value must be a number"
             raise refusal(message, at=at)
         return as_float(value)
     if not isinstance(value, tuple) or len(value) != shape[0]:
         count = f"{len(value)} items" if isinstance(value, tuple) else "a single value"
-        message = f"the lists differ in length: here is {count} where the first one has {shape[0]}"
+        message = f"the lists differ in length: {count} here, {shape[0]} in the first one"
         raise refusal(message, at=at)
     return tuple([_nested(item, shape[1:], (*at, i)) for i, item in enumerate(value)])
 
 
 def as_float(value: float) -> float:
-    """A number in float64; whole numbers beyond it are infinite, as 1e999 is."""
+    """A number in float64; whole numbers that are too large are infinite, like 1e999."""
     try:
         return float(value)
     except OverflowError:
@@ -145,7 +145,7 @@ SPECIAL = {
 
 
 class _Tensor(CaseModel):
-    """A tensor; its keys are those of `KEYS`, None where the config says nothing."""
+    """A tensor; its keys are those of `KEYS`, None if the config omits them."""
 
     model_config = ConfigDict(
         json_schema_extra={"not": {"anyOf": [{"required": list(pair)} for pair in combinations(sorted(DRAW_KEYS), 2)]}}
@@ -157,7 +157,7 @@ class _Tensor(CaseModel):
     def _one_source(self) -> _Tensor:
         named = [key for key in KEYS if key in DRAW_KEYS & self.model_fields_set]
         if len(named) > 1:
-            raise refusal(f"numbers come from one place, but here are {' and '.join(named)}", at=(named[1],))
+            raise refusal(f"a tensor has one source of numbers, but here are {' and '.join(named)}", at=(named[1],))
         return self
 
 
@@ -185,7 +185,7 @@ TENSOR = model_of("tensor", "a tensor", KEYS, base=_Tensor)
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor as written; None where the config says nothing."""
+    """A tensor as written; None for what the config omits."""
 
     shape: Shape | None = None
     draw: Draw | None = None
@@ -195,7 +195,7 @@ class TensorSpec:
 
 
 def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
-    """A tensor that its model accepts, with the shape that its values or its file have."""
+    """A tensor that its model accepts, with the shape of its values or its file."""
     draws = (getattr(written, key) for key in (*DISTRIBUTIONS, "values"))
     draw = next((draw for draw in draws if draw is not None), None)
     source = node.get("values") or node.get("file")
@@ -206,7 +206,7 @@ def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
     if source is not None and problem is not None:
         report.add(source, problem)
     elif source is not None and own is not None and shape not in (None, own):
-        message = f"the shape does not fit: the {source.key.rpartition('.')[2]} are {list(own)}"
+        message = f"wrong shape: `{source.key.rpartition('.')[2]}` has {list(own)}"
         report.add(node.mapping["shape"], message)
     return TensorSpec(own if shape is None else shape, draw, written.scale, written.offset, written.special)
 
@@ -218,19 +218,19 @@ def _file(node: Node, report: Problems) -> File | None:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False) if _has_npy_header(path) else None
     except Exception:
-        # numpy's header parser raises ValueError, EOFError, SyntaxError, OSError and more for what it cannot read.
+        # numpy's header parser raises ValueError, EOFError, SyntaxError, OSError and more.
         array = None
     if not isinstance(array, np.ndarray):
         report.add(node, "this is not a .npy file of numbers")
     elif array.dtype.kind not in "fiub":
-        report.add(node, f"the numbers in it are of type {array.dtype.name}; real numbers are wanted")
+        report.add(node, f"its numbers have the type {array.dtype.name}; they must be real numbers")
     else:
         return File(path.absolute())
     return None
 
 
 def _has_npy_header(path: Path) -> bool:
-    """Whether a file begins like a `.npy` file, with a header of a sane size (NumPy reads it first and looks then)."""
+    """Whether a file begins like a `.npy` file with a header of a sane size (NumPy checks only after reading it)."""
     if not path.stat().st_size:
         return False
     with path.open("rb") as file:

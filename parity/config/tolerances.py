@@ -27,7 +27,7 @@ class _Limits(ConfigModel):
 
 
 class _ByDtype(ConfigModel):
-    """A table by dtype, which is easily mistaken for one of its rows."""
+    """A table by dtype, which users often confuse with one of its rows."""
 
     what: ClassVar[str] = "a tolerance"
     wanted: ClassVar[str] = "given by dtype: {float32: {rtol: 1.0e-5, atol: 1.0e-6}}"
@@ -50,7 +50,7 @@ Table: Any = model_of("tolerance_table", "a tolerance", ROWS, base=_ByDtype)
 
 class _Tolerances(_ByDtype):
     def all_rules(self) -> tuple[ToleranceRule, ...]:
-        """The rules from the general to the particular: dtype rows, then `gradients`, then `tensors`."""
+        """The rules from general to specific: dtype rows, then `gradients`, then `tensors`."""
         tables = [(None, self), (GRADIENTS, self.gradients), *self.tensors.items()]  # type: ignore[attr-defined]
         return tuple(rule for name, table in tables if table is not None for rule in table.rules(name))
 
@@ -61,7 +61,7 @@ Tolerances: Any = model_of("tolerance", "tolerance", {**ROWS, **TABLES}, base=_T
 
 
 def parse_tolerance(node: Node | None, report: Problems) -> tuple[ToleranceRule, ...]:
-    """The rules of one `tolerance` mapping; none after reporting what is wrong."""
+    """The rules of one `tolerance` mapping; empty and a report if it is wrong."""
     tolerances = None if node is None else read(Tolerances, node, report)
     return () if tolerances is None else tolerances.all_rules()
 
@@ -72,7 +72,7 @@ def check_tensor_names(node: Node | None, tensors: Iterable[str], report: Proble
     rows: Mapping[str, Node] = (node.get("tensors") or node).mapping if node and node.get("tensors") else {}
     for name, entry in rows.items():
         if not matches_any(name, names):
-            report.add(entry, f'no tensor is called "{name}"', allowed=names, near=name, value=False)
+            report.add(entry, f'there is no tensor "{name}"', allowed=names, near=name, value=False)
 
 
 def matches_any(glob: str, names: Iterable[str]) -> bool:
@@ -81,15 +81,17 @@ def matches_any(glob: str, names: Iterable[str]) -> bool:
 
 
 def parse_options(option: str, texts: Iterable[str], tensors: Iterable[str], report: Problems) -> list[ToleranceRule]:
-    """The rules of `--rtol 1e-5 --rtol grad.weight:1e-4` (or --atol), the general ones first."""
+    """The rules of `--rtol 1e-5 --rtol grad.weight:1e-4` (or --atol), general ones first."""
     names, rules = tuple(dict.fromkeys(tensors)), []
     for text in texts:
         tensor, colon, number = text.rpartition(":")
         value = _number(number)
         if value is None or (colon and not tensor):
-            report.add_command_line(f"--{option} {text}", f"--{option} takes V or NAME:V, V a number not below 0")
+            report.add_command_line(
+                f"--{option} {text}", f"--{option} must be V or TENSOR:V, where V is a number, 0 or more"
+            )
         elif tensor and names and not matches_any(tensor, names):
-            report.add_command_line(f"--{option} {text}", f'no tensor is called "{tensor}"', names, tensor)
+            report.add_command_line(f"--{option} {text}", f'there is no tensor "{tensor}"', names, tensor)
         else:
             rules.append(ToleranceRule(tensor=tensor or None, **{option: value}))  # type: ignore[arg-type]
     return sorted(rules, key=lambda rule: rule.tensor is not None)

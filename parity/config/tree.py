@@ -1,4 +1,4 @@
-"""Paths into a case, defaults under a case, and values set by a sweep: all of it makes new trees."""
+"""Paths into a case, defaults of a case, and values set by a sweep; all functions return new trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parity.cases.draw import DISTRIBUTIONS
 from parity.config.nodes import Node
 
 DRAW_KEYS = frozenset({*DISTRIBUTIONS, "values", "file"})
-"""Where the numbers of a tensor come from: exactly one of these."""
+"""The sources of a tensor's numbers: exactly one of these."""
 
 TENSOR_KEYS = DRAW_KEYS | {"shape", "scale", "offset", "special"}
 
@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 
 
 def split_path(text: str) -> Path:
-    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name holds a dot.
+    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name contains a dot.
 
     An optimizer's `grad` is a tensor itself: `inputs.grad.constant` has three parts as well.
     """
@@ -44,7 +44,7 @@ def without(node: Node, *keys: str) -> Node:
 
 
 def find(tree: Node, path: Path) -> Node | None:
-    """What stands at `path`, None where nothing does."""
+    """The value at `path`, None if there is none."""
     node: Node | None = tree
     for key in path:
         node = step(node, key) if node is not None else None
@@ -52,7 +52,7 @@ def find(tree: Node, path: Path) -> Node | None:
 
 
 def nearest_parent(tree: Node, path: Path) -> tuple[Node, bool]:
-    """What stands at `path` or, failing that, its nearest parent; and whether it is the whole path."""
+    """The value at `path`, else its nearest parent; and whether the whole path exists."""
     node = tree
     for key in path:
         inner = step(node, key)
@@ -70,9 +70,9 @@ def paths(tree: Node, prefix: str = "") -> Iterator[str]:
 
 
 def put(tree: Node, path: Path, value: Node) -> Node | None:
-    """`tree` with `value` at `path`, or None where a scalar is in the way or a list has no such item.
+    """`tree` with `value` at `path`; None if a scalar is on the path or a list has no such item.
 
-    Mappings on the way are made; a mapping is merged into one that stands there already.
+    Missing mappings are created; a mapping is merged into an existing one.
     """
     key, rest = path[0], path[1:]
     inner = step(tree, key)
@@ -91,9 +91,9 @@ def put(tree: Node, path: Path, value: Node) -> Node | None:
 
 
 def merge(base: Node | None, over: Node, key: str = "") -> Node:
-    """Mappings merged key by key at every depth; for anything else `over` stands.
+    """Mappings merged key by key at every depth; any other value is replaced by `over`.
 
-    A tensor, which stands below `inputs`, forgets how it was drawn where `over` draws it differently.
+    A tensor (below `inputs`) loses its draw if `over` has another one.
     """
     if base is None or not (base.is_mapping and over.is_mapping):
         return over
@@ -105,7 +105,7 @@ def merge(base: Node | None, over: Node, key: str = "") -> Node:
 
 
 def _undrawn(base: Node, over: Node) -> Node:
-    """A tensor without its draw where `over` has another, and without its shape where that brings one."""
+    """A tensor without its draw if `over` has another one, and without its shape if that draw has its own."""
     drawn = DRAW_KEYS & over.mapping.keys()
     dropped = (DRAW_KEYS - drawn if drawn else set()) | ({"shape"} if drawn & {"values", "file"} else set())
     return without(base, *dropped) if base.is_mapping else base

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 into nodes that know their line. Safe: no tags, no objects, bounded in size, depth and aliases.
+"""Reads YAML 1.2 into nodes with their lines. Safe: no tags, no objects, bounded in size, depth and aliases.
 
 The parser of events is libyaml's, through PyYAML; scalars are resolved here by the YAML 1.2 core schema, so `1e-5` is a
 number, `on` is a word, and a scalar's own text is kept.
@@ -29,13 +29,13 @@ from yaml.reader import ReaderError
 
 from parity.config.nodes import Node, Problems
 
-# libyaml is fifty times as fast; PyYAML's own parser stands in where a build lacks it.
+# libyaml is fifty times as fast; builds without it use PyYAML's own parser.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 60
 MAX_ALIASED = 200_000
-"""How many values aliases may stand for in one file: a few lines of nested aliases can mean billions."""
+"""How many values the aliases of a file may expand to: a few lines of nested aliases can mean billions."""
 
 CONSTANTS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -50,7 +50,7 @@ PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 VERSION_LINE = re.compile(rb"""^\s*\{?\s*["']?version["']?\s*:\s*["']?[0-9]""", re.MULTILINE)
-"""What every config has; a file without it may be anybody's."""
+"""What every config has; a file without it is not a config."""
 
 HINTS = {
     "did not find expected key": "look at the indentation of this line and the one before",
@@ -58,7 +58,7 @@ HINTS = {
     "could not find expected ':'": 'a key is written "key: value", with a space',
     "while parsing a flow": "a comma or a bracket may be missing",
 }
-"""What the parser's words mostly mean."""
+"""The usual causes of the parser's messages."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class _YamlProblem(Exception):  # noqa: N818 - never leaves this module
 
 
 def read_yaml(path: Path, report: Problems, included: Node | None = None) -> YamlFile | None:
-    """The file's content, or None after reporting why there is none.
+    """The file's content; None and a report if it cannot be read.
 
-    Of a file that somebody's config includes (at the node `included`) and that is no config, nothing is shown.
+    Nothing is shown of an included file (at the node `included`) that is not a config.
     """
-    # Files of /proc say that they are empty, and reading some of them does not end.
+    # Files in /proc report a size of 0, and reading some of them never ends.
     data = b"" if included is not None and not path.stat().st_size else _read_bytes(path, report)
     if data is None:
         return None
     if included is not None and VERSION_LINE.search(data) is None:
-        report.add(included, 'an included file must be a config, and this one has no line "version: 1"')
+        report.add(included, 'an included file must be a config, but this one has no line "version: 1"')
         return None
     try:
         root, problems = _parse(data, str(path))
@@ -99,7 +99,7 @@ def read_yaml(path: Path, report: Problems, included: Node | None = None) -> Yam
     if not root.is_mapping:
         empty = root.value is None
         message = "the file is empty" if empty else "the file must be a mapping at its top level"
-        report.add_file(str(path), f'{message}; a config begins with "version: 1"', 0 if empty else root.line)
+        report.add_file(str(path), f'{message}; a config must start with "version: 1"', 0 if empty else root.line)
         return None
     return YamlFile(path, hashlib.sha256(data).hexdigest(), root)
 
@@ -140,7 +140,7 @@ def _parse(data: bytes, file: str) -> tuple[Node, list[_YamlProblem]]:
     except YAMLError as error:
         raise _YamlProblem(f"not valid YAML: {error}", 0) from None
     except Exception as error:
-        # A malformed text must end in a clear message, whatever escapes from a parser.
+        # A malformed text must give a clear message, whatever the parser raises.
         raise _YamlProblem(f"not valid YAML ({type(error).__name__} in the parser)", 0) from None
     return root, reader.problems
 
@@ -150,7 +150,7 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     line = mark.line + 1 if mark is not None else 0
     lines = text.split("\n")
     if 0 < line <= len(lines) and "\t" in lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]:
-        return "not valid YAML: a tab in the indentation; YAML wants spaces", line
+        return "not valid YAML: a tab in the indentation; use spaces", line
     parts = [str(part) for part in (error.context, error.problem) if part]
     begins = error.context_mark.line + 1 if error.context_mark is not None else line
     aside = f" (it begins in line {begins})" if begins != line else ""
@@ -161,7 +161,7 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class _Sized:
-    """A node with how many values it holds and how deep it is."""
+    """A node with its number of values and its depth."""
 
     node: Node
     size: int = 1
@@ -169,7 +169,7 @@ class _Sized:
 
 
 class _Reader:
-    """Turns parser events into nodes; `problems` (a key twice) do not keep the rest from being read."""
+    """Turns parser events into nodes; `problems` (duplicate keys) do not stop the parsing."""
 
     def __init__(self, file: str, events: Iterator[Any]) -> None:
         self.file = file
@@ -184,13 +184,13 @@ class _Reader:
             if type(event) is DocumentStartEvent:
                 n_documents += 1
                 if n_documents > 1:
-                    raise _YamlProblem("a second document starts here; one file holds one config", _line(event))
+                    raise _YamlProblem("a second document starts here; a file must have one config", _line(event))
             elif isinstance(event, NodeEvent):
                 root = self._node(event, "", _line(event), 0).node
         return root
 
     def _node(self, event: Any, key: str, line: int, depth: int) -> _Sized:
-        """The value that begins with `event`, which stands at `line`: an entry is where its key is."""
+        """The value that begins with `event`, at `line`; an entry's line is that of its key."""
         if type(event) is AliasEvent:
             return self._alias(event, line, depth)
         _refuse_tag(event)
@@ -217,7 +217,7 @@ class _Reader:
             yield None, self._node(event, f"{key}[{i}]", _line(event), depth + 1)
 
     def _entries(self, key: str, depth: int) -> Iterator[tuple[str | None, _Sized]]:
-        """The entries of a mapping; what `<<` merges has no name."""
+        """The entries of a mapping; those merged by `<<` have no name."""
         lines: dict[str, int] = {}
         for event in iter(self.events.__next__, None):
             if type(event) is MappingEndEvent:
@@ -225,7 +225,7 @@ class _Reader:
             name, line = _key(event), _line(event)
             merges = event.implicit[0] and name == "<<"
             if name in lines:
-                message = f'the key "{name}" stands here twice (first in line {lines[name]})'
+                message = f'duplicate key "{name}" (first in line {lines[name]})'
                 self.problems.append(_YamlProblem(message, line))
             value = self._node(next(self.events), f"{key}.{name}" if key else name, line, depth + 1)
             if not merges:
@@ -235,11 +235,11 @@ class _Reader:
     def _alias(self, event: Any, line: int, depth: int) -> _Sized:
         anchored = self.anchors.get(event.anchor)
         if anchored is None:
-            message = f"the alias *{event.anchor} has no anchor &{event.anchor} that ends above it"
+            message = f"the alias *{event.anchor} has no complete anchor &{event.anchor} above it"
             raise _YamlProblem(message, _line(event))
         self.n_aliased += anchored.size
         if self.n_aliased > MAX_ALIASED:
-            raise _YamlProblem(f"the aliases up to here stand for more than {MAX_ALIASED} values", _line(event))
+            raise _YamlProblem(f"the aliases up to here expand to more than {MAX_ALIASED} values", _line(event))
         if depth + anchored.height > MAX_DEPTH:
             raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", _line(event))
         return replace(anchored, node=replace(anchored.node, line=line))
@@ -258,7 +258,7 @@ def _key(event: Any) -> str:
 
 
 def _mapping(entries: list[tuple[str | None, Node]]) -> dict[str, Node]:
-    """The entries of a mapping over those that `<<: *base` brings into it; of several entries the first wins."""
+    """The entries of a mapping and those that `<<: *base` merges into it; the first one of a name wins."""
     own: dict[str, Node] = {}
     merged: dict[str, Node] = {}
     for name, node in entries:
@@ -275,7 +275,7 @@ def _mapping(entries: list[tuple[str | None, Node]]) -> dict[str, Node]:
 def _refuse_tag(event: Any) -> None:
     if event.tag is not None:
         tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-        raise _YamlProblem(f"the tag {tag} is not allowed: a config holds plain values only", _line(event))
+        raise _YamlProblem(f"the tag {tag} is not allowed: a config may have only plain values", _line(event))
 
 
 def resolve(text: str) -> bool | int | float | str | None:

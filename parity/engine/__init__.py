@@ -1,4 +1,4 @@
-"""Plan to outcomes: inputs made once, warm workers per backend, timeouts, crash classes."""
+"""Runs a plan: draws inputs once, keeps warm workers per backend, handles timeouts and crashes."""
 
 from parity.engine.backend import Announced, BackendLost, BackendStarted, EngineOptions, Running
 from parity.engine.engine import (

@@ -1,4 +1,4 @@
-"""Asks one backend of a run for one more cell, while the run goes on, and waits for the answer."""
+"""Asks one backend for an extra cell during a run, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from parity.engine.inputs import Prepared
 from parity.outcome import Arrays, CellOutcome, Outcome
 
 MAX_QUESTIONS = 400
-"""Of a case to a backend, in all its dtypes. A reduction takes 1 to 52, behaviours take 18 to 26, of the case and of
-the reduced one."""
+"""Per case and backend, over all dtypes. Reducing a case takes 1 to 52 questions; observing its behaviours takes 18 to
+26, for the case and for the reduced one."""
 MAX_SECONDS = 20.0
-"""Of a case to a backend, in the op's own time: what is asked must not depend on the machine's load."""
+"""Per case and backend, in the op's own time, so that the questions do not depend on the machine's load."""
 MAX_LOST = 3
-"""A backend is asked no more once its worker has crashed or hung at this many questions of a run."""
+"""A backend gets no more questions after its worker has crashed or hung at this many of a run."""
 POLL_S = 0.2
 
 
 @dataclass
 class Asking:
-    """The runners of a run, and the folder in which the inputs of a question are for as long as it takes."""
+    """The runners of a run, and the folder for the temporary inputs of questions."""
 
     folder: Path
     runners: Sequence[BackendRunner]
@@ -42,9 +42,9 @@ class Asking:
     numbers: count[int] = field(default_factory=lambda: count(-1, -1))
 
     def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
-        """What became of the cell; None where the backend has no runner left, or the inputs cannot be stored.
+        """The outcome of the cell; None if the backend has no runner left, or the inputs cannot be stored.
 
-        Raises ValueError or TypeError for a cell that nobody can be asked.
+        Raises ValueError or TypeError for a cell that cannot be sent to a worker.
         """
         runner = next((runner for runner in self.runners if runner.spec.name == backend and runner.alive), None)
         if runner is None:
@@ -62,10 +62,9 @@ class Asking:
 class CaseQuestions:
     """Asks about one case, until a budget is spent or a worker is lost.
 
-    Called with a backend, a case (another one than the user's too), a dtype and all its inputs by name (`grad.y` for
-    upstream gradients), it gives the outputs by name, as arrays of their own in that dtype; an output without values,
-    or of another shape than the case has, is left out. Inputs that the op has changed are there as `input.<name>`. None
-    where the backend gives no answer.
+    Called with a backend, a case (not necessarily the user's), a dtype and all inputs by name (`grad.y` for upstream
+    gradients), it returns the outputs by name, copied, in that dtype. An output without values or with a wrong shape is
+    left out. Inputs that the op has modified are included as `input.<name>`. None if the backend gives no answer.
     """
 
     def __init__(self, asking: Asking) -> None:
@@ -100,7 +99,7 @@ def stored(case: CasePlan, inputs: Arrays, folder: Path) -> Prepared:
 
 
 def answered(question: Question) -> CellOutcome | None:
-    """The answer, once it is there; None where the runner ends without one."""
+    """Wait for the answer; None if the runner ends without one."""
     while True:
         alive = question.runner.alive
         try:
@@ -111,7 +110,7 @@ def answered(question: Question) -> CellOutcome | None:
 
 
 def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """The outputs that have values of the shapes that the case has, in the dtype that was asked for."""
+    """The outputs with values of the expected shapes, in the requested dtype."""
     op = OPS[case.op]
     shapes = op.infer_shapes(case.params, {name: a.shape for name, a in inputs.items() if op.input(name) is not None})
     expected = {

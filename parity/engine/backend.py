@@ -1,4 +1,4 @@
-"""One backend at work: a thread that finds its interpreter, keeps a warm worker and feeds it cell after cell."""
+"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, r
 from parity.outcome import CellOutcome, Outcome
 
 MAX_SMALL = 1 << 20
-"""Results of up to this many elements are always taken, whatever shape they should have."""
+"""Results of up to this many elements are always accepted, whatever shape was expected."""
 MAX_FAILED_STARTS = 2
 
 Running = tuple[str, str, str]
-"""A case, a dtype and the backend that computes it now."""
+"""A case, a dtype and the backend that is computing it."""
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How to run: see `parity run --help`. `jobs` bounds how many cells compute at the same time (0: one a backend)."""
+    """How to run: see `parity run --help`. `jobs` bounds the number of concurrent cells (0: one per backend)."""
 
     timeout_s: float = 60.0
     threads: int = 1
@@ -39,14 +39,14 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class BackendStarted:
-    """A backend's worker answered; `info` says what it is."""
+    """A backend's worker has started; `info` describes it."""
 
     info: BackendInfo
 
 
 @dataclass(frozen=True)
 class BackendLost:
-    """A backend cannot be used; all its remaining cells get the outcome and the message."""
+    """A backend cannot be used; its remaining cells get an outcome with this message."""
 
     spec: BackendSpec
     message: str
@@ -54,14 +54,14 @@ class BackendLost:
 
 @dataclass(frozen=True)
 class Announced:
-    """Something that takes long said how far it is."""
+    """The progress of something that takes long."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class OutcomeArrived:
-    """A cell came back from one backend. `release` gives its memory back once its outputs are not needed."""
+    """One backend has answered a cell. `release` frees its buffer when the outputs are no longer needed."""
 
     cell: CellRequest
     outcome: CellOutcome
@@ -69,9 +69,9 @@ class OutcomeArrived:
 
 
 class BackendRunner:
-    """Serves the questions and cells of a queue and posts events; several may share the queue of one backend.
+    """Serves the questions and cells of a queue and posts events; several runners may share a backend's queue.
 
-    The last of its `buffers` is kept for questions, so that one is answered while all cells wait to be judged.
+    One of its `buffers` is reserved for questions, so that they can be answered while all cells wait to be judged.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class BackendRunner:
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"parity-{spec.name}")
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End at once: the worker is killed, cells that are left stay undone."""
+        """Stop at once: kill the worker; remaining cells are not computed."""
         with self._cells.changed:
             self._stopped.set()
             self._cells.changed.notify_all()
@@ -118,13 +118,13 @@ class BackendRunner:
 
     @property
     def running(self) -> Running | None:
-        """The cell of the run that is at hand."""
+        """The cell of the run that is being computed."""
         cell = self._cell
         return None if cell is None or isinstance(cell, Question) else (cell.case.id, cell.dtype, self.spec.name)
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is at work."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -192,19 +192,19 @@ class BackendRunner:
             raise
 
     def _next(self) -> CellRequest | None:
-        """The next question or cell, which is then ours to answer; None at the end."""
+        """Take the next question or cell; None at the end."""
         self._cell = self._cells.take(self, lambda: self._buffers.left > 1, self._stopped)
         return self._cell
 
     def _run(self, cell: CellRequest) -> None:
         dtypes = self._info.dtypes
         if dtypes is not None and cell.dtype not in dtypes:
-            reason = f"computes in {', '.join(dtypes)} only, not in {cell.dtype}"
+            reason = f"supports only {', '.join(dtypes)}, not {cell.dtype}"
             self._fail(cell, BackendError(reason, Outcome.UNSUPPORTED))
             return
         worker = self._worker
         if worker is None:
-            raise BackendError("its worker is gone", Outcome.ERROR)
+            raise BackendError("its worker has ended", Outcome.ERROR)
         with self._cells.changed:
             buffer = self._buffers.take()
         try:
@@ -242,7 +242,7 @@ class BackendRunner:
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:
                 self._worker.kill()
-            raise WorkerError(Outcome.CRASH, f"gave a reply that makes no sense: {error!r}") from error
+            raise WorkerError(Outcome.CRASH, f"gave an invalid reply: {error!r}") from error
 
     def _give_up(self, error: BackendError) -> None:
         if self._cells.leave():
@@ -273,14 +273,14 @@ FORWARD_ONLY = "it is forward only, so its gradients are not compared"
 
 
 def gradients_of(cell: CellRequest) -> dict[str, str]:
-    """The gradients that a cell asks for, each with why a backend that is forward only does not give it."""
+    """The gradients that a cell requests, each with the reason why a forward-only backend lacks it."""
     if not cell.case.gradients:
         return {}
     return {f"grad.{name}": FORWARD_ONLY for name in OPS[cell.case.op].differentiable if name in cell.prepared.paths}
 
 
 def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Message:
-    """What is asked of a worker for `cell`; without `gradients`, outputs alone."""
+    """The request to a worker for `cell`; without `gradients`, only for outputs."""
     case, op = cell.case, OPS[cell.case.op]
     gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
@@ -305,7 +305,7 @@ def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Me
 
 
 def watched(cell: CellRequest) -> list[str]:
-    """The inputs and upstream gradients that no output is the new value of."""
+    """The inputs and upstream gradients that the op does not update."""
     op, shapes = OPS[cell.case.op], {name: array.shape for name, array in cell.prepared.arrays.items()}
     outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
     return [name for name in shapes if name not in outputs]

@@ -1,4 +1,4 @@
-"""The host's side of the scratch files through which results travel (`parity/worker/slot.py` is the other)."""
+"""The host's end of the shared buffers that carry results (the worker's end is `parity/worker/slot.py`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOCK = "lock"
 
 
 class SharedBuffers:
-    """A worker's shared buffers: files that are handed out, and used again once their cell has been judged.
+    """A worker's shared buffers: files that are reused when their cell has been judged.
 
-    There are `most` of them: each costs a descriptor on both sides, and a backend that is far ahead of the others has
-    to wait. It waits for cells that came before, so the earliest one is never held up. `left` says how many can be had.
-    Whoever takes and gives back in several threads guards both.
+    There are at most `most`: each costs a descriptor in both processes, and a backend that is far ahead of the others
+    has to wait. It waits for earlier cells only, so the earliest one is never blocked. `left` is the number of free
+    buffers. Not thread-safe: the caller holds a lock.
     """
 
     def __init__(self, folder: Path, name: str, most: int) -> None:
@@ -38,7 +38,7 @@ class SharedBuffers:
         self._mapped: dict[Path, mmap.mmap] = {}
 
     def take(self) -> Path:
-        """A free buffer, the one used last first, since its pages are warm. Raises ValueError where none is left."""
+        """A free buffer, the last used one first, since its pages are warm. Raises ValueError if none is left."""
         if not self.left:
             raise ValueError("no shared buffer is left")
         self.left -= 1
@@ -50,12 +50,12 @@ class SharedBuffers:
         return path
 
     def give_back(self, path: Path) -> None:
-        """The buffer's tensors are not needed any more."""
+        """Free a buffer whose tensors are no longer needed."""
         self._free.append(path)
         self.left += 1
 
     def outputs(self, path: Path, tensors: list[dict[str, Any]]) -> dict[str, Output]:
-        """The outputs that a reply describes; their values are views of the buffer. Raises ValueError for nonsense."""
+        """The outputs that a reply describes; their values are views of the buffer. Raises ValueError if invalid."""
         return {str(t["name"]): self._output(path, t) for t in tensors}
 
     def _output(self, path: Path, tensor: dict[str, Any]) -> Output:
@@ -80,9 +80,9 @@ class SharedBuffers:
 
 
 class Scratch:
-    """A folder for shared buffers: in shared memory where there is room, else among the temporary files.
+    """A folder for shared buffers: in shared memory if there is room, else in the temporary directory.
 
-    Its lock is held as long as it is in use. Folders whose lock is free belong to runs that were killed.
+    Its lock is held while it is in use. Folders whose lock is free belong to killed runs.
     """
 
     def __init__(self) -> None:
@@ -98,13 +98,13 @@ class Scratch:
         (self.folder / "new-lock").rename(self.folder / LOCK)
 
     def remove(self) -> None:
-        """Remove the folder and free its lock."""
+        """Remove the folder and release its lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
 
 def sweep(home: Path) -> None:
-    """Remove the folders whose lock nobody holds."""
+    """Remove the folders whose lock is free."""
     for lock in home.glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Tensors by name in a folder that is there whole or not at all: what a run leaves for the one that goes on."""
+"""Named tensors in a folder that is written completely or not at all: checkpoints for `--resume`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ INDEX = "index.json"
 
 
 class BundleError(Exception):
-    """A folder that is not there, or that does not hold what `write` writes."""
+    """A folder that is missing or was not written by `write`."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What `write` stored: some JSON values, and the files of the tensors by name."""
+    """A stored bundle: JSON values, and the files of the tensors by name."""
 
     header: Mapping[str, Any]
     paths: Mapping[str, Path]
 
     def load(self, name: str) -> NDArray[Any]:
-        """A tensor; raises BundleError where it is none."""
+        """A tensor; raises BundleError if it cannot be read."""
         try:
             return np.asarray(np.load(self.paths[name], allow_pickle=False))
         except (KeyError, OSError, ValueError, EOFError) as error:
@@ -37,7 +37,7 @@ class Bundle:
 
 
 def write(folder: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """Store `arrays` and `header` in `folder`, in place of what is there."""
+    """Store `arrays` and `header` in `folder`, replacing its content."""
     new = folder.with_name(f".new-{folder.name}")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -49,7 +49,7 @@ def write(folder: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def read(folder: Path) -> Bundle:
-    """What `write` stored in `folder`; raises BundleError."""
+    """The bundle in `folder`; raises BundleError."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return Bundle(dict(index["header"]), {str(n): file_of(folder, i) for i, n in enumerate(index["tensors"])})
@@ -58,5 +58,5 @@ def read(folder: Path) -> Bundle:
 
 
 def file_of(folder: Path, number: int) -> Path:
-    """The file of a bundle's tensor; names come from a config and make no good file names."""
+    """The file of a bundle's tensor; names from a config are not safe as file names."""
     return folder / f"{number:04d}.npy"

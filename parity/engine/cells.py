@@ -1,4 +1,4 @@
-"""What a backend is asked for: the cells of the run in their order, and the judge's questions before them."""
+"""The requests to a backend: the cells of the run in order; the judge's questions come first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parity.outcome import CellOutcome
 
 @dataclass(frozen=True)
 class CellRequest:
-    """One case in one dtype, as it is asked of every backend."""
+    """One case in one dtype, requested from every backend."""
 
     number: int
     prepared: Prepared
@@ -30,9 +30,9 @@ class CellRequest:
 
 @dataclass(frozen=True)
 class Question(CellRequest):
-    """A cell that is no part of the run, asked of one backend; its outcome, with arrays of its own, goes to `answers`.
+    """An extra cell for one backend; its outcome, with copied arrays, goes to `answers`.
 
-    Only `runner` answers it: what a worker keeps from call to call can be seen only by asking the same worker.
+    Only `runner` answers it, since state that a worker keeps between calls shows only in the same worker.
     """
 
     runner: Any
@@ -40,10 +40,10 @@ class Question(CellRequest):
 
 
 class CellQueue:
-    """What one backend has to answer, for all its runners; a cell that is None says that there are no more.
+    """The requests to one backend, shared by its runners; a cell that is None marks the end.
 
     `changed` guards everything that a runner waits for. There is one question at a time: a later one replaces an
-    earlier one that nobody waits for any more.
+    abandoned one.
     """
 
     def __init__(self, n_runners: int) -> None:
@@ -53,19 +53,19 @@ class CellQueue:
         self._question: Question | None = None
 
     def put(self, cell: CellRequest | None) -> None:
-        """A cell behind all others."""
+        """Append a cell."""
         with self.changed:
             self._cells.append(cell)
             self.changed.notify_all()
 
     def ask(self, question: Question) -> None:
-        """A question, which comes before all cells."""
+        """Set the question, which comes before all cells."""
         with self.changed:
             self._question = question
             self.changed.notify_all()
 
     def take(self, runner: Any, has_room: Callable[[], bool], stopped: threading.Event) -> CellRequest | None:
-        """The question to `runner`, else the next cell as soon as `has_room()` for it; None at the end."""
+        """The question to `runner`, else the next cell as soon as `has_room()`; None at the end."""
         with self.changed:
             self.changed.wait_for(lambda: stopped.is_set() or self._asks(runner) or (self._cells and has_room()))
             if stopped.is_set():
@@ -79,7 +79,7 @@ class CellQueue:
         return self._question is not None and self._question.runner is runner
 
     def leave(self) -> bool:
-        """A runner gives up; whether others are left."""
+        """Remove a runner; returns whether others are left."""
         with self.changed:
             self._n_runners -= 1
             return self._n_runners > 0

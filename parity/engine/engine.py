@@ -1,4 +1,4 @@
-"""From a Plan to outcomes: draws inputs, keeps every backend busy, yields what happened as it happens."""
+"""Runs a Plan: draws inputs, keeps every backend busy, yields events as they happen."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ LEAVE_S = 10.0
 SHORT_S = 1.0
 MIN_BUFFERS = 4
 MAX_BUFFERS = 256
-"""Of all workers together: each is an open file, and 1,024 is a usual limit."""
+"""Over all workers: each buffer is an open file, and 1,024 is a common limit."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run goes on; so many cases of ops, and so many trainings in a dtype, are left."""
+    """A run is resumed; the numbers of remaining cases of ops, and of trainings (per dtype)."""
 
     n_cases: int
     n_trainings: int
@@ -54,14 +54,14 @@ class Resumed:
 
 @dataclass(frozen=True)
 class WorkBegun:
-    """The backends are started; `running()` tells at any time, to any thread, what they compute."""
+    """The backends are starting; `running()` returns what they are computing, and is thread-safe."""
 
     running: Callable[[], list[Running]]
 
 
 @dataclass(frozen=True)
 class CasePrepared:
-    """A case's inputs are drawn and stored; its cells are on their way. `ask` is valid until the last is judged."""
+    """A case's inputs are stored and its cells are queued. `ask` is valid until the last cell is judged."""
 
     prepared: Prepared
     ask: CaseQuestions
@@ -69,7 +69,7 @@ class CasePrepared:
 
 @dataclass(frozen=True)
 class CellFinished:
-    """All backends answered for a cell. The outputs are valid until the next event is asked for."""
+    """All backends have answered a cell. The outputs are valid until the next event is requested."""
 
     prepared: Prepared
     dtype: str
@@ -79,21 +79,21 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class Judging:
-    """All of a case is computed; it is compared and diagnosed now, which may take long."""
+    """A case is completely computed; it is now compared and diagnosed, which may take long."""
 
     case: str
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Nothing has happened for a second."""
+    """There was no event for a second."""
 
 
 @dataclass(frozen=True)
 class TrainingAdvanced:
-    """All participants have taken `step` steps of `steps`; `loss` is the baseline's last one.
+    """All backends have finished `step` of `steps` steps; `loss` is the baseline's latest.
 
-    `parted` are the steps at which curves left what rounding explains, by backend.
+    `parted` maps each diverged backend to the step of its first divergence.
     """
 
     case: str
@@ -106,7 +106,7 @@ class TrainingAdvanced:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """A training was run and judged in one dtype."""
+    """A training has been run and judged in one dtype."""
 
     case: str
     dtype: str
@@ -128,7 +128,7 @@ Event = (
 
 
 def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str] = ()) -> Iterator[Event]:
-    """Run the cells of the plan, without the cases of clients and those (ids) that are `done`.
+    """Run the cells of the plan, except the clients' cases and the finished cases (`done`, ids).
 
     Closing the iterator, or an exception in its consumer, ends every worker.
     """
@@ -146,7 +146,7 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
 
 
 class Crew:
-    """The runners of all backends, and what they share."""
+    """The runners of all backends and their shared resources."""
 
     def __init__(self, plan: Plan, cases: Sequence[CasePlan], options: EngineOptions, log: RunLog) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -171,17 +171,17 @@ class Crew:
             runner.start()
 
     def running(self) -> list[Running]:
-        """What is computed now."""
+        """The cells that are being computed."""
         return [running for runner in self._runners if (running := runner.running) is not None]
 
     def put(self, cell: CellRequest) -> None:
-        """Hand a cell to every backend that it is for."""
+        """Queue a cell for every backend that runs it."""
         for name, cells in self._queues.items():
             if cell.case.runs_on(name):
                 cells.put(cell)
 
     def finish(self, wait_s: float = LEAVE_S) -> None:
-        """No more cells: let every worker leave."""
+        """Mark the end of the cells, so that every worker ends."""
         for cells in self._queues.values():
             for _ in range(self._per_backend):
                 cells.put(None)
@@ -189,12 +189,12 @@ class Crew:
             runner.join(wait_s)
 
     def dismiss(self) -> None:
-        """End everything that is left, and what it left behind."""
+        """Stop everything that is still running, and clean up."""
         for runner in self._runners:
             runner.stop()
         self.finish(SHORT_S)
         if any(runner.alive for runner in self._runners):
-            # Only an installer that is at work on an environment can hold a runner up.
+            # Only an installer of an environment can delay a runner.
             kill_children()
             self.finish()
         kill_strays(cookie for runner in self._runners for cookie in runner.cookies)
@@ -203,7 +203,7 @@ class Crew:
 
 
 class Dispatcher:
-    """Keeps enough cells on their way, and gathers what comes back."""
+    """Keeps enough cells queued, and collects their outcomes."""
 
     def __init__(self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], crew: Crew, tensors: Path) -> None:
         self._plan = plan
@@ -241,7 +241,7 @@ class Dispatcher:
             yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
 
     def _hand_out(self, cell: CellRequest) -> None:
-        """Hand a cell to its backends, or answer for all of them where no backend should see it."""
+        """Queue a cell for its backends, or answer for all of them if its inputs are unusable."""
         if not cell.prepared.problem:
             self._crew.put(cell)
             return
@@ -252,7 +252,7 @@ class Dispatcher:
     def _room_for(self, case: CasePlan) -> bool:
         if not self._arrived:
             return True
-        # While workers start there is time to prepare; once results come in, they come first.
+        # There is time to prepare cells while workers start; later, results come first.
         limit = MAX_CELLS_AHEAD if self._crew.events.empty() else MIN_CELLS_AHEAD
         return len(self._arrived) < limit and self._bytes_ahead + self._size_of(case) <= MAX_BYTES_AHEAD
 
@@ -279,7 +279,7 @@ class Dispatcher:
                 shutil.rmtree(event.cell.prepared.folder, ignore_errors=True)
 
     def _size_of(self, case: CasePlan) -> int:
-        """About how many bytes the outputs of a case take, on all backends and in all its dtypes."""
+        """Approximate size in bytes of the outputs of a case, on all backends and in all its dtypes."""
         n_elements = sum(prod(tensor.shape) for tensor in case.tensors)
         return 2 * 8 * n_elements * len(case.dtypes) * len(self._plan.of(case).backends)
 

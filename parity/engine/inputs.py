@@ -1,4 +1,4 @@
-"""Draws the inputs of a case once and stores them, for every backend and for whoever wants to look later."""
+"""Draws the inputs of a case once and stores them, for every backend and for later inspection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parity.config.plan import CasePlan
 class Prepared:
     """A case with its inputs: arrays in the case's coarsest dtype, and the `.npy` files that hold them.
 
-    `problem` says why no backend should see them, where that is so; `lost` why they are not in the run's folder.
+    `problem` is why no backend can use them, if so; `lost` is why they are not in the run's folder, if so.
     """
 
     case: CasePlan
@@ -32,12 +32,12 @@ class Prepared:
 
 
 def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
-    """Draw and store all tensors of `case` under `tensors`, the run's folder for them, else under `spare`."""
+    """Draw and store all tensors of `case` under `tensors`, the run's folder for them, or else under `spare`."""
     name = f"{index:04d}-{slug(case.id)}"
     dtype = coarsest(case.dtypes)
     arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
     overflown = [plan.name for plan in case.tensors if overflows(plan, arrays[plan.name])]
-    problem = f"inputs.{overflown[0]}: finite values do not fit {dtype} and become infinite" if overflown else ""
+    problem = f"inputs.{overflown[0]}: finite values overflow to infinity in {dtype}" if overflown else ""
     prepared = Prepared(case, tensors / name, arrays, {}, problem)
     try:
         return replace(prepared, paths=stored(arrays, prepared.folder))
@@ -51,7 +51,7 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -
 
 
 def stored(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, Path]:
-    """The files of `folder` in which the arrays are now; raises OSError."""
+    """Write the arrays to files in `folder`; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.npy" for name in arrays}
     for name, array in arrays.items():
@@ -60,7 +60,7 @@ def stored(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, Path]:
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write a `.npy` file, or leave none; raises OSError that says why, where `np.save` counts bytes."""
+    """Write a `.npy` file completely or not at all; raises OSError with the reason, which `np.save` omits."""
     array = np.ascontiguousarray(array).reshape(array.shape)
     try:
         with path.open("wb") as file:
@@ -72,7 +72,7 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def overflows(plan: TensorPlan, values: NDArray[Any]) -> bool:
-    """Whether a tensor has infinities that its plan does not ask for."""
+    """Whether a tensor has infinities that its plan does not specify."""
     if not np.isinf(values).any():
         return False
     asked = [*(plan.special.values if plan.special else ()), *literals(plan.draw)]
@@ -80,7 +80,7 @@ def overflows(plan: TensorPlan, values: NDArray[Any]) -> bool:
 
 
 def literals(draw: Draw) -> list[float]:
-    """The values that a draw states itself."""
+    """The values that a draw specifies literally."""
     if isinstance(draw, Constant):
         return [draw.value]
     if isinstance(draw, Values | File):
@@ -89,5 +89,5 @@ def literals(draw: Draw) -> list[float]:
 
 
 def slug(text: str) -> str:
-    """`text` as part of a file name: no separator, no dot at its start, at most 60 characters."""
+    """`text` as part of a file name: no separator, no leading dot, at most 60 characters."""
     return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text).lstrip(".")[:60] or "_"

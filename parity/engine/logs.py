@@ -1,4 +1,4 @@
-"""What workers print: drained at once, kept in part, so that endless output fills neither pipe nor disk."""
+"""The output of workers: read at once and kept in part, so that endless output fills neither pipe nor disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class RunLog:
-    """The run's log file, shared by all workers and the engine; without one, what they say is dropped."""
+    """The run's log file, shared by all workers and the engine; without a file, their output is dropped."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -26,15 +26,15 @@ class RunLog:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Append whole chunks; threads may call it together."""
+        """Append a chunk; thread-safe."""
         with self._lock:
-            # A full disk must not stop a worker whose log is drained here.
+            # A full disk must not block a worker whose output is read here.
             if not self._file.closed:
                 with contextlib.suppress(OSError):
                     self._file.write(data)
 
     def line(self, text: str) -> None:
-        """Append one line of the engine's own."""
+        """Append one line from the engine."""
         self.write(f"[parity] {text}\n".encode())
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class RunLog:
 
 
 class LogDrain:
-    """A thread that reads a worker's log pipe to its end, keeping the tail and the first part on file."""
+    """A thread that reads a worker's log pipe to its end; it keeps the tail, and logs the first part."""
 
     def __init__(self, descriptor: int, log: RunLog) -> None:
         self._descriptor = descriptor
@@ -73,5 +73,5 @@ class LogDrain:
         if room <= 0:
             return
         self._written += len(chunk)
-        cut = b"" if len(chunk) <= room else b"\n[parity] this worker prints too much; the rest is not kept\n"
+        cut = b"" if len(chunk) <= room else b"\n[parity] this worker prints too much; the rest is dropped\n"
         self._log.write(chunk[:room] + cut)

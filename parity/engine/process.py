@@ -1,4 +1,4 @@
-"""The host's side of a worker: spawn it, ask it, and end it with everything that it started."""
+"""The host's end of a worker: spawn it, send requests, and end it with all its child processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Message = dict[str, Any]
 
 
 class WorkerError(Exception):
-    """The worker gave no reply; `outcome` is crash or timeout and the message says how it ended."""
+    """The worker gave no reply; `outcome` is crash or timeout, and the message says how it ended."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -39,8 +39,8 @@ class WorkerError(Exception):
 class WorkerProcess:
     """One worker in its interpreter, in a process group of its own.
 
-    Everything that descends from it carries a cookie in its environment, so that even what has left the group and
-    the session is found at the end.
+    Its descendants inherit a cookie in their environment, so that even those that left the group and the session
+    are found at the end.
     """
 
     def __init__(self, python: Path, environment: Mapping[str, str], log: RunLog) -> None:
@@ -70,11 +70,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The worker's process id, which is its process group too."""
+        """The worker's process id, which is also its process group."""
         return self._process.pid
 
     def request(self, message: Message, timeout_s: float) -> Message:
-        """Send one request and wait for its reply; raises WorkerError and leaves nothing running where none comes."""
+        """Send one request and wait for its reply; without one, ends the worker and raises WorkerError."""
         try:
             self._send({**message, "timeout_s": timeout_s})
             reply = self._receive(time.monotonic() + timeout_s, timeout_s)
@@ -105,7 +105,7 @@ class WorkerProcess:
                     Outcome.TIMEOUT, f"no result after {timeout_s:g} s; raise --timeout if it needs longer"
                 )
             if not self._ready.poll(1000 * min(left, POLL_S)):
-                # A child of the worker may hold the pipe open after the worker has gone.
+                # A child of the worker may keep the pipe open after the worker has ended.
                 if self._process.poll() is not None:
                     raise self._crashed()
                 continue
@@ -141,7 +141,7 @@ class WorkerProcess:
         return WorkerError(Outcome.CRASH, how_it_ended(code) + (f"; last output: {tail}" if tail else ""))
 
     def close(self) -> None:
-        """Say bye and wait a moment, then end whatever is left of it."""
+        """Ask the worker to end, wait a moment, then kill the rest of its group."""
         # ValueError: another thread killed the worker and closed its pipes.
         with contextlib.suppress(OSError, ValueError):
             os.write(self._requests.fileno(), b'{"do": "bye"}\n')
@@ -150,7 +150,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End the worker and its process group now. May be called from another thread, and twice."""
+        """Kill the worker and its process group. May be called from another thread, and twice."""
         kill_group(self.pid)
         self._process.wait()
         for pipe in (self._requests, self._replies):
@@ -159,13 +159,13 @@ class WorkerProcess:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL to a process group that may be gone already."""
+    """Send SIGKILL to a process group that may already have ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def kill_children() -> None:
-    """End whatever this process has started, an installer of an environment for example."""
+    """End all child processes, for example an installer of an environment."""
     import psutil
 
     for process in psutil.Process().children(recursive=True):
@@ -174,7 +174,7 @@ def kill_children() -> None:
 
 
 def kill_strays(cookies: Iterable[str]) -> int:
-    """End what workers started and what has left their process groups; returns how many there were."""
+    """End descendants of workers that left their process groups; returns their number."""
     import psutil
 
     wanted, killed = set(cookies), 0
@@ -187,12 +187,12 @@ def kill_strays(cookies: Iterable[str]) -> int:
 
 
 def how_it_ended(code: int | None) -> str:
-    """`killed by SIGSEGV`, `exited with status 3 in the middle of a cell`, ..."""
+    """`killed by SIGSEGV`, `exited with status 3 before it replied`, ..."""
     if code is None:
-        return "closed its pipe and went on running"
+        return "closed its pipe but kept running"
     if code < 0:
         try:
             return f"killed by {signal.Signals(-code).name}"
         except ValueError:
             return f"killed by signal {-code}"
-    return f"exited with status {code} in the middle of its work"
+    return f"exited with status {code} before it replied"

@@ -1,4 +1,4 @@
-"""How a worker begins: its interpreter is found, the process spawned and greeted, the user's ops loaded."""
+"""Starts a worker: find its interpreter, spawn and greet the process, load the user's ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_TIMEOUT_S = 300.0
 
 
 class BackendError(Exception):
-    """Nothing can run on this backend; `outcome` is unavailable or error."""
+    """This backend cannot run anything; `outcome` is unavailable or error."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.UNAVAILABLE) -> None:
         super().__init__(message)
@@ -27,9 +27,9 @@ class BackendError(Exception):
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend as it was found; empty strings for what could not be learnt.
+    """A backend as detected; unknown fields are empty strings.
 
-    `library` are the versions that the user's file tells, `dtypes` what it computes in (None: all of them).
+    `library` are the versions that the user's file reports, `dtypes` those that it supports (None: all).
     """
 
     spec: BackendSpec
@@ -43,7 +43,7 @@ class BackendInfo:
     dtypes: tuple[str, ...] | None = None
 
     def able(self, reply: Message) -> BackendInfo:
-        """With what the worker says that it can do: everything, where it says nothing."""
+        """The info with the capabilities that the worker reports (by default: everything)."""
         dtypes = reply.get("dtypes")
         return replace(
             self,
@@ -54,13 +54,13 @@ class BackendInfo:
 
 
 def replaceable(cases: Iterable[CasePlan]) -> list[str]:
-    """The functions that a user's file may replace in a run of these cases."""
+    """The functions that a user's file may replace for these cases."""
     kinds = {case.op for case in cases}
     return sorted({name for kind in kinds for name in (client_of(kind).replaceable if kind in CLIENTS else (kind,))})
 
 
 def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], None]) -> environments.Interpreter:
-    """The interpreter that runs a backend; raises BackendError where there is none."""
+    """The interpreter that runs a backend; raises BackendError if there is none."""
     try:
         return environments.resolve(spec, provision=provision, progress=announce)
     except environments.EnvironmentUnavailable as error:
@@ -73,20 +73,20 @@ def spawn(interpreter: environments.Interpreter, threads: int, log: RunLog) -> W
 
 
 def greet(worker: WorkerProcess, spec: BackendSpec, interpreter: environments.Interpreter, threads: int) -> BackendInfo:
-    """Let the worker import its framework; raises BackendError, with the worker ended, where it cannot."""
+    """Let the worker import its framework; if it cannot, ends the worker and raises BackendError."""
     try:
         reply = worker.request(hello(spec, threads), START_TIMEOUT_S)
     except WorkerError as error:
-        raise BackendError(f"{spec.adapter} at its start: {error}") from error
+        raise BackendError(f"{spec.adapter} does not start: {error}") from error
     check(worker, reply)
     known = {key: reply[key] for key in ("version", "python", "numpy", "flags")}
     return BackendInfo(spec, **known, executable=str(interpreter.python)).able(reply)
 
 
 def load_ops(worker: WorkerProcess, info: BackendInfo, wanted: Sequence[str], timeout_s: float) -> BackendInfo:
-    """Let the worker run the user's file, if there is one: the backend with what the file says of itself.
+    """Let the worker load the user's file, if any; returns the backend with what the file reports.
 
-    Raises BackendError, with the worker ended, if it cannot.
+    If it cannot be loaded, ends the worker and raises BackendError.
     """
     spec = info.spec
     if spec.ops is None:
@@ -100,7 +100,7 @@ def load_ops(worker: WorkerProcess, info: BackendInfo, wanted: Sequence[str], ti
 
 
 def check(worker: WorkerProcess, reply: Message) -> None:
-    """Raise BackendError and end the worker where the reply is a refusal."""
+    """Raise BackendError and end the worker if the reply is an error."""
     if not reply.get("ok"):
         worker.close()
         raise BackendError(str(reply.get("message")), Outcome(reply.get("outcome", "unavailable")))

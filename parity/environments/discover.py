@@ -1,4 +1,4 @@
-"""Find a Python of a given minor release: this one, in PATH, in pyenv's versions, or by uv."""
+"""Finds a Python of a given minor release: this one, on PATH, in pyenv's versions, or by uv."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_python(minors: Iterable[str]) -> tuple[str, Path] | None:
 
 
 def _candidates(minor: str) -> Iterator[Path]:
-    """From the cheapest to the dearest; a later place is not searched when an earlier one has it."""
+    """The candidates, cheapest first; a later place is searched only if the earlier ones have none."""
     if sys.executable:
         yield Path(sys.executable)
     yield from _in_path(minor)
@@ -51,7 +51,7 @@ def _in_path(minor: str) -> Iterator[Path]:
 
 
 def _in_pyenv(minor: str) -> Iterator[Path]:
-    """pyenv's shims answer 127 for a version that is not selected; its versions folder has them all, newest first."""
+    """pyenv's Pythons from its versions folder, newest first; its shims exit with 127 for unselected versions."""
     roots = [Path(root) for root in (os.environ.get("PYENV_ROOT"), Path.home() / ".pyenv") if root]
     for root in dict.fromkeys(roots):
         folders = sorted((root / "versions").glob(f"{minor}.*"), key=_patch, reverse=True)

@@ -1,4 +1,4 @@
-"""Run uv: find it, hand pip's settings on to it, relay what it says, keep its log."""
+"""Runs uv: finds it, passes pip's settings on, relays its output, keeps its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parity.environments.interpreter import EnvironmentUnavailable, isolated_environment
 
-# uv would not install into the given environment.
+# With these, uv would not install into the given environment.
 _MISLEADING = ("UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -18,15 +18,15 @@ _UNTIL_WE_END = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
     " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
-"""On Linux, a command that is killed with its parent (PR_SET_PDEATHSIG), so that a killed parity installs no more."""
+"""On Linux, a command that is killed with its parent (PR_SET_PDEATHSIG), so installing ends with parity."""
 
 
 class UvError(Exception):
-    """uv failed; the message is the last that it said."""
+    """uv failed; the message is its last output."""
 
 
 def uv_executable() -> Path:
-    """The uv that came as a wheel with parity."""
+    """The uv executable from the wheel that parity depends on."""
     import uv
 
     try:
@@ -36,7 +36,7 @@ def uv_executable() -> Path:
 
 
 def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], None]) -> None:
-    """Run uv to its end, its lines to `log` and to `relay`; it does not outlive us, nor an exception or Ctrl-C here."""
+    """Run uv, with its lines sent to `log` and to `relay`; it ends with this process, an exception or Ctrl-C."""
     command = [str(uv_executable()), "--color", "never", *map(str, arguments)]
     if sys.platform == "linux":
         command = [sys.executable, "-I", "-c", _UNTIL_WE_END, str(os.getpid()), *command]
@@ -66,7 +66,7 @@ def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], No
 
 
 def known_pythons(minor: str) -> Iterator[Path]:
-    """The interpreter of this minor release that only uv finds; it downloads nothing."""
+    """The interpreter of this minor release as uv finds it, without a download."""
     command = [str(uv_executable()), "python", "find", "--no-python-downloads", "--no-project", minor]
     process = subprocess.run(
         command, env=uv_environment(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -76,13 +76,13 @@ def known_pythons(minor: str) -> Iterator[Path]:
 
 
 def pip_arguments(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What pip takes from a variable and uv only from the command line."""
+    """Options that pip reads from variables but uv only from the command line."""
     forbids_index = environment.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on", "y", "t")
     return ("--no-index",) if forbids_index else ()
 
 
 def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` for uv: pip's settings handed on where uv's own are not set, and nothing that misleads it."""
+    """`environment` for uv: pip's settings passed on unless uv's own are set, without misleading variables."""
     variables = {name: value for name, value in isolated_environment(environment).items() if name not in _MISLEADING}
     for names, value in _pip_settings(environment):
         if value and not any(environment.get(name) for name in names):
@@ -91,7 +91,7 @@ def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_settings(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """uv's variables (the first is set, any of them wins over pip's) and what pip's settings say in uv's way."""
+    """uv's variables (the first is set; any of them overrides pip's) and their values from pip's settings."""
     yield ("UV_FIND_LINKS",), ",".join(_find_links(environment))
     yield ("UV_DEFAULT_INDEX", "UV_INDEX_URL"), environment.get("PIP_INDEX_URL", "").strip()
     extra = environment.get("PIP_EXTRA_INDEX_URL", "").split()
@@ -102,7 +102,7 @@ def _pip_settings(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, .
 
 
 def _find_links(environment: Mapping[str, str]) -> list[str]:
-    """pip separates by blanks and passes over a folder that is not there; uv separates by commas and stops (0.13)."""
+    """PIP_FIND_LINKS for uv: pip splits at spaces and skips missing folders; uv 0.13 splits at commas and fails."""
     places = [os.path.expanduser(place) for place in environment.get("PIP_FIND_LINKS", "").split()]  # noqa: PTH111
     return [place for place in places if "://" in place or Path(place).exists()]
 

@@ -1,4 +1,4 @@
-"""What the rest of parity sees of an interpreter: where it is, what is in it, and how a worker is started in it."""
+"""A checked interpreter: its path, its packages, and the environment of its workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Progress = Callable[[str], None]
-"""Takes one line for the user about work that takes long."""
+"""Receives one line for the user about work that takes long."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -17,7 +17,7 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# They speak about the interpreter that runs parity; another one would load that one's packages.
+# They belong to the interpreter that runs parity; another one would load that one's packages.
 HOST_ONLY_VARIABLES = ("PYTHONPATH", "PYTHONHOME")
 
 
@@ -41,7 +41,7 @@ class Interpreter:
 
 
 def silent(_line: str) -> None:
-    """The progress callback of a caller who does not want to know."""
+    """A progress callback that does nothing."""
 
 
 def isolated_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -50,6 +50,6 @@ def isolated_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_environment(interpreter: Interpreter, threads: int) -> dict[str, str]:
-    """The environment variables of a worker process: its thread count, and for a managed one only its own packages."""
+    """A worker's environment variables: its thread count and, if managed, only its own packages."""
     variables = isolated_environment(os.environ) if interpreter.kind == "managed" else dict(os.environ)
     return variables | dict.fromkeys(THREAD_VARIABLES, str(threads))

@@ -1,6 +1,6 @@
-"""What is installed in this interpreter? Called in-process for the host, run by path in any other one.
+"""Lists what is installed in this interpreter. Called in-process for the host, run by path in any other one.
 
-Stdlib only, and Python 3.8: it runs in interpreters that know nothing of parity. As a script it takes one argument,
+Only stdlib and Python 3.8, since it runs in interpreters without parity. As a script it takes one argument,
 the JSON of `{"modules": [...], "distributions": [...], "imports": [...]}`, and answers with a line that starts with
 ANSWER.
 """
@@ -27,7 +27,7 @@ def look(modules: list[str], distributions: list[str]) -> dict[str, Any]:
 
 
 def _is_importable(name: str) -> bool:
-    """Without importing it. A namespace (a stray folder of that name) has no origin and is not the package."""
+    """Whether a module exists, without importing it. A namespace (a stray folder of that name) does not count."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 
@@ -41,14 +41,14 @@ def _versions(distribution: str) -> list[str]:
 
 def _main() -> None:
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # this file's folder, whose modules must not shadow anybody's
+        del sys.path[0]  # this file's folder, whose modules must not shadow others
     question = json.loads(sys.argv[1])
     for name in question["imports"]:
         __import__(name)
     answer = look(question["modules"], question["distributions"])
     sys.stdout.write("\n" + ANSWER + json.dumps(answer) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # a framework may abort while its threads are torn down
+    os._exit(0)  # a framework may abort while its threads end
 
 
 if __name__ == "__main__":

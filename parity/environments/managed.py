@@ -1,4 +1,4 @@
-"""Managed environments: the one that is there, or a new one, made by uv beside its place and moved into it complete."""
+"""Managed environments: an existing one, or a new one that uv creates under a temporary name and then renames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parity.environments.pins import Pin
 from parity.environments.probe import Contents, ProbeError, contents_of
 
 _NO_PYTHON = "Install that Python, or name an interpreter with `python:`."
-_NO_NETWORK = "Check the network, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror that can be reached."
-# What uv (0.13) says, in lower case, and what helps; the first that occurs.
+_NO_NETWORK = "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a reachable mirror."
+# Messages of uv (0.13) in lower case, and their remedies; the first match counts.
 REMEDIES = (
     ("no interpreter found", _NO_PYTHON),
     ("cpython-3.", _NO_PYTHON),  # the name of the file when the download of a Python fails
@@ -36,13 +36,13 @@ _STEPS = ("Resolved", "Prepared", "Installed", "Downloading", "Building")
 
 
 def find_ready(pin: Pin) -> Path | None:
-    """The folder of an environment that can be used as it is: no network, no uv, no process."""
+    """The folder of an environment that is ready to use; needs no network, uv or process."""
     folders = [store.environments_folder() / pin.environment_name(minor) for minor in pin.pythons]
     return next((folder for folder in folders if _fulfils(folder, pin)), None)
 
 
 def create(pin: Pin, progress: Progress) -> Path:
-    """The folder of the environment, made now unless it is there or another process makes it first."""
+    """Create the environment unless it exists or another process creates it first; returns its folder."""
     minor, python = _choose_python(pin)
     name = pin.environment_name(minor)
     folder = store.environments_folder() / name
@@ -59,7 +59,7 @@ def create(pin: Pin, progress: Progress) -> Path:
 
 
 def interpreter_of(folder: Path) -> Interpreter:
-    """The interpreter of a ready environment; what is in it was found out when it was made."""
+    """The interpreter of a ready environment; its packages were recorded when it was created."""
     marker = store.ready_marker(folder)
     if marker is None:
         raise EnvironmentUnavailable(f"environment {folder.name} has just been removed; run again.")
@@ -73,13 +73,13 @@ def interpreter_of(folder: Path) -> Interpreter:
 
 
 def _fulfils(folder: Path, pin: Pin) -> bool:
-    """A ready environment made from other requirements belongs to another release of parity's pins."""
+    """Whether a ready environment has these requirements; others are from another release of parity's pins."""
     marker = store.ready_marker(folder)
     return marker is not None and marker.requirements == pin.requirements
 
 
 def _choose_python(pin: Pin) -> tuple[str, str]:
-    """A minor release and what to tell uv: the absolute path of one that is here, else a release for it to download."""
+    """A minor release and uv's argument for it: the path of an installed one, else a release to download."""
     here = find_python(pin.pythons)
     return (here[0], str(here[1])) if here else (pin.pythons[0], pin.pythons[0])
 
@@ -127,7 +127,7 @@ def _marker(pin: Pin, partial: Path, log: Path) -> store.Marker:
 
 
 def _loaded(pin: Pin, partial: Path, log: Path) -> Contents:
-    """Import the framework for real: an environment whose framework does not load is none."""
+    """Import the framework; raises ProbeError if it does not load."""
     try:
         contents = contents_of(store.python_of(partial), pin, isolated_environment(os.environ), importing=True)
         if contents.missing:

@@ -1,4 +1,4 @@
-"""The table of pins: per adapter, what is installed, in which release, and what that release needs besides.
+"""The table of pins: for each adapter, the packages to install, the release, and what that release needs besides.
 
 The default releases are those of the extra `frameworks` in pyproject.toml.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from parity.environments.interpreter import EnvironmentUnavailable
 
-# What PEP 440 allows in a version, which is also what a folder's name can take on every system.
+# The characters that PEP 440 allows in a version; they are also valid in folder names on every system.
 _VERSION = re.compile(r"\d[0-9A-Za-z.!+_-]*")
 
 
 @dataclass(frozen=True)
 class Era:
-    """What releases before `before` need instead of the pin's own Pythons and extras (None: the pin's)."""
+    """The Pythons and extras of releases before `before`, instead of the pin's own (None: the pin's)."""
 
     before: tuple[int, ...]
     pythons: tuple[str, ...] | None = None
@@ -25,13 +25,13 @@ class Era:
 
 @dataclass(frozen=True)
 class Pin:
-    """How one adapter's framework is recognised and installed.
+    """How the framework of an adapter is recognised and installed.
 
     `modules` must be importable (numpy always must). The first of `distributions` is installed, the others are
     recognised. `pythons` are tried in order. `eras` go from the oldest to the newest; the first that applies wins.
-    `version` None means that the framework has no managed environment unless a release is asked for. `bare`: the
-    modules are those of the adapter's own ops, and a user's file that brings its ops needs none of them. `adapter` is
-    there once `of_release` says of which release the pin is.
+    `version` None: the framework has a managed environment only for a requested release. `bare`: only the
+    adapter's own ops need the modules; a user's `ops:` file does not. `adapter` is set when `of_release` has chosen
+    the release.
     """
 
     modules: tuple[str, ...]
@@ -45,7 +45,7 @@ class Pin:
     adapter: str = ""
 
     def of_release(self, adapter: str, version: str | None) -> Pin:
-        """The pin of one release (None: the default one), with what that release needs and no eras."""
+        """The pin of one release (None: the default one), with its era applied."""
         version = version or self.version
         release = release_of(version) if version else None
         era = next((era for era in self.eras if release is not None and release < era.before), Era(()))
@@ -60,12 +60,12 @@ class Pin:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What to install; any release where there is no version."""
+        """The requirements to install; without a version, any release."""
         exact = f"=={self.version}" if self.version else ""
         return (self.distributions[0] + exact, *self.extras)
 
     def environment_name(self, minor: str) -> str:
-        """The name of the managed environment, and of its folder, with this minor release of Python."""
+        """The name of the managed environment and its folder, for this minor release of Python."""
         return f"{self.adapter}-{self.version}-py{minor}"
 
 
@@ -118,13 +118,13 @@ PINS = {
 
 
 def pin_of(adapter: str, version: str | None = None) -> Pin:
-    """The pin of `adapter` in `version`; without one no interpreter can be checked or made for it.
+    """The pin of `adapter` in `version`; raises EnvironmentUnavailable if there is none.
 
-    A version must be one exact release: it becomes the name of a folder.
+    A version must be one exact release, since it becomes part of a folder's name.
     """
     if adapter not in PINS:
         known = ", ".join(sorted(PINS))
-        raise EnvironmentUnavailable(f"no environment is known for adapter {adapter!r}; the known ones are {known}.")
+        raise EnvironmentUnavailable(f"there is no environment for adapter {adapter!r}; there are: {known}.")
     if version is not None and not _VERSION.fullmatch(version):
         raise EnvironmentUnavailable(f"{version!r} is not a release; name exactly one, such as 2.4.1.")
     return PINS[adapter].of_release(adapter, version)

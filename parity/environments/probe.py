@@ -1,4 +1,4 @@
-"""Ask an interpreter what it is and what is in it."""
+"""Asks an interpreter for its version and its packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHO = "import sys; print('%d.%d.%d' % tuple(sys.version_info[:3])); print(sys.e
 
 
 class ProbeError(Exception):
-    """The interpreter did not answer; the message says how it failed, `output` is all that it wrote on stderr."""
+    """The interpreter did not answer; the message says why, `output` is its stderr."""
 
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
@@ -27,20 +27,20 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """What an interpreter says of itself; `executable` is the real one behind a pyenv shim."""
+    """The version and path that an interpreter reports; `executable` is the real one behind a pyenv shim."""
 
     version: tuple[int, ...]
     executable: Path
 
     @property
     def version_text(self) -> str:
-        """The version as it is written, "3.10.13"."""
+        """The version as text, "3.10.13"."""
         return ".".join(map(str, self.version))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in an interpreter, as far as one pin asks for it."""
+    """The packages of an interpreter that matter for one pin."""
 
     python_version: str
     missing: tuple[str, ...]
@@ -48,12 +48,12 @@ class Contents:
     framework_version: str | None
 
     def interpreter(self, python: Path, kind: str) -> Interpreter:
-        """What the rest of parity sees of it."""
+        """The `Interpreter` with these contents."""
         return Interpreter(python, kind, self.python_version, self.numpy_version, self.framework_version)
 
 
 def identify(python: Path, timeout_s: float = 10.0) -> Identity:
-    """Which Python `python` is; ProbeError where it does not run (a pyenv shim of an unselected version exits 127)."""
+    """The identity of `python`; ProbeError if it does not run (an unselected pyenv shim exits with 127)."""
     lines = _run([str(python), "-c", _WHO], None, timeout_s).splitlines()
     try:
         return Identity(tuple(int(number) for number in lines[-2].split(".")), Path(lines[-1]))
@@ -64,7 +64,7 @@ def identify(python: Path, timeout_s: float = 10.0) -> Identity:
 def contents_of(
     python: Path, pin: Pin, environment: Mapping[str, str] | None = None, *, importing: bool = False
 ) -> Contents:
-    """What is in `python`; with `importing` the framework is really imported, which proves that it loads."""
+    """The contents of `python`; `importing` also imports the framework, to prove that it loads."""
     question = _question(pin) | {"imports": list(pin.modules) if importing else []}
     command = [str(python), str(Path(look.__file__)), json.dumps(question)]
     # The first import of a framework reads gigabytes from a cold disk.
@@ -76,7 +76,7 @@ def contents_of(
 
 
 def host_contents(pin: Pin) -> Contents:
-    """What is in the interpreter that runs parity, without starting a process or importing the framework."""
+    """The contents of the interpreter that runs parity, without a process and without importing the framework."""
     return _contents(pin, look.look(**_question(pin)))
 
 
@@ -112,5 +112,5 @@ def _run(command: list[str], environment: Mapping[str, str] | None, timeout_s: f
         raise ProbeError(f"it cannot be started ({error})") from None
     if process.returncode != 0:
         last_words = process.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise ProbeError(f"it exits with {process.returncode} ({last_words[0]})", process.stderr)
+        raise ProbeError(f"it exited with status {process.returncode} ({last_words[0]})", process.stderr)
     return process.stdout

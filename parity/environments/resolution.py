@@ -1,4 +1,4 @@
-"""The order of the search: the interpreter that the backend names, this one, a managed environment."""
+"""Chooses an interpreter: the one that the backend names, else this one, else a managed environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def resolve(spec: BackendSpec, *, provision: bool = True, progress: Progress = silent) -> Interpreter:
-    """The interpreter that runs this backend; with `provision` a managed environment is made where it needs one."""
+    """The interpreter that runs this backend; `provision` allows creating a managed environment for it."""
     pin = pin_of(spec.adapter, spec.version)
     if pin.bare and spec.ops is not None:
         pin = replace(pin, modules=())
@@ -32,8 +32,8 @@ def resolve(spec: BackendSpec, *, provision: bool = True, progress: Progress = s
     if folder is None and not provision:
         request = spec.adapter if spec.version is None else f"{spec.adapter}=={spec.version}"
         raise EnvironmentUnavailable(
-            f"{pin.distributions[0]} {pin.version} is not in this interpreter and has no environment yet:"
-            f" `parity env create {request}`, or run without --no-provision."
+            f"{pin.distributions[0]} {pin.version} is not installed here and has no environment yet:"
+            f" run `parity env create {request}`, or leave out --no-provision."
         )
     return managed.interpreter_of(folder or managed.create(pin, progress))
 
@@ -41,13 +41,13 @@ def resolve(spec: BackendSpec, *, provision: bool = True, progress: Progress = s
 def create_environment(
     adapter: str, version: str | None = None, progress: Progress = silent
 ) -> store.ManagedEnvironment:
-    """The managed environment of `adapter` in `version` (None: the pinned release), made if it is not there."""
+    """The managed environment of `adapter` in `version` (None: the pinned release), created if it does not exist."""
     pin = _exact(pin_of(adapter, version))
     folder = managed.find_ready(pin)
     if folder is None:
         folder = managed.create(pin, progress)
     else:
-        progress(f"environment {folder.name} exists")
+        progress(f"environment {folder.name} already exists")
     return store.describe(folder)
 
 
@@ -60,18 +60,19 @@ def _named(python: Path, version: str | None, pin: Pin) -> Interpreter:
     remedy = f"`{shlex.join([str(python), '-m', 'pip', 'install', *pin.requirements])}`"
     if contents.missing:
         raise EnvironmentUnavailable(
-            f"{python} (Python {contents.python_version}) has no {' and no '.join(contents.missing)}: {remedy}."
+            f"{python} (Python {contents.python_version}) lacks {' and '.join(contents.missing)}: run {remedy}."
         )
     if version is not None and not is_release(contents.framework_version, version):
         has = contents.framework_version or "of unknown version"
         raise EnvironmentUnavailable(
-            f"{python} has {pin.distributions[0]} {has}, but {version} is required: {remedy}, or leave out `python:`."
+            f"{python} has {pin.distributions[0]} {has}, but {version} is required:"
+            f" run {remedy}, or leave out `python:`."
         )
     return contents.interpreter(python, "named")
 
 
 def _check_named(python: Path) -> None:
-    """Say what is wrong with an interpreter in the words of the mistake that was made."""
+    """Raise EnvironmentUnavailable with the mistake if `python` is not a usable interpreter."""
     if not python.exists():
         raise EnvironmentUnavailable(f"the interpreter {python} does not exist; correct `python:` or leave it out.")
     if python.is_dir():
@@ -82,7 +83,7 @@ def _check_named(python: Path) -> None:
         identity = identify(python)
     except ProbeError as error:
         raise EnvironmentUnavailable(
-            f"{python} does not run as a Python interpreter: {error}; correct `python:` or leave it out."
+            f"{python} is not a working Python interpreter: {error}; correct `python:` or leave it out."
         ) from None
     if identity.version < OLDEST_PYTHON:
         raise EnvironmentUnavailable(
@@ -97,10 +98,10 @@ def _host(version: str | None, pin: Pin) -> Interpreter | None:
 
 
 def _exact(pin: Pin) -> Pin:
-    """The pin where it names a release, which an environment needs."""
+    """The pin, if it names a release; raises EnvironmentUnavailable otherwise."""
     if pin.version is None:
         raise EnvironmentUnavailable(
             f"adapter {pin.adapter} runs in parity's own interpreter and needs {' and '.join(pin.modules)} there;"
-            " name a release to give it an environment of its own."
+            " name a release to create an environment for it."
         )
     return pin

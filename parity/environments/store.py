@@ -1,7 +1,7 @@
-"""The folder of managed environments: names, markers, locks, what is there, and what an interruption left behind.
+"""The folder of managed environments: names, markers, locks, listing, and cleaning up after interruptions.
 
 An environment is a folder `<adapter>-<version>-py<minor>` with a marker that is written last; a folder without one is
-never used. What is being made or removed has a name that starts with PARTIAL, so it is never taken for ready.
+never used. Folders that are being created or removed have a name that starts with PARTIAL, and are never used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTIAL = ".partial-"
 
 @dataclass(frozen=True)
 class Marker:
-    """What was put into an environment and what was found in it; its presence says that the environment is complete."""
+    """The requirements and the detected versions of an environment; it is complete if it has a marker."""
 
     adapter: str
     version: str
@@ -43,8 +43,8 @@ class Marker:
 class ManagedEnvironment:
     """One managed environment as `parity env list` shows it; `python` is a version, `created` an ISO time.
 
-    An environment that is not `ready` (its marker is missing, or the Python that it was made from is gone) is never
-    used; asking for it makes it anew.
+    An environment that is not `ready` (its marker or the Python that it links to is missing) is never used; it is
+    created again on request.
     """
 
     name: str
@@ -73,12 +73,12 @@ def python_of(folder: Path) -> Path:
 
 
 def write_marker(folder: Path, marker: Marker) -> None:
-    """Declare the environment in `folder` complete."""
+    """Mark the environment in `folder` as complete."""
     (folder / MARKER).write_text(json.dumps(dataclasses.asdict(marker), indent=1) + "\n", encoding="utf-8")
 
 
 def ready_marker(folder: Path) -> Marker | None:
-    """The marker of a complete environment whose Python still exists (it links to one that may be uninstalled)."""
+    """The marker of a complete environment whose Python still exists (its link may point to a removed one)."""
     try:
         data: dict[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         marker = Marker(**(data | {"requirements": tuple(data["requirements"])}))
@@ -96,7 +96,7 @@ def list_environments() -> list[ManagedEnvironment]:
 
 
 def describe(folder: Path) -> ManagedEnvironment:
-    """The environment in `folder`, whatever its state."""
+    """The environment in `folder`, ready or not."""
     marker = ready_marker(folder)
     if marker is None:
         named, _, minor = folder.name.rpartition("-py")
@@ -115,12 +115,12 @@ def describe(folder: Path) -> ManagedEnvironment:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of the files in `folder` (they may be hard links into uv's cache)."""
+    """The size of the files in `folder` in bytes (they may be hard links into uv's cache)."""
     return sum((Path(parent) / name).lstat().st_size for parent, _, names in os.walk(folder) for name in names)
 
 
 def remove_environment(name: str) -> None:
-    """Remove a managed environment, ready or not, and what interruptions left behind."""
+    """Remove a managed environment, ready or not, and its leftovers of interruptions."""
     folder = environments_folder() / name
     if name not in [environment.name for environment in list_environments()]:
         known = ", ".join(environment.name for environment in list_environments()) or "none"
@@ -131,12 +131,12 @@ def remove_environment(name: str) -> None:
 
 
 def partial_folder(name: str) -> Path:
-    """A fresh name for an environment that is being made or removed."""
+    """A new folder name for an environment that is being created or removed."""
     return environments_folder() / f"{PARTIAL}{name}.{secrets.token_hex(4)}"
 
 
 def discard(folder: Path) -> None:
-    """Remove an environment so that no moment shows half of it."""
+    """Remove an environment atomically: rename it first."""
     if folder.exists():
         trash = partial_folder(folder.name)
         folder.rename(trash)
@@ -144,7 +144,7 @@ def discard(folder: Path) -> None:
 
 
 def sweep(name: str) -> None:
-    """Remove what interruptions left behind; the caller holds the lock of `name`, others are asked for theirs."""
+    """Remove leftovers of interruptions; the caller holds the lock of `name`, other locks are tried."""
     for leftover in environments_folder().glob(f"{PARTIAL}*"):
         owner = leftover.name.removeprefix(PARTIAL).rpartition(".")[0]
         if owner == name:
@@ -157,14 +157,14 @@ def sweep(name: str) -> None:
 
 @contextmanager
 def locked(name: str, progress: Progress = silent) -> Iterator[None]:
-    """Hold the lock of the environment `name`; it is freed with the process that holds it."""
+    """Hold the lock of the environment `name`; it is released when its process ends."""
     import filelock
 
     lock = filelock.FileLock(_lock_file(name))
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        progress(f"waiting for another process that works on environment {name}")
+        progress(f"waiting for another process that is changing environment {name}")
         lock.acquire(poll_interval=0.2)
     try:
         yield

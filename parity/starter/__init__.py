@@ -1,7 +1,7 @@
-"""The way in: a config for a file of the user's own ops, with inputs that can show a mistake."""
+"""`parity init`: makes a config for a file of user ops, with inputs that can reveal mistakes."""
 
 from __future__ import annotations
 
 
 class StarterError(Exception):
-    """No config can be made of a file; the message says why, where, and what to do."""
+    """No config can be made for a file; the message says why, where, and what to do."""

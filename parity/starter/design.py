@@ -1,7 +1,7 @@
-"""Which inputs of an op can show a mistake: shapes that its definition accepts, and sweeps that tell more.
+"""Chooses inputs of an op that can reveal mistakes: shapes that its definition accepts, and sweeps that reveal more.
 
-Nothing here knows an op by its name. A setting is tried where the op accepts it, and kept where the audit of
-`parity validate --audit` sees a common mistake in it that the cases before do not show.
+Nothing here knows an op by its name. A setting is tried if the op accepts it, and kept if the audit of
+`parity validate --audit` detects a common mistake with it that earlier cases do not reveal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parity.starter import StarterError
 from parity.starter.source import REQUIRED, Function, Source, check_signature
 
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7)}
-"""A first shape by the number of axes: small, no two axes alike, and odd, so that no block of a kernel is full."""
+"""A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
@@ -33,14 +33,14 @@ EDGES: Mapping[int, tuple[Shape, ...]] = {
 }
 """A batch of one, an axis of more elements than a block of a GPU kernel holds (1,024), an axis of one."""
 COUNTS = (3, 2)
-"""Numbers of groups, heads, features and pixels that are tried for a param which must be given."""
+"""Numbers of groups, heads, features and pixels that are tried for a required param."""
 OFFSETS = (0, 100, 10000)
 SCALES = (1, 1.0e-3, 30)
 """Variances near eps, and scores beyond 88, where exp overflows in float32."""
 FAR = 1000.0
-"""Beside a bound of 1, one that nothing reaches."""
+"""An unreachable bound, as an alternative to a bound of 1."""
 SHARE = 0.1
-"""For a param that is 0 by default: a decay, a momentum."""
+"""The alternative for a param that is 0 by default: a decay, a momentum."""
 MAX_NAMED = 3
 
 Written = dict[str, Any]
@@ -50,7 +50,7 @@ Mistakes = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Axis:
-    """A path of a case, and the values that are tried for it. `graded`: if one of them tells more, all are kept."""
+    """A path of a case, and the values that are tried for it. `graded`: if one reveals more, all are kept."""
 
     path: str
     levels: tuple[Any, ...]
@@ -59,7 +59,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Designed:
-    """A case as it is written to the config, and what it is for."""
+    """A case as written to the config, and its purpose."""
 
     case: Written
     why: str
@@ -67,13 +67,13 @@ class Designed:
 
 @dataclass(frozen=True)
 class Trial:
-    """Where cases are tried, and in which dtypes."""
+    """The environment for trying cases: folder, adapter and dtypes."""
 
     folder: Path
     dtypes: tuple[str, ...]
 
     def plan(self, case: Written) -> CasePlan | None:
-        """The case as a run would have it; None where its op refuses it."""
+        """The case as a run would have it; None if its op rejects it."""
         path = self.folder / "case.yaml"
         path.write_text(json.dumps({"version": 1, "backends": ["numpy"], "dtypes": self.dtypes, "cases": [case]}))
         try:
@@ -82,7 +82,7 @@ class Trial:
             return None
 
     def shows(self, case: Written) -> Mistakes:
-        """The mistakes for which a case would fail; none where its op refuses it."""
+        """The mistakes for which a case would fail; empty if its op rejects it."""
         plan = self.plan(case)
         found = audited(plan).mistakes if plan is not None else ()
         return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
@@ -95,9 +95,9 @@ def audited(case: CasePlan) -> CaseAudit:
 
 
 def design(source: Source, adapter: str, told: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
-    """The cases for a file's ops, and what is wrong with functions that cannot be called as parity does.
+    """The cases for a file's ops, and the problems of functions that parity cannot call.
 
-    Raises StarterError where that is all of them.
+    Raises StarterError if there is no other function.
     """
     with TemporaryDirectory(prefix="parity-init-") as folder:
         trial = Trial(Path(folder), source.dtypes or ("float32", "float64"))
@@ -118,13 +118,13 @@ def design(source: Source, adapter: str, told: Callable[[str], None]) -> tuple[l
 
 
 def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
-    """The plainest case of an op that its definition accepts, with the defaults of the function's signature."""
+    """The simplest case that an op's definition accepts, with the defaults of the function's signature."""
     op, function = OPS[name], source.ops[name]
     own = own_params(trial, op, function)
     shape = first_shape(op, own)
     params, shapes = fitted(op, shape, own) or (None, None)
     if params is None or shapes is None:
-        raise StarterError(f"no inputs of {name} could be found by themselves: write a case, see `parity ops`")
+        raise StarterError(f"found no inputs for {name}; write a case by hand (`parity ops` lists its params)")
     check_signature(source, op, op.params(**params), set(shapes.inputs))
     switched_off = {item.name: None for item in op.inputs if item.optional and not function.takes(item.name)}
     case = in_order(op, case_of(op, params, {**stated(op, shape), **switched_off}))
@@ -137,14 +137,14 @@ def case_of(op: Op, params: Written, inputs: Written) -> Written:
 
 
 def stated(op: Op, shape: Shape) -> Written:
-    """The shape of an op's first input as a config states it; a list has two tensors."""
+    """The shape of an op's first input as in a config; a list has two tensors."""
     first = op.inputs[0]
     plain: Written = {"shape": list(shape)}
     return {first.name: [plain, {"shape": list(shape[-1:])}] if first.listed else plain}
 
 
 def own_params(trial: Trial, op: Op, function: Function) -> Written:
-    """The params whose default in the signature is another one than the op's."""
+    """The params whose default in the signature differs from the op's."""
     known = {f.name: f for f in fields(op.params) if f.name in function.parameters}
     values = {name: function.parameters[name] for name in known}
     given = {name: value for name, value in values.items() if value not in (REQUIRED, None, known[name].default)}
@@ -153,15 +153,15 @@ def own_params(trial: Trial, op: Op, function: Function) -> Written:
 
 
 def accepted(trial: Trial, op: Op, params: Written) -> bool:
-    """Whether an op takes a param of this value with some shape."""
+    """Whether an op accepts this value of a param with any shape."""
     found = fitted(op, first_shape(op, params), params)
     return found is not None and trial.plan(case_of(op, found[0], stated(op, first_shape(op, params)))) is not None
 
 
 def first_shape(op: Op, own: Written) -> Shape:
-    """The shape with the fewest axes that an op accepts; images where it has something per channel.
+    """The shape with the fewest axes that an op accepts; images if an input has an element per channel.
 
-    Where no shape fits a param that the user's function has, an axis is made to.
+    If no shape fits a param of the user's function, an axis is adapted to it.
     """
     numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
     sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
@@ -188,7 +188,7 @@ def per_channel(op: Op, shape: Shape, own: Written) -> bool:
 
 
 def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] | None:
-    """Params with which an op accepts a shape of its first input, and all shapes; None where there are none."""
+    """Params with which an op accepts a shape of its first input, and all shapes; None if there are none."""
     first = op.inputs[0].name
     given = {f"{first}.0": shape, f"{first}.1": shape[-1:]} if op.inputs[0].listed else {first: shape}
     open_fields = [f for f in fields(op.params) if f.default is MISSING and f.name not in own]
@@ -201,7 +201,7 @@ def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] |
             except CaseError as error:
                 asked = asked or left_open(op, error, params)
             except TypeError:
-                # A default of the user's signature that is no such value at all.
+                # The user's signature has an invalid default.
                 return None
         if asked is None:
             return None
@@ -209,32 +209,32 @@ def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] |
 
 
 def as_tuple(value: Any) -> Any:
-    """A list of a config as a param's dataclass has it."""
+    """A list from a config as a param's dataclass stores it."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def left_open(op: Op, error: CaseError, params: Written) -> Field[Any] | None:
-    """The param without which a shape does not follow."""
+    """The param that is missing to infer a shape."""
     by_key = {f"params.{f.name}": f for f in fields(op.params) if f.default is None and f.name not in params}
     return by_key.get(error.key)
 
 
 def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
-    """Values that are tried for a param that must be given."""
+    """Values that are tried for a required param."""
     hint = get_type_hints(op.params)[param.name]
     numbers = (*COUNTS, shape[-1]) if hint is not float else (1.0,)
     return tuple([n] if any(get_origin(part) is tuple for part in get_args(hint)) else n for n in numbers)
 
 
 def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:
-    """The base case with a sweep, then settings that show what it does not, then other sizes."""
+    """The base case with a sweep, then settings that reveal more, then other sizes."""
     op = OPS[base["op"]]
     kept = worthwhile(trial, base, list(axes(op, function, base)))
     kept.sort(key=lambda found: not found[0].graded)
     for number, (axis, gained) in enumerate(kept):
-        # The first sweep starts from the base case, the others go on from it.
+        # The first sweep includes the base case, the others do not repeat it.
         rest = axis if number == 0 else replace(axis, levels=axis.levels[1:])
-        yield Designed(in_order(op, swept(base, rest)), f"shows {named(gained)}")
+        yield Designed(in_order(op, swept(base, rest)), f"reveals {named(gained)}")
     if not kept:
         yield Designed(base, "")
     yield from other_params(trial, op, function, base, {axis.path for axis, _ in kept})
@@ -242,7 +242,7 @@ def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Design
 
 
 def other_params(trial: Trial, op: Op, function: Function, base: Written, swept: set[str]) -> Iterator[Designed]:
-    """The base case with another value for each param that is not swept, so that one that a kernel ignores shows."""
+    """The base case with another value for each unswept param, to reveal a kernel that ignores one."""
     case, names = base, []
     for param in passed(op, function):
         for value in alternatives(op, param, base)[1:] if f"params.{param.name}" not in swept else ():
@@ -252,7 +252,7 @@ def other_params(trial: Trial, op: Op, function: Function, base: Written, swept:
                 names.append(param.name)
                 break
     if names:
-        yield Designed(case, f"another {', '.join(names)}: shows a kernel that ignores it")
+        yield Designed(case, f"other values of {', '.join(names)}: reveals a kernel that ignores them")
 
 
 KEYS = ("op", "params", "sweep", "inputs", "gradients")
@@ -264,16 +264,16 @@ def passed(op: Op, function: Function) -> list[Field[Any]]:
 
 
 def in_order(op: Op, case: Written) -> Written:
-    """The case with its keys, and its params, in the order in which they are declared."""
+    """The case with its keys and params in declaration order."""
     params = case.get("params", {})
     case = {**case, "params": {f.name: params[f.name] for f in fields(op.params) if f.name in params}}
     return {key: case[key] for key in KEYS if key in case and case[key] != {}}
 
 
 def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[tuple[Axis, Mistakes]]:
-    """The axes that show what the base case and those before them do not, each with what it adds.
+    """The axes that reveal more than the base case and the axes before them, each with what it adds.
 
-    The next is the one that adds most; of those that add as much, the one that hides least at its worst level.
+    The next axis is the one that adds most; among equals, the one that reveals most at its worst level.
     """
     shown = [
         {at: trial.shows(swept(base, replace(axis, levels=(at,)))) for at in axis.levels[1:]} for axis in candidates
@@ -292,7 +292,7 @@ def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[
 
 
 def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
-    """What can be swept: where the numbers lie, how large they are, and the choices that the function takes."""
+    """The axes to sweep: offset and scale of the inputs, and params that the function takes."""
     numeric = [item.name for item in op.inputs if not (item.integers or item.listed or item.optional)]
     numeric = [name for name in numeric if "." not in name]
     yield from (Axis(f"inputs.{name}.offset", OFFSETS, graded=True) for name in numeric)
@@ -303,14 +303,14 @@ def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
 
 
 def is_plain_number(param: Field[Any]) -> bool:
-    """Whether a param is a number other than 0 by default: one value shows as much of it as another."""
+    """Whether a param is a number that is not 0 by default: all values reveal equally much."""
     return isinstance(param.default, int | float) and not isinstance(param.default, bool) and param.default != 0
 
 
 def alternatives(op: Op, param: Field[Any], base: Written) -> tuple[Any, ...]:
     """The value of a param in the base case, then others.
 
-    Each word, both truths, one more than a count, a share for 0, a bound out of reach, three times a number or a third.
+    Every allowed word, both booleans, a count plus one, SHARE for 0, FAR for a bound, three times a number or a third.
     """
     value = base.get("params", {}).get(param.name, param.default)
     hint = get_type_hints(op.params)[param.name]
@@ -332,7 +332,7 @@ def alternatives(op: Op, param: Field[Any], base: Written) -> tuple[Any, ...]:
 
 
 def swept(base: Written, axis: Axis) -> Written:
-    """The base case over the levels of an axis; one level is set, not swept."""
+    """The base case over the levels of an axis; a single level is set, not swept."""
     path = axis.path.split(".")
     if len(axis.levels) == 1:
         return with_value(base, path, axis.levels[0])
@@ -346,16 +346,16 @@ def with_value(tree: Written, path: Sequence[str], value: Any) -> Written:
 
 
 def without(tree: Written, path: Sequence[str]) -> Written:
-    """A copy of a tree without the value at a path, nor what is empty then; a list stays as long as it is."""
+    """A copy of a tree without the value at a path and without emptied mappings; lists keep their length."""
     head, *rest = path
     left = without(tree[head], rest) if rest and isinstance(tree.get(head), dict) else tree.get(head) if rest else None
     return {key: left if key == head else value for key, value in tree.items() if key != head or left}
 
 
 def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
-    """The base case in other sizes; those that differ in a shape alone are one sweep.
+    """The base case in other sizes; those that differ only in a shape are one sweep.
 
-    A larger case shows what the base case does; a smaller one may show nothing, and is left out then.
+    A larger case reveals what the base case does; a smaller one that reveals nothing is left out.
     """
     first, shape, params = op.inputs[0], first_of(op, base), base.get("params", {})
     free = {f.name for f in fields(op.params) if f.default is MISSING or f.default is None}
@@ -383,7 +383,7 @@ def first_of(op: Op, case: Written) -> Shape:
 
 
 def named(gained: Mistakes) -> str:
-    """The mistakes that are shown, by their ids."""
+    """The ids of the revealed mistakes, as text."""
     ids = sorted({identity for identity, _ in gained})
     more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
     return f"{', '.join(ids[:MAX_NAMED])}{more}"

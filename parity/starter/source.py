@@ -1,4 +1,4 @@
-"""What a user's file defines, read from its text: nothing in it is run."""
+"""Reads the definitions of a user's file from its text, without running it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from parity.config.errors import nearest
 from parity.starter import StarterError
 
 REQUIRED = object()
-"""Stands for the default of a parameter that has none, or none that can be read without running the file."""
+"""Marks a parameter without a default, or whose default cannot be read without running the file."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A name of the file. `parameters` are those that can be given by keyword, with their defaults.
+    """A function of the file. `parameters` are its keyword parameters with their defaults.
 
-    `anything`: it takes whatever it is given, or its signature cannot be read.
+    `anything`: it accepts any keyword, or its signature cannot be read.
     """
 
     line: int
@@ -51,25 +51,25 @@ class Source:
 
     @property
     def nearly(self) -> dict[str, str]:
-        """Functions with nearly the name of an op that the file lacks, and that op."""
+        """Functions whose name resembles an op that the file lacks, and that op."""
         near = {name: nearest(name, OPS) for name in self.functions if name not in OPS}
         backward = {f"{op}_backward" for op in OPS}
         return {name: op for name, op in near.items() if op and op not in self.functions and name not in backward}
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """What the file's DTYPES names; empty where it says nothing."""
+        """The file's DTYPES; empty if it has none."""
         named = self.constants.get("DTYPES", ())
         return tuple(map(str, named)) if isinstance(named, list | tuple) else ()
 
     def differentiable(self, op: str, adapter: str) -> bool:
-        """Whether the file gives gradients of an op: by the framework's autograd, or by its own backward."""
+        """Whether the file provides gradients of an op, by autograd or by its own backward."""
         own = adapter != "numpy" or f"{op}_backward" in self.functions
         return own and self.constants.get("DIFFERENTIABLE", True) is not False
 
 
 def read_source(path: Path) -> Source:
-    """What the file defines; raises StarterError where it is no Python, with the place."""
+    """The definitions of the file; raises StarterError with the place if it is not Python."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:
@@ -91,7 +91,7 @@ def read_source(path: Path) -> Source:
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module, those under `if`, `try` and `with` too."""
+    """The statements of a module, including those under `if`, `try` and `with`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -102,7 +102,7 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def named_functions(node: ast.stmt) -> Iterator[tuple[str, Function]]:
-    """What a statement calls by a name: a function, or what is assigned to it or imported from the user's own code."""
+    """The functions that a statement defines, assigns, or imports from the user's own code."""
     if isinstance(node, ast.FunctionDef):
         yield node.name, function(node)
     elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -156,23 +156,25 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def adapter_of(source: Source) -> str:
-    """The adapter that the file's imports name, a framework before NumPy; raises StarterError where they do not."""
+    """The adapter that the file imports, a framework before NumPy; raises StarterError if that is not unique."""
     found = [name for name in source.frameworks if name != "numpy"] or list(source.frameworks)
     if len(found) == 1:
         return found[0]
     said = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(ADAPTERS)}"
-    raise StarterError(f"{source.path} {said}: say whose tensors its functions take, for example --adapter torch")
+    raise StarterError(
+        f"{source.path} {said}: name the framework whose tensors its functions take, for example --adapter torch"
+    )
 
 
 def signature(op: Op, params: Any) -> str:
-    """How a function of an op is written."""
+    """The signature of an op's function."""
     names = [item.name for item in op.inputs if item.name.isidentifier()]
     others = ["**weights"] if len(names) < len(op.inputs) else []
     return f"def {op.name}({', '.join([*names, *call_params(params), *others])})"
 
 
 def check_signature(source: Source, op: Op, params: Any, inputs: set[str]) -> None:
-    """Raise StarterError where the function cannot be called with the op's tensors `inputs` and its required params."""
+    """Raise StarterError if the function cannot be called with the op's tensors `inputs` and its required params."""
     mine = source.ops[op.name]
     offered = {item.name for item in op.inputs} | set(call_params(params))
     missing = [name for name in (*sorted_inputs(op, inputs), *required_params(op)) if not mine.takes(name)]
@@ -180,7 +182,7 @@ def check_signature(source: Source, op: Op, params: Any, inputs: set[str]) -> No
     if not missing and not unknown:
         return
     lacks = f"does not take {', '.join(missing)} by keyword" if missing else ""
-    wants = f"wants {', '.join(unknown)}, which {op.name} does not have" if unknown else ""
+    wants = f"requires {', '.join(unknown)}, which {op.name} does not have" if unknown else ""
     raise StarterError(
         f"{source.path}:{mine.line}: {op.name} {' and '.join(filter(None, (lacks, wants)))}\n"
         f"  parity calls it with the tensors and params by keyword, in PyTorch's names and layouts: "

@@ -1,4 +1,4 @@
-"""The config of a user's file as text, written beside it."""
+"""Writes the config of a user's file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Starter:
-    """A config that is ready to be written, and what is said of it."""
+    """A config as text, with its summary and notes."""
 
     text: str
     summary: str
@@ -37,33 +37,33 @@ class Starter:
 def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str], None]) -> Starter:
     """The config for the ops of a user's file; raises StarterError with what is wrong and what to do.
 
-    `told` hears of each op whose inputs are chosen, which takes seconds.
+    `told` is called with each op before its inputs are chosen, which takes seconds.
     """
     if not f"{path}{config}".isprintable():
-        raise StarterError("a file's name has control characters, which a config cannot hold: rename it")
+        raise StarterError("a file name has control characters, which a config cannot contain: rename the file")
     source = read_source(path)
     if not source.ops:
         raise StarterError(without_ops(source))
     adapter = adapter or adapter_of(source)
     if adapter not in ADAPTERS:
-        raise StarterError(f"no adapter is called {adapter}: {', '.join(ADAPTERS)}")
+        raise StarterError(f"there is no adapter {adapter}; choose one of {', '.join(ADAPTERS)}")
     cases, refused = design(source, adapter, told)
     ops = list(dict.fromkeys(designed.case["op"] for designed in cases))
     peer = framework_itself(adapter, ops)
-    near = (f"{path}: {name} is no op of parity; did you mean {op}?" for name, op in source.nearly.items())
+    near = (f"{path}: {name} is not an op of parity; did you mean {op}?" for name, op in source.nearly.items())
     notes = (*(f"left out: {message}" for message in refused), *near)
     summary = f"{', '.join(ops)} of {path.name} against {f'{adapter} and ' if peer else ''}the exact answer"
     return Starter(config_text(source, config, adapter, peer, cases), summary, notes)
 
 
 def without_ops(source: Source) -> str:
-    """What is said of a file that defines no op."""
+    """The message for a file that defines no op."""
     near = [f"  {name} (line {source.functions[name].line}): did you mean {op}?" for name, op in source.nearly.items()]
     lines = [
         f"{source.path}: no function has the name of an op",
         *near,
-        f"A function replaces the op whose name it has: {', '.join(OPS)}.",
-        "It takes the tensors and the op's params by keyword, for example:",
+        f"A function replaces the op of the same name. Ops: {', '.join(OPS)}.",
+        "It must take the tensors and the op's params by keyword, for example:",
         EXAMPLE,
         "`parity ops` lists the params and tensors of each.",
     ]
@@ -71,9 +71,9 @@ def without_ops(source: Source) -> str:
 
 
 def framework_itself(adapter: str, ops: list[str]) -> bool:
-    """Whether the framework's own kernels can be compared with: it has all of these ops and is there.
+    """Whether to compare with the framework's own kernels: it is available and has all of these ops.
 
-    NumPy has no kernels but the oracle's own.
+    NumPy is excluded, since its kernels are those of the oracle.
     """
     if adapter == "numpy" or not all(adapter_class(adapter).offers(op) for op in ops):
         return False
@@ -86,14 +86,14 @@ def framework_itself(adapter: str, ops: list[str]) -> bool:
 
 def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: list[Designed]) -> str:
     """The YAML."""
-    # The run reads the path from the config's folder.
+    # A run resolves the path from the config's folder.
     ops = os.path.relpath(source.path, config.parent)
     ops = ops if ops.startswith(("./", "../")) else f"./{ops}"
     differentiable = any(designed.case.get("gradients", True) for designed in cases)
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
         f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
-        "# Each backend is also compared with the exact answer. What a name below means: parity explain NAME",
+        "# Each backend is also compared with the exact answer. `parity explain NAME` explains the names below.",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",
         *([] if peer else [f"baseline: {ORACLE}"]),
@@ -110,7 +110,7 @@ def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: l
 
 
 def case_lines(case: Written) -> Iterator[str]:
-    """A case on one line, or its keys on one each."""
+    """A case on one line, or one line per key."""
     whole = flow(case)
     if len(whole) <= WIDTH:
         yield f"  - {whole}"

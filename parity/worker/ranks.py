@@ -287,7 +287,7 @@ def measured(rank: int, request: Message, replies: Dict[int, Message]) -> Any:
 def ending(code: int) -> str:
     """How a process ended."""
     if code >= 0:
-        return f"exited with status {code} in the middle of its work"
+        return f"exited with status {code} before it replied"
     return f"was killed by {signal.Signals(-code).name}"
 
 

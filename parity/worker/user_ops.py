@@ -87,7 +87,7 @@ class UserOps:
         if not able["differentiable"]:
             raise Unsupported("a training needs gradients, but this backend has none")
         if able["dtypes"] is not None and dtype not in able["dtypes"]:
-            raise Unsupported(f"computes in {', '.join(able['dtypes'])} only, not in {dtype}")
+            raise Unsupported(f"supports only {', '.join(able['dtypes'])}, not {dtype}")
 
     def library(self) -> Dict[str, str]:
         """The versions that the file tells: `VERSIONS`, by the names of libraries, and `__version__`, its own."""

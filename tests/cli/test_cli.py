@@ -193,7 +193,7 @@ def test_a_result_that_is_no_regular_file_is_refused(tmp_path):
         make(tmp_path / name / "results.json")
         done = call("report", tmp_path / name)
         assert done.returncode == 2
-        assert "no regular file" in done.stderr
+        assert "not a regular file" in done.stderr
 
 
 def test_a_number_too_long_for_a_float_is_infinite(passing_copy):

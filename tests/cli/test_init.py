@@ -36,7 +36,7 @@ def test_from_a_file_to_the_verdict(tmp_path, variance, code):
     assert ("variance-naive" in done.stdout) == (code == 1)
     again = call("init", path.name, cwd=tmp_path)
     assert again.returncode == 2
-    assert "my_kernel.yaml is there already: run it with `parity run my_kernel.yaml`, or replace" in again.stderr
+    assert "my_kernel.yaml already exists: run it with `parity run my_kernel.yaml`, or replace" in again.stderr
 
 
 BACKWARD = """
@@ -97,11 +97,11 @@ def test_kernels_of_a_framework_beside_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py"], "nowhere.py is no file"),
-        (["."], ". is no file"),
+        (["nowhere.py"], "nowhere.py is not a file"),
+        (["."], ". is not a file"),
         (["my_kernel.py", "-o", "my_kernel.py", "--force"], "my_kernel.py is the file itself"),
         (["my_kernel.py", "-o", "no/such/folder.yaml"], "cannot write no/such/folder.yaml"),
-        (["my_kernel.py", "--adapter", "jax"], "no adapter is called jax: torch, paddle, oneflow, numpy"),
+        (["my_kernel.py", "--adapter", "jax"], "there is no adapter jax; choose one of torch, paddle, oneflow, numpy"),
     ],
 )
 def test_a_mistake_is_exit_code_2(tmp_path, arguments, message):

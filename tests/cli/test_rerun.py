@@ -48,7 +48,7 @@ def test_only_what_failed_is_run_again(tmp_path):
     assert ran(run(tmp_path, out="")) == ["before", "bad", "after", "curve"]
     again = run(tmp_path, "--last-failed", out="")
     assert (again.code, ran(again)) == (1, ["bad", "curve"])
-    assert "--last-failed: running 2 of 4 cases, as in reports/config-" in again.stderr
+    assert "--last-failed: running 2 of 4 cases, from reports/config-" in again.stderr
 
 
 def test_the_run_in_out_is_looked_at_before_it_is_replaced(tmp_path):
@@ -57,7 +57,7 @@ def test_the_run_in_out_is_looked_at_before_it_is_replaced(tmp_path):
     run(tmp_path, "-k", "before", out="")
     again = run(tmp_path, "--lf")
     assert ran(again) == ["bad"]
-    assert "--last-failed: running 1 of 3 cases, as in run" in again.stderr
+    assert "--last-failed: running 1 of 3 cases, from run" in again.stderr
 
 
 def test_what_was_not_compared_is_run_again(tmp_path):
@@ -114,7 +114,7 @@ def test_the_first_finding_ends_the_run(stopped):
     assert {row["case"] for row in stopped.results["comparisons"]} == {"before", "bad"}
     assert stopped.results["diagnoses"]
     assert stopped.stdout.splitlines()[0].endswith("; stopped at the first finding: 3 of 5 cases were not run")
-    assert "with --out run --resume runs the rest" in " ".join(stopped.stderr.split())
+    assert "to run the rest, repeat the command with --out run --resume" in " ".join(stopped.stderr.split())
 
 
 def test_a_stopped_run_goes_on(stopped, tmp_path):

@@ -114,7 +114,9 @@ def test_a_directory_that_a_run_is_writing_is_refused(config, live, option):
     before = {path: path.read_bytes() for path in (config / "run").rglob("*") if path.is_file()}
     done = call("run", "config.yaml", "--out", "run", *option, cwd=config)
     assert done.returncode == 2
-    assert done.stderr == ("cannot use run: another run is writing there; wait for its end, or name another --out\n")
+    assert done.stderr == (
+        "cannot use run: another run is writing there; wait until it has finished, or name another --out\n"
+    )
     assert before.keys() <= {path for path in (config / "run").rglob("*") if path.is_file()}
     assert call("report", "run", "-q", cwd=config).stdout.startswith("INTERRUPTED")
     (config / "go").touch()

@@ -53,7 +53,7 @@ def test_a_good_config(tmp_path):
 def test_an_entry_that_fails_every_run(tmp_path, entry, said):
     code, stderr, stdout = validated(tmp_path, known=f"known: [{entry}]\n")
     assert (code, stderr) == (1, said)
-    assert stdout.startswith("no run of this can pass: 2 cases, ")
+    assert stdout.startswith("no run of these cases can pass: 2 cases, ")
     # A run says the same.
     config = (tmp_path / "config.yaml").read_text()
     finished = run_in(tmp_path, config, "-k", "two", "--fail-on", "semantic")
@@ -133,7 +133,7 @@ def test_an_interpreter_that_is_not_there(tmp_path):
     (tmp_path / "config.yaml").write_text(text + CASES[0])
     done = call("validate", "config.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert 'no command on PATH is called "python3.99", and no file beside the config' in done.stderr
+    assert 'there is no command "python3.99" on PATH and no such file beside the config' in done.stderr
 
 
 def test_names_are_read_and_nothing_is_run(tmp_path):

@@ -389,7 +389,7 @@ def test_each_file_has_its_own_backends(tmp_path: Path, overrides: Any, asked: A
 
 
 def test_cases_none_of_which_is_for_the_backend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--backend oneflow\n  none of the cases is for it"):
+    with pytest.raises(ConfigError, match="--backend oneflow\n  no case runs on it"):
         several(tmp_path, backends=("oneflow",), keyword="a or c")
 
 
@@ -401,7 +401,7 @@ def test_a_case_of_two_files_runs_on_the_backends_of_both(tmp_path: Path) -> Non
 
 def test_a_baseline_is_one_of_its_own_files(tmp_path: Path) -> None:
     other = f"version: 1\nbackends: [torch, oneflow]\nbaseline: paddle\ncases:\n{CASE}"
-    with pytest.raises(ConfigError, match='no backend is called "paddle"'):
+    with pytest.raises(ConfigError, match='there is no backend "paddle"'):
         load_plan(write(tmp_path, one=f"version: 1\nbackends: [torch, paddle]\ncases:\n{CASE}", two=other))
 
 
@@ -418,8 +418,8 @@ def test_a_file_given_and_included(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ("seed: 1\n", "seed: 2\n", "one run has one seed: here it is 2, in one.yaml it is 1"),
-        ("seed: 1\n", "", "one run has one seed: here it is 0, in one.yaml it is 1"),
+        ("seed: 1\n", "seed: 2\n", "different seeds in one run: 2 here, 1 in one.yaml"),
+        ("seed: 1\n", "", "different seeds in one run: 0 here, 1 in one.yaml"),
     ],
 )
 def test_files_must_agree(
@@ -435,7 +435,7 @@ def test_files_must_agree(
 def test_ids_must_differ_between_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, one=f"{HEAD}cases:\n{CASE}", two=f"{HEAD}\ncases:\n{CASE}")
-    with pytest.raises(Exception, match=r'two\.yaml:5.*\n.*"layer_norm-2x4" is taken by the case in one\.yaml:4'):
+    with pytest.raises(Exception, match=r'two\.yaml:5.*\n.*duplicate id "layer_norm-2x4": the case in one\.yaml:4'):
         load_plan([Path("one.yaml"), Path("two.yaml")])
 
 

@@ -68,12 +68,12 @@ def test_command_line(tmp_path: Path) -> None:
 def test_bad_options(tmp_path: Path, text: str) -> None:
     message = refused(tmp_path, "cases:\n  - {op: batch_norm, inputs: {x: {shape: [2, 4]}}}\n", rtol=(text,))
     assert message.startswith(f"command line: --rtol {text}")
-    assert "takes V or NAME:V" in message
+    assert "must be V or TENSOR:V" in message
 
 
 def test_an_option_for_no_tensor(tmp_path: Path) -> None:
     message = refused(tmp_path, "cases:\n  - {op: batch_norm, inputs: {x: {shape: [2, 4]}}}\n", atol=("grad.wieght:1",))
-    assert 'no tensor is called "grad.wieght"; did you mean "grad.weight"?' in message
+    assert 'there is no tensor "grad.wieght"; did you mean "grad.weight"?' in message
 
 
 def test_names_are_those_of_any_op_of_the_file(tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_names_are_those_of_any_op_of_the_file(tmp_path: Path) -> None:
     settings = f"tolerance: {{tensors: {{total_norm: {{float32: {row(0.5)}}}, grads.*: {{float32: {row(0.4)}}}}}}}\n"
     norm = "  - {op: batch_norm, inputs: {x: {shape: [2, 4]}}}\n"
     assert len(load(tmp_path, f"{settings}cases:\n{norm}{clip}").cases) == 2
-    assert 'no tensor is called "total_norm"' in refused(tmp_path, f"{settings}cases:\n{norm}")
+    assert 'there is no tensor "total_norm"' in refused(tmp_path, f"{settings}cases:\n{norm}")
 
 
 def test_names_of_gradients_that_are_off(tmp_path: Path) -> None:
     settings = f"tolerance: {{tensors: {{grad.x: {{float32: {row(0.5)}}}}}}}\ndefaults: {{gradients: false}}\n"
     text = "cases:\n  - {op: batch_norm, inputs: {x: {shape: [2, 4]}}}\n"
-    assert 'no tensor is called "grad.x"' in refused(tmp_path, settings + text)
+    assert 'there is no tensor "grad.x"' in refused(tmp_path, settings + text)

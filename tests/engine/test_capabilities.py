@@ -61,7 +61,7 @@ def test_a_dtype_that_a_backend_lacks_is_unsupported(parity_run, tmp_path):
     text = f"DTYPES = ['float64']\n{FORWARD}"
     finished = parity_run(user_config(written(tmp_path, text), cases=[LINEAR]))
     assert finished.outcomes("mine") == {("lin", "float32"): "unsupported", ("lin", "float64"): "ok"}
-    assert "computes in float64 only, not in float32" in finished.stdout
+    assert "supports only float64, not float32" in finished.stdout
 
 
 def test_an_op_that_the_file_lacks_is_never_somebody_elses(parity_run, tmp_path):
@@ -96,7 +96,7 @@ def test_the_versions_of_a_library_are_in_the_results(parity_run, tmp_path):
 
 
 def test_a_training_needs_gradients_and_a_dtype(tmp_path):
-    refusals = {"DIFFERENTIABLE = False\n": "forward only", "DTYPES = ['float64']\n": "computes in float64 only"}
+    refusals = {"DIFFERENTIABLE = False\n": "needs gradients", "DTYPES = ['float64']\n": "supports only float64"}
     for number, (text, reason) in enumerate(refusals.items()):
         ops = f"{text}\ndef batch(rows):\n    return rows\n"
         with desk(tmp_path / str(number), "numpy", ops=ops) as found:

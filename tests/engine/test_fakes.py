@@ -65,7 +65,7 @@ def test_an_honest_user_op_passes(parity_run):
 BAD = {
     "segfault": ("crash", "killed by SIGSEGV"),
     "abort": ("crash", "SIGABRT; last output: terminate called"),
-    "leave": ("crash", "exited with status 0 in the middle"),
+    "leave": ("crash", "exited with status 0 before it replied"),
     "orphan": ("crash", "exited with status 3"),
     "hang": ("timeout", "no result after 10 s"),
     "raises": ("error", "raises.py:11: ValueError: no such kernel"),

@@ -111,14 +111,14 @@ def test_a_named_link_is_kept_because_it_says_which_environment(tmp_path):
 
 
 def test_a_named_interpreter_comes_before_the_host_and_its_failure_is_no_reason_to_go_on(bare):
-    assert "has no numpy" in refusal(named(bare))
+    assert "lacks numpy" in refusal(named(bare))
 
 
 def test_a_named_interpreter_without_numpy(bare):
     message = refusal(named(bare, "paddle"))
     assert message == (
-        f"{bare} (Python {VERSION}) has no numpy and no paddle and no setuptools:"
-        f" `{bare} -m pip install paddlepaddle==3.3.1 setuptools`."
+        f"{bare} (Python {VERSION}) lacks numpy and paddle and setuptools:"
+        f" run `{bare} -m pip install paddlepaddle==3.3.1 setuptools`."
     )
 
 
@@ -160,11 +160,14 @@ def test_a_named_file_that_is_not_executable(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("exit 127", "does not run as a Python interpreter: it exits with 127"),
+        ("exit 127", "is not a working Python interpreter: it exited with status 127"),
         ("echo hello", "its output is not that of a Python"),
         ("echo 3.7.16; echo /bin/python", "is Python 3.7.16, but a worker needs 3.8 or newer"),
         ("echo 2.7.18; echo /bin/python", "is Python 2.7.18"),
-        ('[ "$1" = -c ] && exec echo "3.10.1\n/bin/python"; exit 3', "cannot list its packages: it exits with 3"),
+        (
+            '[ "$1" = -c ] && exec echo "3.10.1\n/bin/python"; exit 3',
+            "cannot list its packages: it exited with status 3",
+        ),
     ],
 )
 def test_a_named_file_that_is_no_usable_python(tmp_path, answer, message):
@@ -174,7 +177,7 @@ def test_a_named_file_that_is_no_usable_python(tmp_path, answer, message):
 
 
 def test_what_is_refused_before_anything_is_looked_for():
-    assert "no environment is known for adapter 'jax'" in refusal(BackendSpec("mine", "jax"))
+    assert "there is no environment for adapter 'jax'" in refusal(BackendSpec("mine", "jax"))
     assert "is not a release" in refusal(BackendSpec("mine", "torch", version="../2.4"))
 
 

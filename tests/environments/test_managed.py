@@ -147,7 +147,7 @@ def test_it_is_used_again_without_uv_and_without_a_word(home, request):
 
 
 def test_without_provision_nothing_is_made(home, no_uv):
-    with pytest.raises(EnvironmentUnavailable, match=r"tinyfw 1.0 is not in this .*`parity env create tiny`"):
+    with pytest.raises(EnvironmentUnavailable, match=r"tinyfw 1.0 is not installed here.*`parity env create tiny`"):
         resolve(SPEC, provision=False)
     with pytest.raises(EnvironmentUnavailable, match=r"`parity env create tiny==1\.1`"):
         resolve(dataclasses.replace(SPEC, version="1.1"), provision=False)
@@ -220,7 +220,7 @@ def test_create_list_remove(home):
     assert made.created.endswith("+00:00")
     assert list_environments() == [made]
     assert create_environment("tiny", "1.0", lines.append) == made
-    assert lines[-1] == f"environment {NAME} exists"
+    assert lines[-1] == f"environment {NAME} already exists"
     remove_environment(NAME)
     assert list_environments() == []
     assert visible(home) == []
@@ -458,7 +458,7 @@ def test_the_second_waits_and_says_so(home):
         with store.locked(NAME):
             process = stack.enter_context(resolving())
             line = process.stdout.readline()
-            assert line == f"waiting for another process that works on environment {NAME}\n"
+            assert line == f"waiting for another process that is changing environment {NAME}\n"
             assert process.poll() is None
         said, _ = process.communicate()
     assert said.splitlines()[-1] == str(home / NAME / "bin/python")

@@ -64,7 +64,7 @@ def test_no_package_index_is_named():
 
 
 def test_an_adapter_without_a_pin():
-    with pytest.raises(EnvironmentUnavailable, match=r"no environment is known for adapter 'jax'.*oneflow"):
+    with pytest.raises(EnvironmentUnavailable, match=r"there is no environment for adapter 'jax'.*oneflow"):
         pin_of("jax")
 
 

@@ -52,12 +52,12 @@ def test_identify():
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["exit 127"], r"exits with 127 \(no message\)"),
+        (["exit 127"], r"exited with status 127 \(no message\)"),
         (["echo 'pyenv: python3.10: command not found' >&2", "exit 127"], r"127 \(pyenv: python3.10: command not"),
         (["echo hello"], "its output is not that of a Python"),
         (["true"], "its output is not that of a Python"),
         (["exec sleep 60"], "did not answer within 0.5 s"),
-        (["kill -SEGV $$"], "exits with -11"),
+        (["kill -SEGV $$"], "exited with status -11"),
     ],
 )
 def test_identify_what_is_no_python(tmp_path, lines, message):

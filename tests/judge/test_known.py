@@ -560,6 +560,6 @@ def test_an_included_entry_may_speak_of_a_backend_that_is_left_out(tmp_path):
     )
     plan = load(tmp_path, "version: 1\ninclude: [base.yaml]\nbackends: [torch]\n")
     assert plan.known[0].backend == "oneflow"
-    assert 'no backend is called "oneflow"' in refused(
+    assert 'there is no backend "oneflow"' in refused(
         tmp_path, f"version: 1\nbackends: [torch]\n{TEXT}known: [{{case: a, backend: oneflow, reason: r}}]\n"
     )

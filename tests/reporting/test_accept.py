@@ -101,7 +101,7 @@ def test_a_case_a_backend_a_dtype_or_a_cause_alone_is_accepted_and_the_rest_is_t
     work.run()
     done = work.accept("other", "--reason", "r", "--dtype", "float64", "-b", "mine")
     assert [(entry["case"], entry["dtype"]) for entry in work.known] == [("other", "float64")]
-    assert "left: 5 tensors still differ" in done.stdout
+    assert "remaining: 5 tensors still differ" in done.stdout
     work.accept("--reason", "r", "--diagnosis", "scaled")
     assert [entry["case"] for entry in work.known] == ["other", "layer_norm-4x8-eps=*"]
     work.accept("--reason", "r")
@@ -119,7 +119,7 @@ def test_a_dry_run_shows_a_patch_and_writes_nothing(finished):
 def test_what_is_unsupported_is_accepted_when_asked_and_an_error_never(work):
     work.write(CASES + NO_KERNEL, gain="1")
     assert work.run().returncode == 3
-    assert "left: 2 tensors unsupported; --unsupported accepts them" in work.accept("--reason", "r").stdout
+    assert "remaining: 2 tensors unsupported; --unsupported accepts them" in work.accept("--reason", "r").stdout
     assert work.known is None
     assert work.accept("--unsupported").returncode == 0
     (entry,) = work.known
@@ -129,7 +129,7 @@ def test_what_is_unsupported_is_accepted_when_asked_and_an_error_never(work):
     assert work.run().returncode == 3
     done = work.accept("--unsupported", "--reason", "r")
     assert done.stdout.startswith(
-        "nothing to accept\nleft: 2 tensors not compared, which is never accepted (mine: error: "
+        "nothing to accept\nremaining: 2 tensors not compared, which is never accepted (mine: error: "
     )
 
 
@@ -145,7 +145,7 @@ def test_what_no_longer_deviates_is_dropped_and_what_grew_is_renewed(work):
     assert "1 entry dropped" in done.stdout
     assert work.known == []
     assert "  # why\n" in work.config.read_text()
-    assert "left: 4 tensors still differ; --reason TEXT accepts them" in done.stdout
+    assert "remaining: 4 tensors still differ; --reason TEXT accepts them" in done.stdout
     work.accept("--reason", "r")
     (before,) = work.known
     work.write(work.config.read_text(), gain="7")
@@ -219,7 +219,7 @@ def test_a_config_in_braces_is_left_alone_and_the_entries_are_printed(work):
         (["--reason", "WHY IS IT ACCEPTED?"], "a reason is a line of text"),
         (["--reason", "r", "--until", "2020-01-01"], "2020-01-01 is not in the future"),
         (["--reason", "r", "--until", "soon"], '"soon" is not a date such as 2027-06-30'),
-        (["no-such", "--reason", "r"], 'no case of this run is called "no-such"'),
+        (["no-such", "--reason", "r"], 'this run has no case "no-such"'),
         (["--reason", "r", "-b", "mime"], 'this run has no backend "mime"; did you mean "mine"?'),
         (["--reason", "r", "--dtype", "float16"], 'this run has no dtype "float16"'),
         (["--reason", "r", "--diagnosis", "scale"], 'this run has no diagnosis "scale"; did you mean "scaled"?'),

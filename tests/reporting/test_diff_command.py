@@ -72,8 +72,8 @@ def test_what_is_mended_is_fixed(runs):
 
 def test_a_run_with_itself(runs):
     done = call("diff", runs[1], runs[1])
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "SAME  no difference: 8 cells the same")
-    assert call("diff", runs[1], runs[1], "-q").stdout == "SAME  no difference: 8 cells the same\n"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "SAME  no differences: 8 cells unchanged")
+    assert call("diff", runs[1], runs[1], "-q").stdout == "SAME  no differences: 8 cells unchanged\n"
 
 
 def test_two_backends_of_a_real_run(runs):

@@ -120,7 +120,7 @@ def test_the_document_has_all_numbers(varied):
 
 
 def test_the_sections_come_in_the_order_of_urgency(varied):
-    texts = [f"1 {noun}" for noun in ("new finding", "worse", "vanished", "fixed", "better", "with another cause")]
+    texts = [f"1 {noun}" for noun in ("new finding", "worse", "vanished", "fixed", "better", "with another root cause")]
     for text in (console_text(varied), diff_markdown.markdown(varied), diff_html.html(varied)):
         places = [text.rindex(wanted) for wanted in texts]
         assert places == sorted(places)
@@ -214,7 +214,7 @@ def test_hostile_text_comes_back_from_the_document(tmp_path, text):
 def test_in_markdown_only_what_is_urgent_is_unfolded(varied):
     text = diff_markdown.markdown(varied)
     folded = re.findall(r"<details><summary><b>1 ([a-z ]+)</b>", text)
-    assert folded == ["fixed", "better", "with another cause", "accepted", "tolerated", "compared now"]
+    assert folded == ["fixed", "better", "with another root cause", "accepted", "tolerated", "newly compared"]
     assert text.count("</details>") == len(folded)
 
 
@@ -276,7 +276,7 @@ def test_markdown_is_bounded_and_counts_what_it_leaves_out(large):
 def test_the_console_is_bounded_unless_asked(large):
     text = console_text(large)
     assert len(text.splitlines()) < 200
-    assert "2984 lines more (-v shows them)" in text
+    assert "and 2984 more lines (-v shows all)" in text
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_vanished_cells_are_told_by_their_reason(tmp_path):
     [group] = groups(diff.of(ChangeKind.VANISHED))
     assert (group.n_cells, group.n_findings) == (40, 7)
     assert group.text == (
-        "the backend is not in B: 40 cells on paddle, 7 of them had failed and count as not fixed; "
+        "the backend is not in B: 40 cells on paddle, 7 of them failed in A and do not count as fixed; "
         "for example case-0 float32 y"
     )
     assert headline(diff)[0] == "INCOMPLETE"
@@ -311,7 +311,7 @@ def test_what_forbids_to_compare_stands_beside_the_finding(tmp_path):
     given = case_row(dtypes=["float32"], params={"num_groups": 8, "eps": 1e-5})
     diff = compare(a, run(tmp_path / "b", [fails()], cases=[given]))
     assert "not comparable: param num_groups 4 -> 8" in console_text(diff)
-    assert "1 case was not given the same, numbers do not compare: param num_groups 4 -> 8" in console_text(diff)
+    assert "1 case changed, so its numbers are not comparable: param num_groups 4 -> 8" in console_text(diff)
 
 
 ANSWERS = {
@@ -337,11 +337,11 @@ def test_nothing_in_common_is_said(tmp_path):
     diff = compare(a, run(tmp_path / "b", [passes()]))
     assert (diff.exit_code, headline(diff)[1]) == (
         3,
-        "nothing was compared in both runs: 2 compared now; 0 cells the same",
+        "nothing was compared in both runs: 2 newly compared; 0 cells unchanged",
     )
 
 
 def test_the_answer_of_a_run_and_itself(tmp_path):
     a = run(tmp_path / "a", [fails(), hidden(30.0, tensor="grad.x")])
-    assert headline(compare(a, a)) == ("SAME", "no difference: 2 cells the same")
+    assert headline(compare(a, a)) == ("SAME", "no differences: 2 cells unchanged")
     assert CASE not in console_text(compare(a, a))

@@ -28,7 +28,7 @@ def test_what_differs_between_the_runs_is_on_top(diffed):
     )
     wanted = ["torch 1.2.3 -> 2.14.0", "paddle numpy 2.1.0 -> 2.2.0", "parity 0.1.0 -> 0.2.0", "seed 0 -> 1"]
     wanted += ["threads 1 -> 4", "config x.yaml changed", "torch mode eager -> none"]
-    wanted += ["A was interrupted; what it had not finished was not compared"]
+    wanted += ["A was interrupted; its unfinished cases were not compared"]
     assert sorted(diff.run_notes) == sorted(wanted)
 
 
@@ -38,7 +38,7 @@ CHANGED_INPUTS = {
     "op group_norm -> layer_norm": {"op": "layer_norm"},
     "input x: shape [4] -> [5]": {"inputs": {"x": {"shape": [5], "draw": "normal()", "file": None}}},
     "input x: normal() -> normal() + 100": {"inputs": {"x": {"shape": [4], "draw": "normal() + 100", "file": None}}},
-    "input x is given in A only": {"inputs": {}},
+    "input x is only in A": {"inputs": {}},
 }
 
 

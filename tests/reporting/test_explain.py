@@ -64,7 +64,7 @@ def test_a_failing_tensor(run_dir):
     assert "float32 y: unstable" in text
     assert "paddle 162.93 against torch 0.530001 at [0, 1, 2, 3], oracle 0.53; 570 of 576 outside;" in text
     assert "rtol 1.3e-06 atol 1e-05, needs rtol 3.1e+02" in text
-    assert "careful float32 code: paddle 8.12e+04 · torch 0.31" in text
+    assert "careful float32 implementation: paddle 8.12e+04 · torch 0.31" in text
     assert "(the largest: 162 in float32, 3e-07 in float64)" in text
     assert "so the algorithm loses digits" in text
 
@@ -130,12 +130,12 @@ def test_a_part_of_an_id_that_others_contain(name, case):
     ids = ["bn-offset=1-eps=0", "bn-offset=100", "bn-offset=1000-eps=1.5", "bn-offset=10000"]
     results = bare([case_row(name) for name in ids])
     assert case_called(name, results).id == case
-    with pytest.raises(ExplainError, match="may be any of 2 cases"):
+    with pytest.raises(ExplainError, match="matches 2 cases"):
         case_called("eps=", results)
-    with pytest.raises(ExplainError, match="may be any of 4 cases"):
+    with pytest.raises(ExplainError, match="matches 4 cases"):
         case_called("bn-", results)
     more = bare([case_row(name) for name in (*ids, "gn-offset=100")])
-    with pytest.raises(ExplainError, match="may be any of 2 cases"):
+    with pytest.raises(ExplainError, match="matches 2 cases"):
         case_called("offset=100", more)
 
 
@@ -231,7 +231,7 @@ def test_every_verdict_has_its_words():
 def test_a_passing_case_is_aligned(tmp_path):
     text = shown(stored(tmp_path, [comparison(), comparison("equal", tensor="grad.x", worst_index=None)]))
     assert "aligned? yes (within tolerance)" in text
-    assert "float32: aligned, y, grad.x agree; the worst element is 0.094 tolerances off: paddle" in text
+    assert "float32: aligned, y, grad.x agree; the worst element differs by 0.094 tolerances: paddle" in text
     assert "what to do" not in text
 
 
@@ -305,7 +305,7 @@ def test_a_case_by_a_part_of_its_id(tmp_path, name, found):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("bn-offset", "may be any of 2 cases"),
+        ("bn-offset", "matches 2 cases"),
         ("bn-ofset=10", 'did you mean "bn-offset=10"'),
         (None, "which case"),
         ("", "4 cases"),
@@ -407,7 +407,7 @@ def test_the_command(run_dir):
         (["no-such-dir", "case"], "results.json"),
         ([], "name a diagnosis"),
         (["--list", "x"], "name a diagnosis"),
-        (["RUN", "nothing-like-it"], "no case of this run"),
+        (["RUN", "nothing-like-it"], "this run has no case"),
         (["RUN", "group", "--dtype", "int8"], "has no dtype"),
     ],
 )

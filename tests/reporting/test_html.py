@@ -224,8 +224,8 @@ def test_the_digits_that_differ_from_the_oracle_stand_out(tmp_path, actual, exac
     ("make", "said"),
     [
         (lambda folder: None, "No such file or directory"),
-        (lambda folder: keep(folder, paddle=np.zeros((2, 8, 6, 5))), "its shape [2, 8, 6, 5] is not that of the exact answer"),
-        (lambda folder: keep(folder, paddle=np.zeros((2, 8, 6, 6), "U4")), "is no dtype of real numbers"),
+        (lambda folder: keep(folder, paddle=np.zeros((2, 8, 6, 5))), "its shape [2, 8, 6, 5] differs from that of the exact answer"),
+        (lambda folder: keep(folder, paddle=np.zeros((2, 8, 6, 6), "U4")), "is not a real dtype"),
         (lambda folder: keep(folder, shape=(0, 3)), "it has no elements"),
         (lambda folder: (keep(folder), (folder / "tensors/0000-x/float32/paddle/y.npy").write_bytes(b"\x93NUMPY garbage")), "No picture"),
         (lambda folder: keep(folder, paddle=np.array([{"pickled": 1}] * 576, object).reshape(2, 8, 6, 6)), "No picture"),

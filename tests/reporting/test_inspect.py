@@ -84,12 +84,12 @@ def test_an_input(run_dir):
     [
         (["wrong", "yy"], 'wrong has no tensor "yy"; did you mean "y"?'),
         (["wrong", "inputs.weigth"], 'did you mean "inputs.weight"?'),
-        (["wrogn", "y"], 'no case of this run is called "wrogn"; did you mean "wrong"?'),
+        (["wrogn", "y"], 'this run has no case "wrogn"; did you mean "wrong"?'),
         (["wrong", "y", "--dtype", "float46"], 'wrong has no dtype "float46"; did you mean "float64"?'),
         (["wrong", "y", "-b", "mime"], 'wrong has no backend "mime"; did you mean "mine"?'),
         (["wrong", "y", "--slice", "9"], "[9] is outside y, 4×6: index 9 is out of bounds"),
         (["wrong", "y", "--slice", "0,0,0"], "[0,0,0] is outside y, 4×6: too many indices"),
-        (["wrong", "y", "--slice", "__import__('os')"], "is no slice such as 0,:5"),
+        (["wrong", "y", "--slice", "__import__('os')"], "is not a slice such as 0,:5"),
     ],
 )
 def test_mistakes_are_told_with_what_there_is(run_dir, words, said):
@@ -116,7 +116,7 @@ def test_what_is_no_run_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fake", "said"), [("nan", "NaN or Inf on one side"), ("wrong_shape", "is not that of the exact answer")]
+    ("fake", "said"), [("nan", "NaN or Inf in only one"), ("wrong_shape", "differs from that of the exact answer")]
 )
 def test_what_cannot_be_measured_is_shown_all_the_same(tmp_path, fake, said):
     case = CASES[0].replace("6", "13")

@@ -63,7 +63,7 @@ def test_a_stored_run_gives_the_same_files_again(run_dir, tmp_path):
 def test_only_one_document_fits_on_stdout(run_dir):
     done = report(run_dir, "--json", "--markdown", "-")
     assert done.returncode == 2
-    assert "only one document fits on stdout" in done.stderr
+    assert "only one document can go to stdout" in done.stderr
 
 
 def test_the_results_are_not_overwritten_by_a_report(run_dir, tmp_path):
@@ -143,7 +143,7 @@ def test_an_earlier_run_is_replaced_with_a_word(parity_run):
     (first.run_dir / "repro").mkdir()
     second = parity_run(CONFIG)
     assert "replaces" not in first.stderr
-    assert f"replaces the earlier run in {second.run_dir}" in second.stderr
+    assert f"replacing the earlier run in {second.run_dir}" in second.stderr
     assert not (second.run_dir / "repro").exists()
 
 

@@ -333,7 +333,7 @@ def test_a_folder_that_leads_elsewhere_is_not_written_to(finding, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing-like-it"], "no case of this run is called"),
+        (["nothing-like-it"], "this run has no case"),
         (["one", "-b", "torhc"], 'there is no backend "torhc"'),
         (["one", "--dtype", "float3"], 'there is no dtype "float3"; did you mean "float32"?'),
         (["one", "-b", "numpy"], "there is nothing to show: numpy float32: passed"),

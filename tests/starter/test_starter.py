@@ -72,15 +72,18 @@ def test_the_imports_name_the_adapter(tmp_path, imports, adapter):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (LAYER_NORM, "imports none of torch, paddle, oneflow, numpy: say whose tensors its functions take"),
-        (f"import torch, paddle\n{LAYER_NORM}", "imports torch and paddle: say whose"),
+        (
+            LAYER_NORM,
+            "imports none of torch, paddle, oneflow, numpy: name the framework whose tensors its functions take",
+        ),
+        (f"import torch, paddle\n{LAYER_NORM}", "imports torch and paddle: name the framework whose"),
         ("def f(:\n", "my_kernel.py:1:7: invalid syntax\n  def f(:"),
         ("import torch\ndef layernorm(x): ...\n", "layernorm (line 2): did you mean layer_norm?"),
         ("import torch\n", "no function has the name of an op"),
         ("import torch\n", "def layer_norm(x, weight, bias, normalized_shape, eps):"),
         (
             "import torch\ndef layer_norm(input, weight, bias, eps): ...",
-            "my_kernel.py:2: layer_norm does not take x, normalized_shape by keyword and wants input, which layer_norm does",
+            "my_kernel.py:2: layer_norm does not take x, normalized_shape by keyword and requires input, which layer_norm does",
         ),
         (
             "import torch\ndef adam(param, grad, lr, betas, eps): ...",
@@ -97,7 +100,7 @@ def test_a_near_name_is_a_note_where_another_op_is_there(tmp_path):
     path = tmp_path / "my_kernel.py"
     path.write_text(f"import numpy\n{LAYER_NORM}def grup_norm(x): ...\ndef layer_norm_backward(grad_y): ...\n")
     notes = starter(path, tmp_path / "c.yaml", None, lambda _: None).notes
-    assert [note.partition(": ")[2] for note in notes] == ["grup_norm is no op of parity; did you mean group_norm?"]
+    assert [note.partition(": ")[2] for note in notes] == ["grup_norm is not an op of parity; did you mean group_norm?"]
 
 
 def test_a_helper_with_the_name_of_an_op_is_left_out(tmp_path):
@@ -217,4 +220,4 @@ def test_the_config_is_short_and_its_comments_say_what_for(tmp_path):
     assert len(text.splitlines()) < 25
     assert max(map(len, text.splitlines())) <= 120
     assert "ops: ../my_kernel.py" in text
-    assert "  # shows variance-naive\n" in text
+    assert "  # reveals variance-naive\n" in text

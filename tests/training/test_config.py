@@ -271,7 +271,7 @@ def test_the_first_steps_only(tmp_path: Path) -> None:
 
 
 def test_steps_need_a_training(tmp_path: Path) -> None:
-    assert "--steps 5\n  no case is a training" in refused(tmp_path, f"cases:\n{CASE}", steps=5)
+    assert "--steps 5\n  there is no training among the cases" in refused(tmp_path, f"cases:\n{CASE}", steps=5)
     assert "--steps 0\n  --steps takes a whole number" in refused(tmp_path, LONG, steps=0)
 
 
@@ -301,7 +301,7 @@ def test_validate_counts_trainings_and_audits_the_others() -> None:
     done = call("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr
     assert "ok: 4 cases (of which 3 trainings), 4 cells on each of torch, paddle; baseline torch" in done.stdout
-    assert "the audit is of ops and leaves 3 trainings out" in done.stderr
+    assert "the audit covers ops only; 3 trainings left out" in done.stderr
     assert "layer_norm: 1 case audited" in done.stdout
     alone = call("validate", WHOLE, "--audit", "-k", "bert-adamw")
     assert "mistake" not in alone.stdout

@@ -1,4 +1,4 @@
-"""What the cases of a config can tell, op by op: a table of mistakes, blindest first, and the blind spots in words."""
+"""What the cases of a config can detect, op by op: a table of mistakes, least detected first, and the blind spots."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from parity.reporting.text.evidence import plain
 from parity.reporting.text.words import few, grouped, plural
 
 MAX_NAMES = 4
-"""So many cases or variants are named in a line, the others counted."""
+"""The number of cases or variants named in a line; the others are counted."""
 
 
 @dataclass(frozen=True)
 class CauseRow:
-    """One cause over the cases of an op: how many see it, in any dtype and in each, and in how many the gate fails.
+    """A mistake over the cases of an op: how many cases detect it, in any dtype and in each, and in how many it fails.
 
-    `unseen` are the variants of it (an eps of 0, an eps of 1e-3) that no case sees, as they are written. `unstable` is
-    known by the size of its error only.
+    `unseen` are its variants (an eps of 0, an eps of 1e-3) that no case detects. `unstable`: it is a loss of precision,
+    known only by the size of its error.
     """
 
     id: str
@@ -42,7 +42,7 @@ class CauseRow:
 
 
 def audit_and_show(plan: Plan) -> None:
-    """Audit every case of the plan and print what was found."""
+    """Audit every case of the plan and print the results."""
     progress = Console(stderr=True)
     quiet = not progress.is_terminal
     cases = track(plan.cases, "audit", console=progress, transient=True, disable=quiet)
@@ -55,8 +55,8 @@ def audit_and_show(plan: Plan) -> None:
 
 
 LEGEND = (
-    "seen in: cases in which the mistake is 8 times what careful code loses or more, of those that could show it; "
-    "fails in: cases in which it is outside the tolerance. The mistakes that fewest cases see stand first."
+    "detected in: cases where the mistake's error is at least 8 times that of a careful implementation, of the cases "
+    "that could show it; fails in: cases where it also exceeds the tolerance. The least detected mistakes come first."
 )
 
 
@@ -65,19 +65,21 @@ def audited(case: CasePlan, seed: int) -> CaseAudit:
     dtype = coarsest(case.dtypes)
     arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
     if any(overflows(plan, arrays[plan.name]) for plan in case.tensors):
-        return CaseAudit(case.id, case.op, case.dtypes, problem=f"no backend sees it: its inputs do not fit {dtype}")
+        return CaseAudit(
+            case.id, case.op, case.dtypes, problem=f"its inputs overflow in {dtype}, so no backend runs it"
+        )
     return audit_case(case, arrays)
 
 
 def cause_rows(cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> list[CauseRow]:
-    """The causes of an op, those that fewest of its cases see first."""
+    """The mistakes of an op, least detected first."""
     ids = dict.fromkeys(mistake.id for case in cases for mistake in case.mistakes)
     rows = [cause_row(name, cases, dtypes) for name in ids]
     return sorted(rows, key=lambda row: (row.n_seen / row.n_cases, row.n_failing / row.n_cases))
 
 
 def cause_row(name: str, cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> CauseRow:
-    """One cause over all cases in which it can be asked for."""
+    """One mistake over all cases to which it applies."""
     groups = [asked for case in cases if (asked := [m for m in case.mistakes if m.id == name])]
     every = [mistake for group in groups for mistake in group]
     seen = {variant(m) for m in every if m.seen_in}
@@ -95,17 +97,17 @@ def cause_row(name: str, cases: Sequence[CaseAudit], dtypes: Sequence[str]) -> C
 
 
 def count(items: Iterable[bool]) -> int:
-    """How many are true."""
+    """Number of true values."""
     return sum(items)
 
 
 def variant(mistake: Mistake) -> str:
-    """The parameters as they are written, `eps=0.001`."""
+    """The parameters as text, `eps=0.001`."""
     return plain(mistake.parameters, 3)
 
 
 def show(op: str, cases: Sequence[CaseAudit], console: Console) -> None:
-    """Print what the cases of one op can tell together."""
+    """Print what the cases of one op can detect together."""
     dtypes = tuple(dict.fromkeys(dtype for case in cases for dtype in case.dtypes))
     rows = cause_rows(cases, dtypes)
     console.print()
@@ -117,7 +119,7 @@ def show(op: str, cases: Sequence[CaseAudit], console: Console) -> None:
 
 
 def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Table:
-    """The causes, blindest first."""
+    """The table of mistakes, least detected first."""
     report = Table(
         title=title,
         title_justify="left",
@@ -126,12 +128,12 @@ def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Table:
         header_style="bold",
     )
     report.add_column("mistake", no_wrap=True)
-    report.add_column("seen in", justify="right", no_wrap=True)
+    report.add_column("detected in", justify="right", no_wrap=True)
     per_dtype = dtypes if len(dtypes) > 1 else ()
     for dtype in per_dtype:
         report.add_column(dtype, justify="right", no_wrap=True)
     report.add_column("fails in", justify="right", no_wrap=True)
-    report.add_column("what shows it", overflow="fold")
+    report.add_column("detected by", overflow="fold")
     for row in rows:
         counts = [str(n) for n in row.n_seen_in] if per_dtype else []
         seen = Text(f"{row.n_seen} of {row.n_cases}", style=style(row))
@@ -140,19 +142,21 @@ def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Table:
 
 
 def style(row: CauseRow) -> str:
-    """Red where no case sees a cause, yellow where none fails for it."""
+    """Red if no case detects a mistake, yellow if no case fails for it."""
     return "bold red" if not row.n_seen else "" if row.n_failing else "yellow"
 
 
 def lines(rows: Sequence[CauseRow], cases: Sequence[CaseAudit]) -> Iterator[Text]:
-    """What the table does not say, the worst first."""
+    """Remarks that are not in the table, the worst first."""
     for row in rows:
         if row.unseen:
-            why = "; on these inputs it loses less than 8 times what careful code does" if row.unstable else ""
-            yield remark("no case sees", "red", f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}")
+            why = (
+                "; on these inputs its error is below 8 times that of a careful implementation" if row.unstable else ""
+            )
+            yield remark("not detected", "red", f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}")
     for row in rows:
         if row.n_seen and not row.n_failing:
-            yield remark("within every tolerance", "yellow", f"{row.id}: a suspect pass at best")
+            yield remark("never fails", "yellow", f"{row.id}: within every tolerance, at most a suspect pass")
     yield from pair_lines(cases)
     yield from remark_lines(cases)
     for case in cases:
@@ -161,7 +165,7 @@ def lines(rows: Sequence[CauseRow], cases: Sequence[CaseAudit]) -> Iterator[Text
 
 
 def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
-    """Pairs of mistakes that cannot be told apart: by no case that sees both, then by some."""
+    """Pairs of mistakes that look alike: in all cases that detect both, then in some of them."""
     pairs = {frozenset((a.id, b.id)): (a, b) for case in reversed(cases) for a, b in case.alike}
     sometimes: list[Text] = []
     for ids, (a, b) in pairs.items():
@@ -169,9 +173,9 @@ def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
         both = [case for case in cases if ids <= {m.id for m in case.mistakes if m.seen_in}]
         words = f"{described(a)} from {described(b)}"
         if len(confusing) == len(both):
-            yield remark("no case tells", "red", words)
+            yield remark("not distinguished", "red", words)
         else:
-            sometimes.append(remark("cannot tell", "yellow", f"{words}: {few(confusing)}"))
+            sometimes.append(remark("not distinguished in some cases", "yellow", f"{words}: {few(confusing)}"))
     yield from sometimes
 
 
@@ -181,7 +185,7 @@ def described(mistake: Mistake) -> str:
 
 
 def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
-    """The blind spots that inputs have by their make, the most frequent first."""
+    """The blind spots of the inputs, the most frequent first."""
     frequent = Counter(text for case in cases for text in case.remarks)
     for text, n in frequent.most_common():
         where = [case.case for case in cases if text in case.remarks]
@@ -189,5 +193,5 @@ def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
 
 
 def remark(label: str, color: str, words: str) -> Text:
-    """A line with a coloured label; nothing in it is markup."""
+    """A line with a coloured label, without markup."""
     return Text.assemble((label, color), f": {words}")

@@ -42,13 +42,13 @@ MAX_INPUTS = 4
 MAX_FINDINGS = 3
 MAX_ROWS = 8
 MAX_PAIRS = 4
-"""How many comparisons of one tensor are shown with their values; the others are counted."""
+"""The number of comparisons of a tensor that are shown with values; the others are counted."""
 
 LABEL_WIDTH = 11
 
 
 class ExplainError(Exception):
-    """There is no such diagnosis, case, dtype or tensor; the message offers what there is."""
+    """There is no such diagnosis, case, dtype or tensor; the message lists those that exist."""
 
 
 def explain_list(console: Console) -> None:
@@ -66,7 +66,7 @@ def explain_id(name: str, console: Console) -> None:
     if name not in CATALOGUE:
         meant = hint(name, CATALOGUE)
         raise ExplainError(
-            f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; `parity explain --list` has all'
+            f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; see `parity explain --list`'
         )
     for part in entry_parts(CATALOGUE[name]):
         console.print(part)
@@ -90,26 +90,26 @@ def explain_case(
     tensor: str | None = None,
     verbose: bool = False,
 ) -> None:
-    """What a stored run knows about one case, `verbose` all of it; raises ExplainError and ResultsError."""
+    """Explain one case of a stored run, with `verbose` in full; raises ExplainError and ResultsError."""
     results = read_results(run_dir)
     case = case_called(name, results)
     rows, results = narrowed(case_rows(results)[case.id], dtype, tensor), results.of(case)
     parts = screen(rows, results, run_dir) if verbose else brief(rows, results, run_dir, console.width)
     for part in parts:
-        # What may be copied is not broken into lines.
+        # Text that may be copied is not wrapped.
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def case_called(name: str | None, results: Results) -> CaseRow:
-    """The case with this id, or the only one whose id begins with it, or has it in it.
+    """The case with this id, or the only one whose id begins with it or contains it.
 
-    Of several, the only one is meant that ends with it or has it as a whole word: `offset=100` is not `offset=10000`.
+    Of several, the only one that ends with it or has it as a whole word: `offset=100` is not `offset=10000`.
     """
     by_id = {case.id: case for case in results.cases}
     if name is None and len(by_id) == 1:
         return next(iter(by_id.values()))
     if name is None:
-        raise ExplainError(f"which case? {choices(by_id)}")
+        raise ExplainError(f"name a case: {choices(by_id)}")
     if name in by_id:
         return by_id[name]
     folded = name.casefold()
@@ -122,25 +122,25 @@ def case_called(name: str | None, results: Results) -> CaseRow:
         if len(meant) == 1:
             return by_id[meant[0]]
     if meant := ends or words or having:
-        raise ExplainError(f'"{printable(name)}" may be any of {len(meant)} cases: {choices(meant)}')
-    raise ExplainError(f'no case of this run is called "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
+        raise ExplainError(f'"{printable(name)}" matches {len(meant)} cases: {choices(meant)}')
+    raise ExplainError(f'this run has no case "{printable(name)}"{hint(name, by_id)}\n{choices(by_id)}')
 
 
 def hint(word: str, words: Iterable[str]) -> str:
-    """`; did you mean "x"?`, where something is alike."""
+    """`; did you mean "x"?`, if something is similar."""
     near = nearest(word, words)
     return f'; did you mean "{printable(near)}"?' if near else ""
 
 
 def choices(names: Iterable[str]) -> str:
-    """The names one below the other, as many as fit."""
+    """The names, one per line, up to MAX_LISTED."""
     shown = [f"\n  {printable(name)}" for name in names]
     hidden = len(shown) - MAX_LISTED
     return "".join(shown[:MAX_LISTED]) + (f"\n  ... and {hidden} more" if hidden > 0 else "")
 
 
 def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
-    """Only one dtype, only the tensors that a glob means."""
+    """The rows of one dtype and of the tensors that match a glob."""
     dtypes = dict.fromkeys(row.dtype for row in rows.comparisons)
     if dtype is not None and dtype not in dtypes:
         raise ExplainError(f'{printable(rows.case.id)} has no dtype "{printable(dtype)}": {choices(dtypes)}')
@@ -155,7 +155,7 @@ def narrowed(rows: CaseRows, dtype: str | None, tensor: str | None) -> CaseRows:
 
 
 def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterator[RenderableType]:
-    """One case on one screen: what was computed, the answer, its findings, the numbers, what to do."""
+    """One case on one screen: what was computed, the verdict, its findings, the numbers, what to do."""
     case = rows.case
     yield Text.assemble((printable(case.id), "bold"), f"  {printable(report_of(case.op).call(case))}")
     for name, item in list(case.inputs.items())[:MAX_INPUTS]:
@@ -185,18 +185,18 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
 
 
 def evidence_of(finding: Finding) -> Iterator[str]:
-    """How much of the error the cause explains, where it shows most."""
+    """How much of the error the cause explains, in the dtype with the largest error."""
     diagnosis = finding.worst.diagnosis
     if diagnosis is not None:
         yield printable(f"{diagnosis.dtype}: {residual_text(diagnosis)}")
 
 
 def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
-    """The tolerance that rounding needs, and the commands that go on from here."""
+    """The tolerance that rounding needs, and the next commands."""
     found = [row for row in failing(rows.comparisons) if row.known is None]
     rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
     if rounding:
-        yield Text("\nwhat exceeds the tolerance by rounding alone would pass with")
+        yield Text("\ntensors that exceed rtol/atol by rounding alone pass with")
         yield Text(f"  {printable(tolerance_entry(rounding))}")
     arguments = f"{shlex.quote(str(run_dir))} {shlex.quote(rows.case.id)}"
     yield Text(f"\nparity explain {printable(arguments)} -v", style="bold").append(
@@ -208,12 +208,12 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
                 "  a script without parity", style="dim"
             )
         yield Text(f"parity accept {printable(arguments)} --reason ...", style="bold").append(
-            "  to accept it in the config", style="dim"
+            "  add it to the config's known deviations", style="dim"
         )
 
 
 def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:
-    """One case from top to bottom: what was computed, the answer, the tensors, the causes, what to do."""
+    """One case in full: what was computed, the verdict, the tensors, the causes, what to do."""
     yield from computed(rows.case, results, run_dir)
     yield from not_run(rows, results)
     yield Text()
@@ -235,7 +235,7 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
 
 
 def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[RenderableType]:
-    """The op with everything that it was given, and who computed it."""
+    """The op with its params and inputs, and the backends."""
     yield Text.assemble((printable(case.id), "bold"), "\n")
     rows = [*report_of(case.op).recipe(case), ("from", f"{case.source.file}:{case.source.line}")]
     for i, (name, item) in enumerate(case.inputs.items()):
@@ -274,18 +274,18 @@ def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
 
 
 def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:
-    """A failing or suspect tensor: the values at the worst places, the error ratios, the verdict in words."""
+    """A failing or suspect tensor: the values at the worst elements, the error ratios, the verdict in words."""
     worst = group[0]
     style, label = ("bold red", worst.verdict) if worst.fails else ("yellow", f"{worst.verdict}, suspect")
     yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
     for row in group[:MAX_PAIRS]:
         yield Text(f"  {printable(values_text(row, rows.report))}")
     if len(group) > MAX_PAIRS:
-        yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of it")
+        yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of this tensor")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
         shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
-        yield Text(f"  error over that of careful {printable(dtype)} code: {shown}")
+        yield Text(f"  error over that of a careful {printable(dtype)} implementation: {shown}")
     for said in dict.fromkeys(rows.report.reason(row, rows) for row in group if row.verdict == worst.verdict):
         yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
     for accepted in dict.fromkeys(row.known for row in group if row.known is not None):
@@ -293,7 +293,7 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: 
 
 
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
-    """How near the tensors are that pass, by dtype."""
+    """How close the passing tensors are to the limit, by dtype."""
     doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
     fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
     fine = [row for row in fine if (row.dtype, row.tensor) not in doubtful]
@@ -302,9 +302,11 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
         nearest_miss = max(group, key=rows.report.excess)
         tensors = ", ".join(dict.fromkeys(row.tensor for row in group))
         size = rows.report.excess(nearest_miss)
-        text = f"{tensors} agree; the worst element is {number(size, 2)} tolerances off"
+        text = f"{tensors} agree; the worst element differs by {number(size, 2)} tolerances"
         if rows.report.enveloped(nearest_miss):
-            text = f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}, where {OFF:g} is off"
+            text = (
+                f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}; {OFF:g} exceeds the error bound"
+            )
         elif nearest_miss.worst_index is not None:
             text += f": {values_text(nearest_miss, rows.report)}"
         yield Text()
@@ -312,27 +314,27 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
 
 
 def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
-    """What to do about it, ready to paste."""
+    """The next steps, ready to paste."""
     found = [row for row in failing(rows.comparisons) if row.known is None]
     if not found:
         return
     yield Text("\nwhat to do", style="bold")
     rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
     if rounding:
-        yield Text("  rounding: give this case the tolerance that it needs, or run with --fail-on degraded:")
+        yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")
     for said in rows.report.advice([row for row in found if row.verdict in FINDINGS]):
         yield Padding(Text(said), (0, 0, 0, 2), expand=False)
     entries = list(known_entries(rows))
     if entries:
-        yield Text("  to accept it, with your reason, under `known:` in the config:")
+        yield Text("  to accept it, add this to `known:` in the config, with your reason:")
     for entry in entries:
         yield Text(f"    {printable(entry)}")
     yield from stored(rows, run_dir)
 
 
 def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
-    """Where the tensors are."""
+    """Where the tensors are stored."""
     if not rows.case.files:
         return
     folder = (run_dir / rows.case.files[0]).parent

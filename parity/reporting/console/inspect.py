@@ -1,4 +1,4 @@
-"""`parity inspect`: the stored values of one tensor in the terminal: sizes, errors, where they sit, a slice."""
+"""`parity inspect`: one stored tensor in the terminal: statistics, errors, their locations, a slice."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from parity.reporting.text.words import columns_used, digits_of, factor, few, nu
 MAX_PLACES = 5
 MAX_INDICES = 6
 MAX_SHOWN = 200
-"""How many elements of a slice are printed; numpy abbreviates a larger one."""
+"""The number of printed elements of a slice; numpy abbreviates a larger one."""
 BARS = "▁▂▃▄▅▆▇█"
 SHADES = " ·░▒▓██!"
-"""By the level of a block: 0 is exact, the last is finite on one side only."""
+"""By the level of a block: 0 is exact, the last is finite in only one of the two."""
 INPUT = "inputs."
 PIECE = re.compile(r"(?P<index>[+-]?\d{1,18})|(?P<slice>([+-]?\d{1,18})?:([+-]?\d{1,18})?(:([+-]?\d{1,18})?)?)")
 
@@ -52,7 +52,7 @@ Index = tuple[int | slice | EllipsisType, ...]
 
 
 class InspectError(Exception):
-    """There is no such tensor, it was not stored, or the slice does not fit; the message says what to do."""
+    """The tensor does not exist or was not stored, or the slice does not fit; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def inspect(
     index = None if place is None else parsed(place)
     results = read_results(run_dir)
     found = stored(results, case_called(case, results), tensor, run_dir, dtype, backends)
-    # A slice that does not fit is told before anything is printed.
+    # A slice that does not fit is reported before anything is printed.
     parts = list(error_parts(found) if index is None else sliced(found, index, place or "", console.width))
     for part in (heading(found), summary(found), *parts):
         console.print(part, soft_wrap=index is not None and isinstance(part, Text))
@@ -115,7 +115,7 @@ def stored(
 
 
 def check(what: str, asked: Sequence[str], there: Sequence[str], case: CaseRow) -> None:
-    """Raises InspectError where something is asked for that is not there."""
+    """Raises InspectError if a requested name does not exist."""
     for name in asked:
         if name not in there:
             raise InspectError(
@@ -127,7 +127,7 @@ def input_values(case: CaseRow, name: str, run_dir: Path) -> Array:
     """A stored input."""
     file = case.inputs[name].file
     if file is None:
-        raise InspectError(f"{printable(case.id)} keeps no tensor of its input {printable(name)}")
+        raise InspectError(f"the input {printable(name)} of {printable(case.id)} was not stored")
     return load(run_dir, file)
 
 
@@ -139,10 +139,12 @@ def output(
     dtype: str | None,
     backends: Sequence[str],
 ) -> Tensor:
-    """A tensor that was compared, in the dtype asked for, else in the worst in which it was stored."""
+    """A compared tensor, in the requested dtype, else in the stored dtype with the worst verdict."""
     tensor = rows[0].tensor
     if not case.files:
-        raise InspectError(f"{printable(case.id)} keeps curves and no tensors; `parity explain` tells of them")
+        raise InspectError(
+            f"{printable(case.id)} is a training: it has curves, not stored tensors; `parity explain` shows them"
+        )
     for candidate in dict.fromkeys(row.dtype for row in rows if dtype in (None, row.dtype)):
         values = dict(kept(results, case, candidate, tensor, run_dir, backends))
         if values.keys() - {ORACLE}:
@@ -158,7 +160,7 @@ def output(
 def kept(
     results: Results, case: CaseRow, dtype: str, tensor: str, run_dir: Path, backends: Sequence[str]
 ) -> Iterator[tuple[str, Array]]:
-    """What is stored of a tensor, the exact values first; a file that cannot be read is an error, a missing one not."""
+    """The stored values of a tensor, exact ones first; an unreadable file is an error, a missing one is not."""
     folders = side_folders(results.backend_names)
     for side in (ORACLE, *(backends or results.backend_names)):
         path = kept_path(case, dtype, side, tensor, folders)
@@ -167,7 +169,7 @@ def kept(
 
 
 def heading(found: Tensor) -> Text:
-    """Which tensor it is, and by what its errors are measured."""
+    """The heading: the tensor, and the unit of its errors."""
     words = " ".join(
         filter(None, (found.case.id, found.dtype, found.name, shape_text(next(iter(found.values.values())))))
     )
@@ -185,7 +187,7 @@ def shape_text(values: Array) -> str:
 
 
 def summary(found: Tensor) -> Table:
-    """A line for each backend: range and largest error; shape, dtype and NaN where they are not as expected."""
+    """A line for each backend: range and largest error; shape, dtype and NaN if they are unexpected."""
     heads = ("", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf", "largest error", "÷ envelope")
     rows = [[printable(name), *described(found, name), *error_texts(found, name)] for name in found.values]
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -198,7 +200,7 @@ def summary(found: Tensor) -> Table:
 
 
 def described(found: Tensor, name: str) -> list[str]:
-    """Shape and dtype where they are not the heading's, statistics of what is finite, and the count of the rest."""
+    """Shape and dtype if they differ from the heading's, statistics of finite values, count of the others."""
     values, first = found.values[name], next(iter(found.values.values()))
     shape = "" if values.shape == first.shape else shape_text(values)
     dtype = "" if name == ORACLE or values.dtype == found.dtype else str(values.dtype)
@@ -213,7 +215,7 @@ def described(found: Tensor, name: str) -> list[str]:
 
 
 def error_texts(found: Tensor, name: str) -> list[str]:
-    """The largest error of a backend, and over the envelope; nothing of the exact values and of an input."""
+    """The largest error of a backend, and its ratio to the envelope; empty for exact values and inputs."""
     error = error_of(found, name) if found.exact is not None and name != ORACLE else ""
     if isinstance(error, str):
         return ["-" if error else "", ""]
@@ -222,7 +224,7 @@ def error_texts(found: Tensor, name: str) -> list[str]:
 
 
 def error_of(found: Tensor, backend: str) -> Errors | str:
-    """|backend - exact|, or why it cannot be had."""
+    """|backend - exact|, or why it cannot be computed."""
     try:
         return errors(found.values[backend], found.values[ORACLE])
     except PictureError as error:
@@ -230,7 +232,7 @@ def error_of(found: Tensor, backend: str) -> Errors | str:
 
 
 def error_parts(found: Tensor) -> Iterator[RenderableType]:
-    """The histogram of the errors, and where those of the worst backend sit."""
+    """The histogram of the errors, and the locations of the worst backend's errors."""
     if found.exact is None:
         return
     every = {name: error_of(found, name) for name in found.values if name != ORACLE}
@@ -250,10 +252,10 @@ def error_parts(found: Tensor) -> Iterator[RenderableType]:
 
 
 def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) -> Iterator[Text]:
-    """A band of blocks for each backend over one axis; heights grow with the square root, so that one element shows."""
+    """A histogram per backend over a common axis; heights are square roots, so that one element is visible."""
     axis = axis_for(list(many.values()), unit)
     width = max(len(printable(name)) for name in many) + 2
-    said = f" ÷ envelope (a careful implementation's error); from {OFF:g} on it is a finding" if measured else ""
+    said = f" ÷ envelope (a careful implementation's error); {OFF:g} or more is a finding" if measured else ""
     yield Text.assemble("\n", ("errors", "bold"), said)
     for name, one in many.items():
         counted = histogram(one, unit, axis)
@@ -262,7 +264,7 @@ def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) 
         for i, n in enumerate(counted.counts):
             exceeds = measured and upper_end(axis, i) > OFF
             text.append(BARS[round((len(BARS) - 1) * math.sqrt(n / most))] if n else " ", "red" if exceeds else "")
-        sizes = ((counted.n_exact, "exact"), (counted.n_infinite, "NaN or Inf on one side"))
+        sizes = ((counted.n_exact, "exact"), (counted.n_infinite, "NaN or Inf in only one"))
         yield text.append("  " + ", ".join(f"{n} {what}" for n, what in sizes if n), "dim")
     yield Text(" " * width + ticks(axis), style="dim")
 
@@ -273,7 +275,7 @@ def upper_end(axis: Axis, bar: int) -> float:
 
 
 def ticks(axis: Axis) -> str:
-    """The decades below a histogram, at even distances, 1 among them."""
+    """The labels below a histogram: decades at even distances, including 1."""
     wide = axis.n // (axis.high - axis.low)
     labels = {decade: f"{10.0**decade:g}" for decade in range(axis.low, axis.high + 1)}
     step = -(-(max(map(len, labels.values())) + 1) // wide)
@@ -300,7 +302,7 @@ def places(found: Tensor, name: str, one: Errors) -> Iterator[Text]:
 
 
 def axes(one: Errors) -> Iterator[Text]:
-    """For each axis, at which of its indices the error is large, within a factor of 10 of the largest."""
+    """For each axis, the indices with large errors, within a factor of 10 of the largest."""
     steps = [piece.step or 1 for piece in thinned(one.shape)]
     for axis, size in enumerate(one.shape):
         largest = one.values.max(axis=tuple(i for i in range(one.values.ndim) if i != axis))
@@ -310,7 +312,7 @@ def axes(one: Errors) -> Iterator[Text]:
 
 
 def picture(one: Errors, unit: float) -> Iterator[Text]:
-    """The map of the tensor in blocks, the darker the larger the largest error in it."""
+    """The map of the tensor in blocks; a darker block has a larger maximum error."""
     drawn = mismatch_map(one)
     if drawn.levels.size < 2:
         return
@@ -328,7 +330,9 @@ def parsed(text: str) -> Index:
         if piece == "...":
             index.append(...)
         elif found is None:
-            raise InspectError(f'"{printable(text)}" is no slice such as 0,:5 or ...,::2: integers, slices and one ...')
+            raise InspectError(
+                f'"{printable(text)}" is not a slice such as 0,:5 or ...,::2 (integers, slices and one ...)'
+            )
         elif found["index"]:
             index.append(int(found["index"]))
         else:
@@ -342,7 +346,7 @@ def parsed(text: str) -> Index:
 
 
 def sliced(found: Tensor, index: Index, text: str, width: int) -> Iterator[Text]:
-    """A part of the values of everybody."""
+    """A slice of the values of each backend."""
     digits = digits_of(found.dtype)
     for name, values in found.values.items():
         try:

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, a plain line now and then in a log, nothing with -q."""
+"""Progress on stderr: bars on a terminal, occasional plain lines in a log, nothing with -q."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from parity.reporting.text.words import grouped, plural
 LINE_EVERY_S = 10.0
 LINE_SHARE = 0.1
 QUIET_S = 60.0
-"""A log has a line at most every ten seconds: after a tenth of the cases, or a minute."""
+"""A log gets a line after each tenth of the cases or each minute, but at most every ten seconds."""
 TICK_S = 1.0
 SPEED_S = 300.0
-"""The time to the end is told from the speed of so many last seconds; a cell may take one minute, a diagnosis more."""
+"""The remaining time is estimated from the last seconds of this many; a cell may take a minute, a diagnosis more."""
 ADVANCING = (Resumed, CellFinished, TrainingAdvanced, TrainingFinished)
 MAX_SHOWN = 3
-"""Cells at hand that are named; of most runs all backends are at one or two."""
+"""The number of current cells that are named; in most runs all backends compute one or two."""
 
 
 class ProgressReporter(Protocol):
-    """Shows how far a run is, as a context manager around it."""
+    """Shows the progress of a run, as a context manager around it."""
 
     def __enter__(self) -> ProgressReporter: ...
 
@@ -61,29 +61,29 @@ class ProgressReporter(Protocol):
     ) -> None: ...
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
-        """Something happened in the run."""
+        """Process an event of the run."""
 
 
 class SilentReporter:
-    """Says nothing."""
+    """Shows nothing."""
 
     def __enter__(self) -> SilentReporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 CASES, TRAININGS = "cases", "trainings"
 
 
 class Standing:
-    """How far a run is, what it works at and what it has found, as its events tell.
+    """The progress of a run, its current work and its findings so far, from its events.
 
-    Cases of ops and trainings (in each dtype) are counted apart: one takes milliseconds, the other minutes.
+    Cases of ops and trainings (per dtype) are counted separately: one takes milliseconds, the other minutes.
     """
 
     def __init__(self, n_cases: int, n_trainings: int) -> None:
@@ -95,7 +95,7 @@ class Standing:
         self._running: Callable[[], list[Running]] = list
 
     def take(self, event: Event, comparisons: Sequence[Comparison]) -> None:
-        """Take in one event."""
+        """Process one event."""
         if isinstance(event, Resumed):
             self.total = {CASES: event.n_cases, TRAININGS: event.n_trainings}
         elif isinstance(event, WorkBegun):
@@ -113,13 +113,13 @@ class Standing:
             self.n_findings += len({(c.dtype, c.tensor) for c in comparisons if is_finding(c)})
 
     def completed(self, kind: str) -> float:
-        """The cases that are finished, or the trainings, with the part of the one at hand."""
+        """Number of finished cases, or of trainings including the finished part of the current one."""
         part = self.training.step / self.training.steps if self.training and kind == TRAININGS else 0.0
         return self.done[kind] + part
 
     @property
     def share(self) -> float:
-        """The part of everything that is finished."""
+        """The finished share of the run."""
         return sum(map(self.completed, self.total)) / max(1, sum(self.total.values()))
 
     def findings(self) -> str:
@@ -127,7 +127,7 @@ class Standing:
         return f"findings in {plural(self.n_findings, 'tensor')}" if self.n_findings else ""
 
     def now(self) -> str:
-        """What is worked at: a diagnosis, a training, or the cells that backends compute."""
+        """The current work: a diagnosis, a training, or the cells that backends compute."""
         if self.judging:
             return f"diagnosing {self.judging}"
         if self.training is not None:
@@ -140,12 +140,12 @@ class Standing:
 
 
 def is_finding(c: Comparison) -> bool:
-    """Whether it differs by more than rounding, and nobody has accepted that."""
+    """Whether it differs by more than rounding and is not accepted."""
     return c.verdict.fails and c.verdict is not Verdict.ROUNDING and c.known is None
 
 
 class Bars(Progress):
-    """Bars with a line below them that says what is worked at."""
+    """Bars, and a line with the current work below them."""
 
     def __init__(self, standing: Standing, *columns: Any, **options: Any) -> None:
         self._standing = standing
@@ -159,12 +159,12 @@ class Bars(Progress):
 
 
 def add_tasks(progress: Progress, standing: Standing) -> dict[str, TaskID]:
-    """A task for each kind of which there is something to do; its clock starts with the first of it."""
+    """A task for each kind of case in the run; its clock starts with its first case."""
     return {kind: progress.add_task(kind, total=n, start=kind == CASES) for kind, n in standing.total.items() if n}
 
 
 def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) -> None:
-    """Move the tasks to where the run is."""
+    """Update the tasks."""
     for kind, task in tasks.items():
         completed = standing.completed(kind)
         if completed:
@@ -190,7 +190,7 @@ class BarReporter:
         self._progress.stop()
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
-        """Advance, and say above the bars what is worth a line."""
+        """Update the bars; print notable events above them."""
         self._standing.take(event, comparisons)
         if isinstance(event, ADVANCING):
             update(self._progress, self._tasks, self._standing)
@@ -199,8 +199,7 @@ class BarReporter:
 
 
 class LineReporter:
-    """A line for what is worth one, and one now and then with how far the run is, from a thread: a diagnosis may be
-    long."""
+    """A line for each notable event, and occasional progress lines from a thread, since a diagnosis may take long."""
 
     def __init__(
         self, console: Console, n_cases: int, n_trainings: int, clock: Callable[[], float] = time.monotonic
@@ -223,7 +222,7 @@ class LineReporter:
         self._thread.join()
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
-        """Print what is news."""
+        """Print notable events."""
         self._standing.take(event, comparisons)
         if isinstance(event, ADVANCING):
             update(self._progress, self._tasks, self._standing)
@@ -234,7 +233,7 @@ class LineReporter:
             self._print(line)
 
     def tick(self) -> None:
-        """Print how far the run is, where it is time for that."""
+        """Print a progress line if one is due."""
         waited, share = self._clock() - self._printed, self._standing.share
         if waited >= QUIET_S or (waited >= LINE_EVERY_S and share - self._share >= LINE_SHARE):
             self._share = share
@@ -270,7 +269,7 @@ def training_text(event: TrainingAdvanced) -> str:
 
 
 def describe(event: Event) -> str:
-    """The line that an event is worth, if any."""
+    """The line for an event, if it is notable."""
     if isinstance(event, Announced):
         return event.message
     if isinstance(event, BackendLost):
@@ -281,9 +280,9 @@ def describe(event: Event) -> str:
 
 
 def reporter_for(console: Console, n_cases: int, n_trainings: int = 0, *, quiet: bool) -> ProgressReporter:
-    """The reporter that suits the console."""
+    """The reporter for this console."""
     if quiet:
         return SilentReporter()
-    # FORCE_COLOR, which CI systems set, makes a terminal of any file.
+    # With FORCE_COLOR, which CI systems set, any file counts as a terminal.
     animated = console.is_interactive and console.file.isatty()
     return (BarReporter if animated else LineReporter)(console, n_cases, n_trainings)

@@ -1,4 +1,4 @@
-"""The console: first the answer, then one table per op with the worst tensors first and who is off from the oracle."""
+"""A run on the console: the verdict, the findings, then one table per op with the worst tensors first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS_PER_OP = 16
 PIPED_WIDTH = 200
 LEAST_WIDTH = 30
 N_TEXTS = 3
-"""The first columns of a table are texts, the others numbers; the last is text again."""
+"""The number of leading text columns of a table; numbers follow, and the last column is text again."""
 MAX_MESSAGE = 300
 STYLES = {
     "equal": "green",
@@ -41,7 +41,7 @@ STYLES = {
 
 
 def stdout_console() -> Console:
-    """The console of stdout; a pipe has no width of its own and gets a comfortable one."""
+    """The console of stdout; a pipe has no width and gets a comfortable one."""
     console = Console()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
@@ -51,7 +51,7 @@ def stdout_console() -> Console:
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     """Print the results, the causes before the numbers.
 
-    `verbosity` -1 prints the answer only, 1 every tensor with its three values.
+    `verbosity` -1 prints the verdict line only, 1 every tensor with its three values.
     """
     console.print(answer(results), soft_wrap=True)
     if verbosity < 0:
@@ -81,7 +81,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
 
 
 def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
-    """A finding: what it is, where, the formula, the values at the worst element, where to look."""
+    """A finding: its sentence, place, formula, values at the worst element, and next command."""
     number = f"{n}. "
     yield Text.assemble((number, "bold"), finding.sentence())
     for text, style in (
@@ -94,14 +94,14 @@ def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
 
 
 def indented(text: str, width: int, indent: int, style: str = "") -> Iterator[Text]:
-    """A text in lines of at most `width` characters; no word is broken, so that an id stays what it is."""
+    """A text in lines of at most `width` characters; words are never broken, so ids stay whole."""
     room = max(width - indent, LEAST_WIDTH)
     for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
         yield Text(f"{' ' * indent}{line}", style=style)
 
 
 def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
-    """A table for each op that has something to show, and a line for what agrees."""
+    """A table for each op with findings or warnings, and a line for the tensors that agree."""
     lines = tensor_lines(results)
     shown = {op: rows if verbose else [row for row in rows if row.open] for op, rows in lines.items()}
     tables = {op: OpTable(rows[: None if verbose else ROWS_PER_OP], results) for op, rows in shown.items() if rows}
@@ -125,7 +125,7 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
 
 
 def lineup(results: Results) -> Text:
-    """Who took part, and who is the baseline."""
+    """The backends with their versions, and the baseline."""
     parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
@@ -137,9 +137,9 @@ def lineup(results: Results) -> Text:
 
 
 def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
-    """One line for each reason why something was not compared, and for what is worth knowing about what was.
+    """One line for each reason why something was not compared, and for each remark on what was compared.
 
-    Without `verbose`, a message is cut, and what is accepted is left out.
+    Without `verbose`, messages are cut, and accepted ones are left out.
     """
     missing = [row for row in results.comparisons if not row.compared and row.known is not None]
     accepted = set() if verbose else {(row.case, row.dtype, row.actual) for row in missing}
@@ -157,7 +157,7 @@ def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
 
 @dataclass(frozen=True)
 class OpTable:
-    """Tensors of one op, the worst first, each below the id of its case, which is never broken or cut."""
+    """Tensors of one op, the worst first, grouped below the id of their case, which is never cut."""
 
     rows: Sequence[TensorLine]
     results: Results
@@ -169,11 +169,11 @@ class OpTable:
 
     @cached_property
     def width(self) -> int:
-        """What it takes with a column for each backend."""
+        """The width with a column for each backend."""
         return max(line.cell_len for line in self._lines(self.results.backend_names))
 
     def lines(self, width: int) -> list[Text]:
-        """The lines; without the backends' columns where they do not fit into `width`."""
+        """The lines; without the backends' columns if they do not fit into `width`."""
         return self._lines(self.results.backend_names if self.width <= width else [])
 
     def _lines(self, backends: Sequence[str]) -> list[Text]:
@@ -194,7 +194,7 @@ class OpTable:
 
 
 def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
-    """A row with its columns below each other; texts to the left, numbers to the right, nothing behind the last."""
+    """A row with aligned columns: texts to the left, numbers to the right, no trailing spaces."""
     *inner, last = zip(cells, widths, strict=True)
     rooms = [(cell, Text(" " * (width - cell.cell_len))) for cell, width in inner]
     parts = [(cell, room) if i < N_TEXTS else (room, cell) for i, (cell, room) in enumerate(rooms)]
@@ -205,7 +205,7 @@ def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
 
 @dataclass(frozen=True)
 class TensorLine:
-    """What the comparisons of one tensor come to; `errors` are those with the oracle, by backend."""
+    """The summary of a tensor's comparisons; `errors` are those against the exact answer, by backend."""
 
     worst: ComparisonRow
     excess: float
@@ -220,7 +220,7 @@ class TensorLine:
 
     @property
     def open(self) -> bool:
-        """Whether it differs and nobody accepted that."""
+        """Whether it differs and is not accepted."""
         return self.worst.fails and self.worst.known is None
 
 
@@ -236,7 +236,7 @@ def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
 
 
 def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLine:
-    """What the comparisons of one tensor come to."""
+    """The summary of a tensor's comparisons."""
     made = [row for row in group if row.compared]
     worst = max(made or group, key=lambda row: (row.fails and not row.known, SEVERITY[row.verdict], report.excess(row)))
     return TensorLine(
@@ -249,7 +249,7 @@ def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLin
 
 
 def lead(line: TensorLine) -> list[Text]:
-    """The columns that every table has."""
+    """The columns of every table."""
     _, dtype, tensor = line.worst.tensor_key
     return [
         Text(printable(dtype), style="dim"),
@@ -263,7 +263,7 @@ def lead(line: TensorLine) -> list[Text]:
 
 
 def error_text(line: TensorLine, backend: str) -> Text:
-    """A backend's largest error from the oracle, marked where it is outside the tolerance."""
+    """A backend's largest error against the exact answer, marked if it exceeds the tolerance."""
     row = line.errors.get(backend)
     if row is None or not row.compared:
         return Text("-", style="dim")
@@ -283,7 +283,7 @@ def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
 
 
 def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:
-    """The backends that exceed the error bound with their causes; `all` where it is everyone for the same cause."""
+    """The backends that exceed the error bound, with causes; `all` if every backend does for the same cause."""
     causes = {name: why.get((*line.worst.tensor_key, name), "") for name in line.culprit}
     if len(backends) > 1 and set(causes) == set(backends) and len(set(causes.values())) == 1:
         return f"all: {next(iter(causes.values()))}".removesuffix(": ")
@@ -292,21 +292,23 @@ def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, 
 
 
 def details(lines: Sequence[TensorLine], report: CaseReport) -> Iterator[Text]:
-    """A line for each tensor that is not bit for bit equal: its worst element and the values there."""
+    """A line for each tensor that is not bitwise equal: its worst element and the values there."""
     for line in lines:
         worst = line.worst
         text = worst.message
         if not text and worst.worst_index is not None:
             ratios = ", ".join(f"{name} {factor(ratio)}" for name, ratio in worst.ratios.items())
-            text = values_text(worst, report) + (f" (error over that of careful code: {ratios})" if ratios else "")
+            text = values_text(worst, report) + (
+                f" (error over that of a careful implementation: {ratios})" if ratios else ""
+            )
         if text and line.verdict != "equal":
             yield Text.assemble((printable(f"{' '.join(worst.tensor_key)}: "), "bold"), printable(text))
 
 
 def legend(results: Results, wanted: int) -> str:
-    """What the columns mean; `wanted` is the width that shows all of them, 0 where they are shown."""
-    text = "× tol: the worst element's difference in tolerances (1 is the limit). "
+    """The meaning of the columns; `wanted` is the width that shows all of them, 0 if they are shown."""
+    text = "× tol: the worst element's difference in units of its tolerance (1 is the limit). "
     text += "".join(report.legend for report in reports_of(results))
     if wanted:
-        return f"{text}COLUMNS={wanted} shows each backend's error, too."
-    return f"{text}Under a backend's name: its largest error |x - exact|, ✗ where that exceeds the tolerance."
+        return f"{text}COLUMNS={wanted} also shows each backend's error."
+    return f"{text}Under a backend's name: its largest error |x - exact|; ✗ means that it exceeds the tolerance."

@@ -1,1 +1,1 @@
-"""Two runs side by side."""
+"""`parity diff`: the comparison of two stored runs, and its formats."""

@@ -1,4 +1,4 @@
-"""`parity diff`: what differs between two runs, tensor by tensor, told once for each cell and kind of change."""
+"""Compares two runs tensor by tensor; reports one change per cell and kind."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import FAILING, FINDINGS, SEVERITY, CellKey
 
 FACTOR = 2.0
-"""An error has to be so many times larger to be called worse: less moves with the machine."""
+"""An error must be this many times larger to be worse; smaller changes come from the machine."""
 STRICT = ("mismatch", "degraded")
-"""The levels at which an error counts that only the tolerance hides."""
+"""The levels at which an error counts even if the tolerance hides it."""
 
 
 class ChangeKind(StrEnum):
-    """What became of a tensor, the most urgent first."""
+    """How a tensor changed from A to B, the most urgent kind first."""
 
     NEW = "new"
-    """It fails in B; in A it passed, was accepted or was not there."""
+    """It fails in B; in A it passed, was accepted or did not exist."""
     WORSE = "worse"
-    """It was off in A, and in B it is so by a worse verdict or by a larger error."""
+    """It differed in A, and in B its verdict is worse or its error larger."""
     VANISHED = "vanished"
-    """It was compared in A and is not in B."""
+    """It was compared in A but not in B."""
     FIXED = "fixed"
     """It failed or was accepted in A and passes in B."""
     BETTER = "better"
     """Its verdict is milder or its error smaller."""
     CAUSE = "cause"
-    """The verdict is the same, for another cause."""
+    """The verdict is the same, the root cause is not."""
     ACCEPTED = "accepted"
-    """The ledger accepts in B what it did not accept in A."""
+    """A known deviation accepts it in B but not in A."""
     TOLERATED = "tolerated"
-    """It is worse, but lets the run pass: suspect, accepted, or below the level that fails."""
+    """It is worse, but does not fail the run: suspect, accepted, or below the failing level."""
     GAINED = "gained"
     """It was not compared in A and passes in B."""
 
 
 GATING = (ChangeKind.NEW, ChangeKind.WORSE)
-"""What makes the exit code 1."""
+"""The kinds that set exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TensorChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What became of some tensors of a cell, the worst first; `notes` say what forbids to compare the numbers."""
+    """A change of some tensors of a cell, the worst first; `notes` say why numbers are not comparable."""
 
     kind: ChangeKind
     case: str
@@ -92,8 +92,8 @@ class Diff:
     """Two runs compared, with the changes in the order of `ChangeKind` and the worst first.
 
     Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
-    `never` (compared in neither) or `only_b` (by its status). `partings` tells of the trainings that part elsewhere, or
-    in one run only. `not_alike` are the cases that were not given the same.
+    `never` (compared in neither) or `only_b` (by its status). `partings` are notes on trainings whose
+    first divergence changed. `not_alike` maps cases whose inputs or params changed to the changes.
     """
 
     a: ComparedRun
@@ -115,7 +115,7 @@ class Diff:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many changes there are of each kind."""
+        """Number of changes of each kind."""
         numbers = Counter(change.kind for change in self.changes)
         return {kind.value: numbers[kind] for kind in ChangeKind}
 
@@ -127,7 +127,7 @@ class Diff:
 
     @property
     def exit_code(self) -> int:
-        """1 where anything is new or worse, 3 where something vanished or nothing could be compared, else 0."""
+        """1 if anything is new or worse, 3 if something vanished or nothing could be compared, else 0."""
         kinds = {change.kind for change in self.changes}
         if kinds & set(GATING):
             return exit_codes.MISMATCH
@@ -138,13 +138,13 @@ class Diff:
 
 @dataclass(frozen=True)
 class Rule:
-    """How two states are compared: the level of `--fail-on` and the factor from which an error is another one."""
+    """How two states are compared: the level of `--fail-on` and the smallest factor between different errors."""
 
     level: str
     factor: float
 
     def kind(self, a: TensorState, b: TensorState) -> ChangeKind | None:
-        """What became of a tensor; None where it is the same, or was compared in neither run."""
+        """The kind of change; None if nothing changed, or neither run compared the tensor."""
         if not b.compared:
             return ChangeKind.VANISHED if a.compared else None
         if not a.compared:
@@ -162,7 +162,7 @@ class Rule:
         return self.still(a, b)
 
     def still(self, a: TensorState, b: TensorState) -> ChangeKind | None:
-        """Of what differs in both runs: worse, better, for another cause, or the same."""
+        """The change of a tensor that differs in both runs: worse, better, another cause, or None."""
         if self.worse(a, b):
             return ChangeKind.WORSE if self.gates(b) else ChangeKind.TOLERATED
         if self.worse(b, a):
@@ -170,7 +170,7 @@ class Rule:
         return ChangeKind.CAUSE if set(a.causes) != set(b.causes) else None
 
     def gates(self, state: TensorState) -> bool:
-        """Whether being worse counts: where it fails, and at the levels of `STRICT` where only a tolerance hides it."""
+        """Whether being worse counts: if it fails, or if only a tolerance hides it and the level is in `STRICT`."""
         hidden = state.status is Status.SUSPECT and state.off and self.level in STRICT
         return hidden or state.status is Status.FAILED
 
@@ -179,9 +179,9 @@ class Rule:
         return rank(b) > rank(a) or self.grown(a, b)
 
     def grown(self, a: TensorState, b: TensorState) -> bool:
-        """Whether the error is `factor` times larger, and beyond what careful code loses.
+        """Whether the error is `factor` times larger, and exceeds that of a careful implementation.
 
-        Where the judge measured no ratio, a side that is not off has one below `OFF`; else the excess has to tell.
+        Without a measured ratio, a backend within its error bound counts as `OFF`; otherwise the excess is compared.
         """
         if b.ratio is not None and (a.ratio is not None or a.verdict not in FINDINGS):
             return exceeds(b.ratio, max(a.ratio or 0.0, OFF), self.factor)
@@ -197,7 +197,7 @@ APPEARED = {
     Status.SUSPECT: ChangeKind.TOLERATED,
     Status.PASSED: ChangeKind.GAINED,
 }
-"""What a tensor is that was not compared in A, by its status in B."""
+"""The change of a tensor that was not compared in A, by its status in B."""
 
 PASSES_NOW = {
     Status.FAILED: ChangeKind.FIXED,
@@ -205,21 +205,21 @@ PASSES_NOW = {
     Status.BELOW: ChangeKind.BETTER,
     Status.SUSPECT: ChangeKind.BETTER,
 }
-"""What a tensor is that passes in B, by its status in A."""
+"""The change of a tensor that passes in B, by its status in A."""
 
 
 def differs(state: TensorState) -> bool:
-    """Whether it differed without failing the run: below the level, or hidden by the tolerance, but not accepted."""
+    """Whether it differed without failing the run: below the level or hidden by the tolerance, not accepted."""
     return state.status is Status.BELOW or (state.status is Status.SUSPECT and state.off)
 
 
 def exceeds(after: float, before: float, factor: float) -> bool:
-    """Whether a size has grown by the factor; infinity is not larger than itself."""
+    """Whether a size grew by at least the factor; infinity is not larger than itself."""
     return after > before and after >= factor * before
 
 
 def rank(state: TensorState) -> int:
-    """How bad a verdict is; all that passes is alike."""
+    """The severity of a verdict; 0 for all that pass."""
     return SEVERITY[state.verdict] if state.verdict in FAILING else 0
 
 
@@ -276,7 +276,7 @@ def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes
         if kind is ChangeKind.NEW:
             kind, change = if_new(key, change, a)
         elif kind is ChangeKind.FIXED and notes:
-            gone = replace(change.after, reason="it was given something else, which may not show it")
+            gone = replace(change.after, reason="its inputs or params changed, which may hide the difference")
             kind, change = ChangeKind.VANISHED, replace(change, after=gone)
         elif kind is ChangeKind.FIXED:
             kind, change = if_fixed(key, change, b)
@@ -290,37 +290,37 @@ def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes
 
 
 def if_new(key: CellKey, change: TensorChange, a: ComparedRun) -> tuple[ChangeKind, TensorChange]:
-    """A difference in which nobody is off is not new where the two differed before, since the other side was off."""
+    """A difference with no backend at fault is not new if the two differed in A because the other was wrong."""
     ranks = [a.pairs.get(pair, 0) for pair in between(key, change, change.after)]
     if change.after.off or min(ranks, default=0) < rank(change.after):
         return ChangeKind.NEW, change
-    return ChangeKind.BETTER, because(change, "it differed in A too, as the other side was off")
+    return ChangeKind.BETTER, because(change, "it differed in A, too, because the other backend was wrong")
 
 
 def if_fixed(key: CellKey, change: TensorChange, b: ComparedRun) -> tuple[ChangeKind, TensorChange]:
-    """A difference in which nobody was off is not fixed where the two are not compared any more, or still differ."""
+    """A difference with no backend at fault is not fixed if the two are no longer compared, or still differ."""
     pairs = between(key, change, change.before)
     lost = [", ".join(sorted(pair[3] - {key[2]})) for pair in pairs if pair not in b.pairs]
     if lost:
         gone = TensorState(Status.NOT_RUN, "not-compared", reason=f"no longer compared with {lost[0]}")
         return ChangeKind.VANISHED, replace(change, after=gone)
     if any(b.pairs[pair] for pair in pairs):
-        return ChangeKind.BETTER, because(change, "it differs still, as the other side is off")
+        return ChangeKind.BETTER, because(change, "it still differs, because the other backend is wrong")
     return ChangeKind.FIXED, change
 
 
 def between(key: CellKey, change: TensorChange, state: TensorState) -> list[Pair]:
-    """The comparisons of a tensor in which nobody is off."""
+    """The comparisons of a tensor in which neither backend exceeds its error bound."""
     return [(key[0], key[1], change.tensor, names) for names in state.unowned]
 
 
 def because(change: TensorChange, reason: str) -> TensorChange:
-    """The change with a reason beside it."""
+    """The change with a reason."""
     return replace(change, after=replace(change.after, reason=reason))
 
 
 def gap(side: ComparedRun, key: CellKey, name: str) -> TensorState:
-    """A tensor that a run does not have, with the reason; `name` is how the run is called."""
+    """The state of a tensor that a run lacks, with the reason; `name` is "A" or "B"."""
     case, dtype, backend = key
     row = side.cases.get(case)
     cell = side.cells.get(key)
@@ -338,7 +338,7 @@ def gap(side: ComparedRun, key: CellKey, name: str) -> TensorState:
 
 
 def size(change: TensorChange) -> tuple[float, ...]:
-    """How bad a tensor is: in B, and where it is gone or passes there, in A."""
+    """The sort key of a tensor: its severity in B, then in A."""
     return (*measure(change.after), *measure(change.before))
 
 
@@ -353,5 +353,5 @@ def urgency(change: Change) -> tuple[float, ...]:
 
 
 def total_cells(changes: Iterable[Change]) -> int:
-    """How many cells the changes are about."""
+    """Number of cells with any of these changes."""
     return len({(change.case, change.dtype, change.backend) for change in changes})

@@ -1,4 +1,4 @@
-"""A diff on the console: the answer, what differs between the runs, then a table for each kind of change."""
+"""A diff on the console: the verdict, differences between the runs, then a table for each kind of change."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from parity.reporting.text.words import plural
 MAX_ROWS = 16
 TABLE_WIDTH = 110
 NAMING = 4
-"""The first columns say what changed, the others how."""
+"""The number of columns that say what changed; the others say how."""
 MIN_WIDTHS = {"case": 26, "note": 20, "cause": 14}
-"""Columns that would be squeezed first."""
+"""The columns that would become too narrow first."""
 NOTE = COLUMNS.index("note")
 MAX_NOTE = 40
-"""A longer note would make a column of many short lines."""
+"""A longer note would fill a column with many short lines."""
 STYLES = {"WORSE": "bold red", "INCOMPLETE": "bold yellow", "CHANGED": "bold yellow"}
 ROW_STYLES = {
     ChangeKind.NEW: "red",
@@ -46,7 +46,7 @@ ROW_STYLES = {
 
 
 def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
-    """Print a diff; `verbosity` -1 prints the answer only, 1 every change."""
+    """Print a diff; `verbosity` -1 prints the verdict line only, 1 every change."""
     word, said = headline(diff)
     console.print(Text.assemble((word, STYLES.get(word, "bold green")), f"  {said}"), soft_wrap=True)
     if verbosity < 0:
@@ -83,7 +83,7 @@ def section(kind: ChangeKind, changes: Sequence[Change], console: Console, limit
 
 
 def stacked(change: Change) -> str:
-    """A change on two lines, where a table would be too narrow."""
+    """A change on two lines, for consoles that are too narrow for a table."""
     texts = [printable(text) for text in columns(change)]
     named = dict(zip(COLUMNS[NAMING:], texts[NAMING:], strict=True))
     said = [text if name in ("verdict", "cause", "note") else f"{name} {text}" for name, text in named.items() if text]
@@ -91,13 +91,13 @@ def stacked(change: Change) -> str:
 
 
 def more(n: int, limit: int | None, console: Console) -> None:
-    """How many are not shown."""
+    """Print how many lines are not shown."""
     if limit is not None and n > limit:
-        console.print(Text(f"  {plural(n - limit, 'line')} more (-v shows them)", style="dim"))
+        console.print(Text(f"  and {plural(n - limit, 'more line')} (-v shows all)", style="dim"))
 
 
 def table(changes: Sequence[Change]) -> Table:
-    """One row for each change; columns that say nothing are left out."""
+    """One row for each change, without empty columns."""
     heads, rows = change_table(changes)
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in heads:

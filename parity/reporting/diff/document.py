@@ -13,7 +13,7 @@ FORMAT = 1
 
 
 def document(diff: Diff) -> dict[str, Any]:
-    """Everything that a diff says."""
+    """The JSON document of a diff."""
     return {
         "format": FORMAT,
         "a": side_row(diff.a),
@@ -36,7 +36,7 @@ def as_json(diff: Diff) -> str:
 
 
 def side_row(side: ComparedRun) -> dict[str, Any]:
-    """A run, and which backends of it are compared under which names."""
+    """A run, and its compared backends with their common names."""
     run = side.results.run
     return {
         "run_dir": str(side.run_dir),
@@ -47,7 +47,7 @@ def side_row(side: ComparedRun) -> dict[str, Any]:
 
 
 def change_row(change: Change) -> dict[str, Any]:
-    """What became of some tensors of a cell."""
+    """A change of some tensors of a cell."""
     return {
         "case": change.case,
         "op": change.op,

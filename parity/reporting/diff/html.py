@@ -1,4 +1,4 @@
-"""A diff as one HTML page that stands alone: no script, no request, everything escaped."""
+"""A diff as one self-contained HTML page: no script, no request, everything escaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parity.reporting.html.templates import rendered, source
 from parity.reporting.text.cell_text import commands
 
 MAX_ROWS = 2000
-"""Rows of one kind, and cases with their commands; a browser takes its time for more."""
+"""The most rows of one kind, and cases with their commands; a browser is slow with more."""
 
 
 def html(diff: Diff) -> str:
@@ -81,7 +81,7 @@ def cases_named(diff: Diff) -> list[str]:
 
 
 def case_commands(diff: Diff, names: Sequence[str]) -> Iterator[list[str]]:
-    """What tells all of each case, in B where B has it; a script only where there is a finding to show."""
+    """The commands that show each case, in B if B has it; a script only for a finding."""
     stored = {name: (side, case) for side in (diff.a, diff.b) for name, case in side.cases.items()}
     found = {side.run_dir: {cell.id for cell in side.cells.values() if cell.finding} for side in (diff.a, diff.b)}
     for name in names:
@@ -91,5 +91,5 @@ def case_commands(diff: Diff, names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def arrowed(text: str) -> str:
-    """Text for the page, which has arrows of its own."""
+    """Text for the page, with its arrows."""
     return text.replace(f" {ARROW} ", " → ")

@@ -1,4 +1,4 @@
-"""A diff as Markdown for a pull request: bounded, the worst first, details folded, and nothing in it that is active."""
+"""A diff as Markdown for a pull request: bounded, the worst first, details folded, no active content."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from parity.reporting.diff.text import (
 from parity.reporting.text.safe import code, prose
 
 MAX_BYTES = 56_000
-"""A comment on GitHub ends at 65,536 characters; what else stands in it needs room as well."""
+"""A comment on GitHub is limited to 65,536 characters; this leaves room for other text."""
 MAX_CELL = 160
 MAX_LINES = 20
 OURS = ("verdict", "× tol", "error ratio")
-"""The columns whose words are ours; what comes from a run is shown as code."""
+"""The columns with parity's own words; text from a run is shown as code."""
 TOLD = ("cause", "note")
-"""The columns that are sentences about it."""
+"""The columns that are sentences."""
 
 
 def markdown(diff: Diff) -> str:
-    """The whole comment, of fewer than 60,000 bytes."""
+    """The whole comment, below 60,000 bytes."""
     word, numbers = headline(diff)
     parts = [f"### parity diff: {word}", numbers, sentence(runs_text(diff))]
     lines = list(differences(diff))
@@ -50,7 +50,7 @@ def markdown(diff: Diff) -> str:
 
 
 def section(kind: ChangeKind, changes: Sequence[Change], room: int) -> str:
-    """All changes of one kind that fit into `room` bytes, and how many do not."""
+    """The changes of one kind that fit into `room` bytes, and the number of others."""
     title = f"{count_text(kind, len(changes))}</b>: {MEANINGS[kind]}"
     head, rows = body(kind, changes)
     shown = list(fitting(rows, room - size([title, *head])))
@@ -102,10 +102,10 @@ def fitting(lines: Iterable[str], room: int) -> Iterator[str]:
 
 
 def left_out(n: int) -> list[str]:
-    """A line that says how many are left out, where there are any."""
+    """A line with the number of lines that are left out, if any."""
     return [f"... and {n} more: `parity diff -v` shows them"] if n > 0 else []
 
 
 def size(lines: Iterable[str]) -> int:
-    """The bytes of some lines, with what stands between them."""
+    """The size of some lines in bytes, with separators."""
     return sum(len(line.encode("utf-8", "backslashreplace")) + 2 for line in lines)

@@ -1,4 +1,4 @@
-"""What else differs between two runs: versions, host, inputs, tolerances, the ledger. It says what numbers mean."""
+"""Other differences between two runs: versions, host, inputs, tolerances, known deviations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BACKEND_FIELDS = ("framework", "numpy", "python", "mode", "device", "flags")
 RUN_FIELDS = (("parity", "parity"), ("seed", "seed"), ("baseline", "baseline"), ("fail_on", "--fail-on"))
 HOST_FIELDS = (("cpu", "CPU"), ("os", "OS"), ("threads", "threads"), ("cores", "cores"))
 LITERAL = ("values(", "file(")
-"""Draws whose description does not tell the numbers."""
+"""Draws whose description does not determine the numbers."""
 CONSTANT = ("constant(", *LITERAL)
-"""Draws that no seed changes."""
+"""Draws that do not depend on the seed."""
 
 
 @dataclass(frozen=True)
 class LedgerChange:
-    """An entry of the ledger whose state is another one; None where a run has no such entry."""
+    """A `known` entry whose state changed; None if a run has no such entry."""
 
     before: str | None
     after: str | None
@@ -34,15 +34,15 @@ class LedgerChange:
 
     @property
     def fails(self) -> bool:
-        """Whether the entry has to be mended now, and had not to be in A."""
+        """Whether the entry is out of date in B but was not in A."""
         return self.after in FAILING_STATES and self.before not in FAILING_STATES
 
 
 def run_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-    """A line for everything about the runs themselves that is not the same."""
+    """A line for each difference between the runs themselves."""
     for name, run in (("A", a), ("B", b)):
         if run.interrupted:
-            yield f"{name} was interrupted; what it had not finished was not compared"
+            yield f"{name} was interrupted; its unfinished cases were not compared"
     yield from backend_notes(a, b)
     for key, label in RUN_FIELDS:
         yield from changed(label, getattr(a.results.run, key), getattr(b.results.run, key))
@@ -51,20 +51,20 @@ def run_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     configs = [{config.path: config.sha256 for config in run.results.run.configs} for run in (a, b)]
     for path in dict.fromkeys([*configs[0], *configs[1]]):
         if configs[0].get(path) != configs[1].get(path):
-            where = "changed" if path in configs[0] and path in configs[1] else "in one run only"
+            where = "changed" if path in configs[0] and path in configs[1] else "is only in one run"
             yield f"config {path} {where}"
 
 
 def backend_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-    """`torch 2.13.0 -> 2.14.0`, and who takes part in one run only."""
+    """`torch 2.13.0 -> 2.14.0`, and backends that are in one run only."""
     before, after = a.backends, b.backends
     for name in dict.fromkeys([*before, *after]):
         if name not in after or name not in before:
-            yield f"{name} is in {'A' if name in before else 'B'} only"
+            yield f"{name} is only in {'A' if name in before else 'B'}"
             continue
         old, new = before[name], after[name]
         if old.name != new.name:
-            how = ", which has the same framework and mode; --map changes it" if old.name in a.paired else ""
+            how = ", because framework and mode are the same; --map changes it" if old.name in a.paired else ""
             yield f"{old.name} in A ({old.version}) is compared with {name} in B ({new.version}){how}"
         else:
             yield from changed(name, old.version or "(version unknown)", new.version or "(version unknown)")
@@ -80,25 +80,25 @@ def backend_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
 
 
 def changed(label: str, before: Any, after: Any) -> Iterator[str]:
-    """`threads 1 -> 2`, where it is not the same."""
+    """`threads 1 -> 2`, if it changed."""
     if before != after:
         yield f"{label} {value_text(before)} -> {value_text(after)}"
 
 
 def value_text(value: Any) -> str:
-    """A value in a few words."""
+    """A value as a short text."""
     return "none" if value is None or value == "" else shortened(plain(value))
 
 
 def case_notes(a: ComparedRun, b: ComparedRun) -> dict[str, tuple[str, ...]]:
-    """For each case of both runs that was not given the same: what differs."""
+    """For each case of both runs whose inputs or params changed: the changes."""
     before, after = a.cases, b.cases
     notes_of = {case: tuple(given_notes(before[case], after[case], a, b)) for case in before if case in after}
     return {case: notes for case, notes in notes_of.items() if notes}
 
 
 def given_notes(old: CaseRow, new: CaseRow, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-    """What a case was given: op, params, and every input's shape, draw and numbers."""
+    """The changes of a case: op, params, and every input's shape, draw and numbers."""
     yield from changed("op", old.op, new.op)
     for name in dict.fromkeys([*old.params, *new.params]):
         yield from changed(f"param {name}", old.params.get(name), new.params.get(name))
@@ -106,7 +106,7 @@ def given_notes(old: CaseRow, new: CaseRow, a: ComparedRun, b: ComparedRun) -> I
     for name in dict.fromkeys([*old.inputs, *new.inputs]):
         item, other = old.inputs.get(name), new.inputs.get(name)
         if item is None or other is None:
-            yield f"input {name} is given in {'A' if other is None else 'B'} only"
+            yield f"input {name} is only in {'A' if other is None else 'B'}"
             continue
         yield from changed(f"input {name}: shape", item.shape, other.shape)
         yield from changed(f"input {name}:", item.draw, other.draw)
@@ -117,17 +117,17 @@ def given_notes(old: CaseRow, new: CaseRow, a: ComparedRun, b: ComparedRun) -> I
 
 
 def files_differ(a: ComparedRun, name: Any, b: ComparedRun, other: Any) -> bool:
-    """Whether a file of A and one of B hold other bytes; False where one was not kept or lies outside its run."""
+    """Whether a file of A and one of B differ; False if one was not stored or is outside its run."""
     try:
         old, new = inside(a.run_dir, name), inside(b.run_dir, other)
         return old is not None and new is not None and not filecmp.cmp(old, new, shallow=False)
     except (OSError, RuntimeError, ValueError):
-        # A name that no file can have, a loop of links, a file that may not be read: as good as not kept.
+        # An invalid name, a loop of links, an unreadable file: same as not stored.
         return False
 
 
 def inside(run_dir: Path, name: Any) -> Path | None:
-    """A file of a run directory; None where it lies elsewhere or there is none."""
+    """A file of a run directory; None if it is outside or missing."""
     path = (run_dir / str(name)).resolve()
     return path if path.is_relative_to(run_dir.resolve()) and path.is_file() else None
 
@@ -141,7 +141,7 @@ def tolerance_note(a: TensorState, b: TensorState) -> str:
 
 
 def ledger_changes(a: ComparedRun, b: ComparedRun) -> Iterator[LedgerChange]:
-    """The entries that fail now and did not, then those that came, went or changed otherwise."""
+    """Entries that fail only in B, then those that were added, removed or changed otherwise."""
     before, after = ledger_rows(a), ledger_rows(b)
     changes = []
     for key in dict.fromkeys([*after, *before]):
@@ -154,7 +154,7 @@ def ledger_changes(a: ComparedRun, b: ComparedRun) -> Iterator[LedgerChange]:
 
 
 def ledger_rows(run: ComparedRun) -> dict[tuple[str, ...], KnownRow]:
-    """A run's entries by what they say; equal ones are numbered."""
+    """A run's entries by content; equal ones are numbered."""
     rows: dict[tuple[str, ...], KnownRow] = {}
     seen: Counter[tuple[str, ...]] = Counter()
     for row in run.results.known:

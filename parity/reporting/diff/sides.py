@@ -1,4 +1,4 @@
-"""The two runs of `parity diff`: every tensor of every cell as a point, under the names of the second run."""
+"""The two runs of `parity diff`: the state of every tensor of every cell, under the second run's names."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from parity.reporting.results.rows import (
 from parity.reporting.text.words import grouped
 
 Pair = tuple[str, str, str, frozenset[str]]
-"""Case, dtype, tensor and the names of both sides."""
+"""Case, dtype, tensor and the names of both backends."""
 
 MISSING = frozenset((Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED))
-"""What a cell has that was not compared."""
+"""The tensors of a cell that was not compared."""
 
 MAX_MESSAGE = 160
 SINGLE = re.compile(r"(?<!=)=(?!=)")
@@ -36,7 +36,7 @@ SINGLE = re.compile(r"(?<!=)=(?!=)")
 
 
 class DiffError(Exception):
-    """Two runs that cannot be compared as asked; the message says why and offers what there is."""
+    """Two runs that cannot be compared as requested; the message says why and lists the backends."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class TensorState:
     """A tensor of a cell in one run.
 
     `excess` and `ratio` are the largest of its comparisons, `off` whether the backend is a culprit in one of them,
-    `limits` their rtol and atol. `reason` says why it was not compared. `unowned` are the names on both sides of those
-    differences in which nobody is off.
+    `limits` their rtol and atol. `reason` says why it was not compared. `unowned` are the pairs of backends that differ
+    although neither exceeds its error bound.
     """
 
     status: Status
@@ -67,10 +67,10 @@ class TensorState:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run as it is compared: its cells by case, dtype and backend, the latter as the second run calls it.
+    """A run to compare: its cells by case, dtype and backend, under the backend's name in the second run.
 
-    `pairs` are the comparisons that were made, by case, dtype, tensor and the names on both sides: how bad they are, 0
-    where they do not fail the run. `paired` are the names that were found to mean a backend of the second run.
+    `pairs` maps comparisons (case, dtype, tensor, both backends) to their severity, 0 if they do not fail the run.
+    `paired` are the names that were matched with a backend of the second run.
     """
 
     run_dir: Path
@@ -83,7 +83,7 @@ class ComparedRun:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run did not come to its end."""
+        """Whether the run did not finish."""
         return bool(self.results.summary.exit_code == exit_codes.INTERRUPTED)
 
     @property
@@ -93,11 +93,11 @@ class ComparedRun:
 
     @property
     def backends(self) -> dict[str, BackendRow]:
-        """The backends that are compared, by the names that they are compared under."""
+        """The compared backends, by their common names."""
         return {self.names[row.name]: row for row in self.results.backends if row.name in self.names}
 
     def tensor_states(self, key: CellKey) -> dict[str, TensorState]:
-        """The tensors of a cell, by their names; none where nothing is known of the cell."""
+        """The tensors of a cell by name; empty if the run lacks the cell."""
         cell = self.cells.get(key)
         if cell is None:
             return {}
@@ -109,7 +109,7 @@ class ComparedRun:
         status = status_of(rows, cell.ended, exit_codes.FAILING[self.level])
         compared = [row for row in rows if row.compared]
         if status in MISSING or not compared:
-            # To accept that something is unsupported brings no result.
+            # An accepted `unsupported` has no result.
             return self.absent(cell, status if status in MISSING else Status.UNSUPPORTED)
         ratios = [ratio for row in compared if (ratio := ratio_of(row, cell.backend)) is not None]
         alone = [row for row in compared if row.fails and not row.culprit]
@@ -126,7 +126,7 @@ class ComparedRun:
         )
 
     def absent(self, cell: CellResult, status: Status) -> TensorState:
-        """A tensor of which there is no result, with the reason."""
+        """The state of a tensor without a result, with the reason."""
         if cell.outcome not in ("", "ok"):
             reason = f"{cell.outcome}: {shortened(cell.message)}" if cell.message else cell.outcome
         else:
@@ -134,12 +134,12 @@ class ComparedRun:
         return TensorState(status, NOT_COMPARED, reason=reason)
 
     def pair(self, row: ComparisonRow) -> frozenset[str]:
-        """The two sides of a comparison, as the second run calls them."""
+        """The two backends of a comparison, under the second run's names."""
         return frozenset(self.names.get(name, name) for name in (row.actual, row.expected))
 
 
 def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The first line of a text, as much as fits."""
+    """The first line of a text, cut to `limit` characters."""
     line = text.strip().partition("\n")[0].strip()
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
@@ -160,11 +160,11 @@ def compared_run(run_dir: Path, results: Results, names: Mapping[str, str], leve
 def compared_runs(
     dirs: tuple[Path, Path], results: tuple[Results, Results], maps: Sequence[str], level: str
 ) -> list[ComparedRun]:
-    """Both runs; of one and the same directory, only the backends that are mapped. Raises DiffError."""
+    """Both runs; if they are the same directory, only the mapped backends. Raises DiffError."""
     names_a, names_b = (run.backend_names for run in results)
     renamed = dict(pair for text in maps for pair in [mapping(text, names_a, names_b)])
     if len(renamed) < len(maps) or len(set(renamed.values())) < len(maps):
-        raise DiffError("--map names a backend twice; each backend of a run has one counterpart")
+        raise DiffError("--map names a backend twice; a backend can be compared with only one other")
     if renamed and dirs[0].resolve() == dirs[1].resolve():
         kept = {name: name for name in renamed.values()}
         return [compared_run(dirs[0], results[0], renamed, level), compared_run(dirs[1], results[1], kept, level)]
@@ -177,9 +177,9 @@ def compared_runs(
 
 
 def releases(results: tuple[Results, Results], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Backends of the first run whose name the second has not, each with the only one there of its framework and mode.
+    """Backends that only the first run has, each with the only backend of its framework and mode in the second run.
 
-    A user's ops make a backend another one, whatever framework they are written in.
+    Backends with user ops are not matched, since their ops make them different.
     """
     common = set(results[0].backend_names) & set(results[1].backend_names)
     left, right = (
@@ -194,13 +194,15 @@ def releases(results: tuple[Results, Results], renamed: Mapping[str, str]) -> di
 
 
 def mapping(text: str, names_a: Sequence[str], names_b: Sequence[str]) -> tuple[str, str]:
-    """OLD and NEW of `OLD=NEW`, split where both are backends; names may hold `=` themselves. Raises DiffError."""
+    """OLD and NEW of `OLD=NEW`, split so that both are backends; names may contain `=`. Raises DiffError."""
     splits = [(text[:i], text[i + 1 :]) for i, sign in enumerate(text) if sign == "="]
     readings = [(old, new) for old, new in splits if old in names_a and new in names_b]
     if len(readings) == 1:
         return readings[0]
     if readings:
-        raise DiffError(f'--map "{printable(text)}" can be read in {len(readings)} ways; rename a backend')
+        raise DiffError(
+            f'--map "{printable(text)}" is ambiguous: it can be read in {len(readings)} ways; rename a backend'
+        )
     sign = SINGLE.search(text)
     if sign is None:
         raise DiffError(f'--map "{printable(text)}" is not OLD=NEW, for example paddle==2.6.2=paddle')

@@ -1,4 +1,4 @@
-"""The words of `parity diff`, which all of its formats share: the answer, the sections, a row for each change."""
+"""The texts of `parity diff`, shared by its formats: the verdict, the sections, a row for each change."""
 
 from __future__ import annotations
 
@@ -14,74 +14,74 @@ from parity.reporting.text.words import factor, few, grouped, listed, plural
 ARROW = "->"
 UNKNOWN = "–"
 MAX_SHOWN = 2
-"""How many names are shown where there may be many."""
+"""The number of names shown in a list."""
 
-NOUNS: Mapping[ChangeKind, str] = {ChangeKind.CAUSE: "with another cause", ChangeKind.GAINED: "compared now"}
-"""What is said of some kinds of changes behind their number, in place of the kind's own name."""
+NOUNS: Mapping[ChangeKind, str] = {ChangeKind.CAUSE: "with another root cause", ChangeKind.GAINED: "newly compared"}
+"""The words after the number of changes, for kinds whose own name does not fit."""
 
 MEANINGS: Mapping[ChangeKind, str] = {
-    ChangeKind.NEW: "failing in B, but passing, accepted or not compared in A",
-    ChangeKind.WORSE: "the verdict is worse or the error larger than in A, even where the tolerance hides it",
+    ChangeKind.NEW: "fails in B; passed, was accepted or was not compared in A",
+    ChangeKind.WORSE: "the verdict is worse or the error is larger than in A, even if the tolerance hides it",
     ChangeKind.VANISHED: "compared in A, not compared in B",
-    ChangeKind.FIXED: "failing or accepted in A, passing in B",
-    ChangeKind.BETTER: "a milder verdict or a smaller error in B",
-    ChangeKind.CAUSE: "the verdict is the same, the diagnosis is not",
-    ChangeKind.ACCEPTED: "the ledger accepts in B what it did not in A",
-    ChangeKind.TOLERATED: "worse, but the run lets it pass: suspect, accepted or below the level that fails",
-    ChangeKind.GAINED: "not compared in A, passing in B",
+    ChangeKind.FIXED: "failed or was accepted in A, passes in B",
+    ChangeKind.BETTER: "the verdict is milder or the error is smaller than in A",
+    ChangeKind.CAUSE: "the verdict is the same, the root cause is not",
+    ChangeKind.ACCEPTED: "a known deviation accepts it in B but not in A",
+    ChangeKind.TOLERATED: "worse, but not a failure: suspect, accepted, or below the level of --fail-on",
+    ChangeKind.GAINED: "not compared in A, passes in B",
 }
-"""A kind of change in words."""
+"""The meaning of each kind of change."""
 
 COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ratio", "cause", "note")
-"""The columns of the changes that are listed one by one."""
+"""The columns of the tables of changes."""
 
 GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
-"""The kinds that are told by their reason: one backend that is gone takes hundreds of cells along."""
+"""The kinds that are grouped by reason: one missing backend affects hundreds of cells."""
 
 OPEN = (ChangeKind.NEW, ChangeKind.WORSE, ChangeKind.VANISHED)
 """The kinds that are not folded."""
 
 LEGEND = (
-    "× tol: the worst element's difference in tolerances. error ratio: the error over that of careful code in the same "
-    "dtype, from 8 on a finding; a dash where it was not measured."
+    "× tol: the worst element's difference in units of its tolerance. error ratio: the error over that of a careful "
+    "implementation in the same dtype; 8 or more is a finding, a dash means not measured."
 )
 
 
 @dataclass(frozen=True)
 class ReasonGroup:
-    """The changes that have one reason, with the number of cells, and how many of them had failed."""
+    """The changes with the same reason."""
 
     reason: str
     changes: tuple[Change, ...]
 
     @property
     def n_cells(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return total_cells(self.changes)
 
     @property
     def n_findings(self) -> int:
-        """How many of them failed in A."""
+        """Number of cells that failed in A."""
         return total_cells(change for change in self.changes if change.was_finding)
 
     @property
     def text(self) -> str:
-        """`the backend is not in B: 12 cells on oneflow, 4 of them findings (not fixed), for example ...`."""
+        """`the backend is not in B: 12 cells on oneflow, 4 of them failed in A and do not count as fixed; ...`."""
         backends = few(dict.fromkeys(change.backend for change in self.changes), MAX_SHOWN)
         first = self.changes[0]
         example = f"{first.case} {first.dtype} {tensors_text(first)}"
-        lost = f", {self.n_findings} of them had failed and count as not fixed" if self.n_findings else ""
+        lost = f", {self.n_findings} of them failed in A and do not count as fixed" if self.n_findings else ""
         shown = f"for example {example}" if self.n_cells > 1 else example
         return f"{self.reason}: {plural(self.n_cells, 'cell')} on {backends}{lost}; {shown}"
 
 
 def sections(diff: Diff) -> list[tuple[ChangeKind, tuple[Change, ...]]]:
-    """The changes of each kind that there is."""
+    """The non-empty kinds with their changes."""
     return [(kind, changes) for kind in ChangeKind if (changes := diff.of(kind))]
 
 
 def headline(diff: Diff) -> tuple[str, str]:
-    """The answer in a word, and behind it the numbers."""
+    """The verdict in a word, and the numbers."""
     if diff.exit_code == exit_codes.MISMATCH:
         return "WORSE", changed_text(diff)
     if not diff.met:
@@ -89,7 +89,7 @@ def headline(diff: Diff) -> tuple[str, str]:
     if diff.exit_code == exit_codes.INCOMPLETE:
         return "INCOMPLETE", f"nothing is worse, but {changed_text(diff)}"
     if not diff.changes:
-        return "SAME", f"no difference: {changed_text(diff)}"
+        return "SAME", f"no differences: {changed_text(diff)}"
     kinds = {change.kind for change in diff.changes}
     return "BETTER" if kinds <= {ChangeKind.FIXED, ChangeKind.BETTER, ChangeKind.GAINED} else "CHANGED", changed_text(
         diff
@@ -97,7 +97,7 @@ def headline(diff: Diff) -> tuple[str, str]:
 
 
 def changed_text(diff: Diff) -> str:
-    """`2 new findings, 1 worse; 540 cells the same`."""
+    """`2 new findings, 1 worse; 540 cells unchanged`."""
     counted = ", ".join(count_text(kind, n) for kind, n in diff.counts.items() if n)
     return f"{counted}{'; ' if counted else ''}{same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
 
@@ -108,23 +108,23 @@ def count_text(kind: str, n: int) -> str:
 
 
 def same_text(diff: Diff) -> str:
-    """`543 cells the same (11 of them compared in neither run)`."""
+    """`543 cells unchanged (11 of them compared in neither run)`."""
     never = f" ({diff.never} of them compared in neither run)" if diff.never else ""
-    return f"{plural(diff.same + diff.never, 'cell')} the same{never}"
+    return f"{plural(diff.same + diff.never, 'cell')} unchanged{never}"
 
 
 def only_b_text(diff: Diff) -> str:
-    """`; 12 more in B only (10 passed, 2 no result)`, or nothing."""
+    """`; 12 more only in B (10 passed, 2 no result)`, or nothing."""
     if not diff.only_b:
         return ""
     parts = ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in diff.only_b.items())
-    return f"; {sum(diff.only_b.values())} more in B only ({parts})"
+    return f"; {sum(diff.only_b.values())} more only in B ({parts})"
 
 
 def ledger_text(diff: Diff) -> str:
-    """`; 1 entry of the ledger must be mended`, or nothing."""
+    """`; 1 known entry is now out of date`, or nothing."""
     n = sum(change.fails for change in diff.ledger)
-    return f"; {plural(n, 'entry of the ledger', 'entries of the ledger')} must be mended" if n else ""
+    return f"; {plural(n, 'known entry is', 'known entries are')} now out of date" if n else ""
 
 
 def runs_text(diff: Diff) -> str:
@@ -139,15 +139,15 @@ def run_text(side: ComparedRun) -> str:
 
 
 def differences(diff: Diff) -> Iterator[str]:
-    """What else is not the same: where trainings part, the runs, the cases, the ledger."""
+    """Other differences: first divergences of trainings, the runs, the cases, known deviations."""
     yield from diff.partings
     yield from diff.run_notes
     if diff.not_alike:
         n = len(diff.not_alike)
         kinds = few(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), MAX_SHOWN, "; ")
-        yield f"{plural(n, 'case')} {'was' if n == 1 else 'were'} not given the same, numbers do not compare: {kinds}"
+        yield f"{plural(n, 'case')} changed, so {'its' if n == 1 else 'their'} numbers are not comparable: {kinds}"
     for change in diff.ledger:
-        yield f"ledger: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
+        yield f"known: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
 
 
 def columns(change: Change) -> tuple[str, ...]:
@@ -166,20 +166,20 @@ def columns(change: Change) -> tuple[str, ...]:
 
 
 def change_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
-    """The heads and the rows of the columns in which any change says something."""
+    """The heads and rows of all non-empty columns."""
     rows = [columns(change) for change in changes]
     used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
     return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def comparability(change: Change) -> Iterator[str]:
-    """What forbids to compare the numbers."""
+    """Why the numbers are not comparable."""
     if change.notes:
         yield f"not comparable: {few(change.notes, MAX_SHOWN, '; ')}"
 
 
 def moved(before: str, after: str) -> str:
-    """`before -> after`, or one of them where that says it all."""
+    """`before -> after`, or only `after` if both are equal or `before` is unknown."""
     if before in ("", UNKNOWN, after):
         return after
     return f"{before} {ARROW} {after or 'none'}"
@@ -191,7 +191,7 @@ def tensors_text(change: Change) -> str:
 
 
 def standing(state: TensorState) -> str:
-    """A verdict with what is special about it."""
+    """A verdict with its status."""
     if not state.compared:
         return "none"
     mark = {Status.KNOWN: ", accepted", Status.SUSPECT: ", suspect", Status.BELOW: ", below the level"}
@@ -199,12 +199,12 @@ def standing(state: TensorState) -> str:
 
 
 def size_text(value: float | None, state: TensorState) -> str:
-    """A factor for reading."""
+    """A factor as text."""
     return UNKNOWN if value is None or not state.compared else factor(value)
 
 
 def reasons_text(change: Change) -> Iterator[str]:
-    """Why there is nothing to compare with, or why it is accepted."""
+    """Why a tensor was not compared, or why it is accepted."""
     for name, state in (("A", change.before), ("B", change.after)):
         if state.reason:
             yield state.reason if f"in {name}" in state.reason else f"{name}: {state.reason}"
@@ -215,7 +215,7 @@ def reasons_text(change: Change) -> Iterator[str]:
 
 
 def groups(changes: Sequence[Change]) -> list[ReasonGroup]:
-    """Changes by their reason, the findings first, then the largest group."""
+    """Changes grouped by reason: groups with findings first, then the largest."""
     reasons = ((change, dict.fromkeys(t.after.reason or t.before.reason for t in change.tensors)) for change in changes)
     by_reason = grouped((reason, change) for change, its_reasons in reasons for reason in its_reasons)
     rows = [ReasonGroup(reason, tuple(its_changes)) for reason, its_changes in by_reason.items()]

@@ -1,1 +1,1 @@
-"""What plots show, as numbers and SVG."""
+"""Plots as numbers and SVG."""

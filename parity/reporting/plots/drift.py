@@ -1,4 +1,4 @@
-"""The drift plot: error over conditioning or size, log-log, as SVG: a file of its own, or a part of a page."""
+"""The drift plot: error over conditioning or size, log-log, as an SVG file or as a part of a page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_NAME = 22
 MAX_TICKS = 10
 FLOOR = 1e-18
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f00")
-"""Okabe and Ito's, which colour-blind readers tell apart, less black and yellow; then two more."""
+"""The Okabe-Ito palette for colour-blind readers, without black and yellow, and two more colours."""
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Of the theory's lines, one for each algorithm."""
+"""Dash patterns of the theory's lines, one for each algorithm."""
 STYLE = """
 .drift { background: #ffffff; color: #1f2328; font: 13px system-ui, sans-serif; }
 .drift .title { font-size: 15px; font-weight: 600; }
@@ -41,7 +41,7 @@ STYLE = """
   .drift .theory { stroke: #9aa4ae; }
 }
 """
-"""Of the file of its own; a page styles the same classes itself."""
+"""The style of the standalone file; pages style the same classes themselves."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class DriftFrame:
-    """Where a point stands on the page; both axes are logarithmic."""
+    """Maps points to page coordinates; both axes are logarithmic."""
 
     x: Scale
     y: Scale
@@ -66,7 +66,7 @@ class DriftFrame:
 
 
 def drift_file(title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line]) -> str:
-    """The plot as a file of its own."""
+    """The plot as a standalone SVG file."""
     drawn = drawing(title, axes, lines, theory, style=f"<style>{STYLE}</style>\n")
     return str(drawn).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
@@ -74,7 +74,7 @@ def drift_file(title: str, axes: tuple[str, str], lines: Sequence[Line], theory:
 def drawing(
     title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line], *, style: str = ""
 ) -> Markup:
-    """The plot as an element; `style` stands at its beginning."""
+    """The plot as an element that begins with `style`."""
     shown = [Line(line.name, line.dtype, usable(line.points)) for line in lines]
     shown = [line for line in shown if line.points]
     frame = frame_of(shown or theory)
@@ -88,7 +88,7 @@ def drawing(
         *grid(frame),
         words((LEFT + RIGHT) / 2, BOTTOM + 46, axes[0], "middle"),
         words(24, middle, axes[1], "middle", f' transform="rotate(-90 24 {middle:g})"'),
-        # What exceeds the frame is not seen: an inner element shows nothing outside of it.
+        # The inner svg element clips what is outside of the frame.
         f'<svg role="img" aria-label="lines" x="{LEFT}" y="{TOP}" '
         f'width="{w}" height="{h}" viewBox="{LEFT} {TOP} {w} {h}">',
         *(theory_path(line, frame, dashes[line.name]) for line in theory),
@@ -100,16 +100,16 @@ def drawing(
 
 
 def usable(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The points that a logarithmic plot can show; an error of zero stands at the bottom."""
+    """The points that a logarithmic plot can show; an error of zero is drawn at the bottom."""
     return tuple((x, max(y, FLOOR)) for x, y in points if math.isfinite(x) and math.isfinite(y) and x > 0 and y >= 0)
 
 
 def frame_of(lines: Sequence[Line]) -> DriftFrame:
-    """Whole decades around all points, with room where there is only one."""
+    """Whole decades around all points, with room if there is only one."""
     xs = [math.log10(x) for line in lines for x, _ in line.points] or [0.0, 1.0]
     ys = [math.log10(max(y, FLOOR)) for line in lines for _, y in line.points] or [-16.0, 0.0]
     x0, x1 = math.floor(min(xs) + 1e-9), math.ceil(max(xs) - 1e-9)
-    # An error above 100 is no less wrong than one of 100.
+    # Errors above 100 are equally wrong.
     y0, y1 = math.floor(min(ys)), min(math.ceil(max(ys)) + 1, 2)
     across = Scale(x0, max(x1, x0 + 1), LEFT, RIGHT, log=True, room=9)
     up = Scale(y0, max(y1, y0 + 1), BOTTOM, TOP, log=True, room=9)
@@ -147,7 +147,7 @@ def mark(x: float, y: float, dtype: str, colour: str) -> str:
 
 
 def legend(lines: Sequence[Line], colours: Mapping[str, str], dashes: Mapping[str, str]) -> Iterator[str]:
-    """Who is who, at the right."""
+    """The legend, at the right."""
     y = TOP + 10.0
     for line in lines:
         colour = colours[line.name]

@@ -1,4 +1,4 @@
-"""The parts that all plots are made of: pictures, texts, scales and the ticks of their axes."""
+"""Common parts of plots: pictures, texts, scales and axis ticks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values stand on the page, from `low` at `start` to `high` at `end`.
+    """Maps values to page coordinates, from `low` at `start` to `high` at `end`.
 
-    With `log` the limits are decimal logarithms, and so the values are taken. What lies further outside than `room`, as
-    a share of the scale, is moved there.
+    With `log`, the limits and the values are decimal logarithms. Values further outside than `room` (a share of the
+    scale) are clipped.
     """
 
     low: float
@@ -39,20 +39,20 @@ class Scale:
         return np.asarray(self.start + share * (self.end - self.start))
 
     def decades(self, most: int) -> range:
-        """The exponents between the limits that get a line, at most so many."""
+        """The exponents between the limits that get a line, up to a maximum number."""
         first, last = math.ceil(self.low), math.floor(self.high)
         step = max(1, math.ceil((last - first + 1) / most))
         return range(-(-first // step) * step, last + 1, step)
 
 
 def svg(width: float, height: float, label: str, parts: Iterable[str], style: str) -> Markup:
-    """A picture with its essence in words; `parts` are safe."""
+    """A picture with a label in words; `parts` are safe markup."""
     head = f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img"'
     return Markup(f'{head} aria-label="{escape(printable(label))}">{"".join(parts)}</svg>')  # noqa: S704
 
 
 def words(x: float, y: float, text: str, style: str = "", attributes: str = "") -> str:
-    """A line of text; the styles `middle` and `end` say what stands at `x`."""
+    """A line of text; the styles `middle` and `end` align it at `x`."""
     named = f' class="{style}"' if style else ""
     return f'<text x="{x:.0f}" y="{y:g}"{named}{attributes}>{escape(printable(text))}</text>'
 

@@ -1,4 +1,4 @@
-"""What the report's pictures show, as numbers: how large the errors of a tensor are, and where they sit."""
+"""The report's pictures as numbers: the sizes of a tensor's errors, and their locations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_ELEMENTS = 1_000_000
-"""Of a larger tensor, elements at even distances are looked at."""
+"""A larger tensor is sampled at even distances."""
 
 MAX_ROWS, MAX_COLUMNS = 16, 40
 N_LEVELS = 6
 NOT_FINITE = N_LEVELS + 1
-"""The level of a block in which only one of the two is finite; 0 is that of a block without any error."""
+"""The level of a block with an element that is finite in only one of the two; 0 is a block without error."""
 
 FINEST_DECADES = 8
-"""A histogram that spans no more has four bars for each decade, else two."""
+"""A histogram of at most this many decades has four bars per decade, else two."""
 
 LOWEST = -6
 """The decade, in units of the histogram, below which errors are counted together."""
@@ -29,12 +29,12 @@ Floats = NDArray[np.float64]
 
 
 class PictureError(Exception):
-    """Two arrays of which no picture can be made; the message says why."""
+    """No picture can be made of two arrays; the message says why."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """|actual − oracle| of a tensor, infinite where only one of the two is finite.
+    """|actual − oracle| of a tensor, infinite if only one of the two is finite.
 
     `values` has as many axes as the tensor; `n_elements` is the size of the whole, of which `values` may be a part.
     """
@@ -49,13 +49,13 @@ class Errors:
 
     @property
     def sampled(self) -> bool:
-        """Whether only a part of the elements was looked at."""
+        """Whether the elements are a sample."""
         return self.values.size < self.n_elements
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many elements have an error in each bar; `n_exact` have none, `n_infinite` one infinite value."""
+    """Number of elements per bar; `n_exact` have no error, `n_infinite` an infinite one."""
 
     counts: tuple[int, ...]
     n_exact: int
@@ -82,7 +82,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Map:
-    """The largest error in each block of a tensor that was laid out in rows and columns.
+    """The largest error in each block of a tensor that is arranged in rows and columns.
 
     `levels` are 1 to N_LEVELS in equal steps of the logarithm between `low` and `high`, 0 without any error, and
     NOT_FINITE. `rows` and `columns` say what the axes are.
@@ -98,10 +98,10 @@ class Map:
 def errors(actual: NDArray[Any], exact: NDArray[Any]) -> Errors:
     """|actual − exact|, of evenly spaced elements where there are many; raises PictureError."""
     if actual.shape != exact.shape:
-        raise PictureError(f"its shape {list(actual.shape)} is not that of the exact answer, {list(exact.shape)}")
+        raise PictureError(f"its shape {list(actual.shape)} differs from that of the exact answer, {list(exact.shape)}")
     strange = [array.dtype for array in (actual, exact) if array.dtype.kind not in "biuf"]
     if strange:
-        raise PictureError(f"{strange[0]} is no dtype of real numbers")
+        raise PictureError(f"{strange[0]} is not a real dtype")
     if not actual.size:
         raise PictureError("it has no elements")
     place = thinned(actual.shape)
@@ -113,7 +113,7 @@ def errors(actual: NDArray[Any], exact: NDArray[Any]) -> Errors:
 
 
 def thinned(shape: Sequence[int]) -> tuple[slice, ...]:
-    """Slices that leave at most MAX_ELEMENTS: the longest axis is halved until they fit."""
+    """Slices that keep at most MAX_ELEMENTS: the longest axis is halved until they fit."""
     steps = [1] * len(shape)
     left = list(shape)
     while math.prod(left) > MAX_ELEMENTS:
@@ -124,7 +124,7 @@ def thinned(shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 def axis_for(many: Sequence[Errors], unit: float) -> Axis:
-    """Whole decades around the errors of several tensors, in units of `unit`, with 1 and 10 among them."""
+    """Whole decades around the errors of several tensors, in units of `unit`, including 1 and 10."""
     logs = [found for one in many if (found := logarithms(one.values, unit)).size]
     low = min((float(found.min()) for found in logs), default=0.0)
     high = max((float(found.max()) for found in logs), default=0.0)
@@ -132,13 +132,13 @@ def axis_for(many: Sequence[Errors], unit: float) -> Axis:
 
 
 def logarithms(values: Floats, unit: float) -> Floats:
-    """Decimal logarithms of the errors that have one."""
+    """Decimal logarithms of the finite, nonzero errors."""
     usable = values[(values > 0) & np.isfinite(values)]
     return np.asarray(np.log10(usable) - math.log10(unit), dtype=np.float64)
 
 
 def histogram(found: Errors, unit: float, axis: Axis) -> Histogram:
-    """The errors in units of `unit`, counted by their decimal logarithm; what is off the axis is in its last bars."""
+    """The errors in units of `unit`, counted by decimal logarithm; those beyond the axis count in its end bars."""
     inside = np.clip(logarithms(found.values, unit), axis.low, np.nextafter(axis.high, axis.low))
     counts, _ = np.histogram(inside, bins=axis.n, range=(axis.low, axis.high))
     exact, infinite = (int(np.count_nonzero(mask)) for mask in (found.values == 0, np.isinf(found.values)))
@@ -146,26 +146,26 @@ def histogram(found: Errors, unit: float, axis: Axis) -> Histogram:
 
 
 def mismatch_map(found: Errors) -> Map:
-    """Where the errors sit, in at most MAX_ROWS times MAX_COLUMNS blocks."""
+    """The locations of the errors, in at most MAX_ROWS times MAX_COLUMNS blocks."""
     split = best_split(found.shape)
     plane = found.values.reshape(math.prod(found.values.shape[:split]), -1)
     worst = largest_by_block(plane)
     usable = worst[(worst > 0) & np.isfinite(worst)]
     high = float(usable.max()) if usable.size else 1.0
-    # Within a decade a difference of shades would show noise as a pattern.
+    # Within a decade, different shades would make noise look like a pattern.
     low = min(float(usable.min()), high / 10) if usable.size else 0.1
     return Map(levels(worst, low, high), low, high, axes_text(found.shape, 0, split), axes_text(found.shape, split))
 
 
 def best_split(shape: Sequence[int]) -> int:
-    """How many leading axes become rows, so that the plane is about twice as wide as high; a vector is one row."""
+    """Number of leading axes that become rows, so that the plane is about twice as wide as high; 0 for a vector."""
     if len(shape) < 2:
         return 0
     return min(range(1, len(shape)), key=lambda n: abs(math.log(2 * math.prod(shape[:n]) / math.prod(shape[n:]))))
 
 
 def axes_text(shape: Sequence[int], start: int, stop: int | None = None) -> str:
-    """`axis 0 (64)`, `axes 1 to 3 (8 × 6 × 6)`, or nothing where there is no axis."""
+    """`axis 0 (64)`, `axes 1 to 3 (8 × 6 × 6)`, or empty without axes."""
     sizes = shape[start:stop]
     if not sizes:
         return ""
@@ -181,7 +181,7 @@ def largest_by_block(plane: Floats) -> Floats:
 
 
 def edges(n: int, most: int) -> NDArray[np.intp]:
-    """Where at most `most` blocks of nearly equal length begin."""
+    """The starts of at most `most` blocks of nearly equal length."""
     blocks = min(n, most)
     return (np.arange(blocks) * n) // blocks
 
@@ -196,7 +196,7 @@ def levels(worst: Floats, low: float, high: float) -> NDArray[np.int64]:
 
 
 def runs(shades: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-    """Stretches of one level in a map: level, row, first column, length."""
+    """Runs of equal level in a map: level, row, first column, length."""
     for row, line in enumerate(shades.tolist()):
         column = 0
         for level, stretch in groupby(line):

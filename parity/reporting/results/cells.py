@@ -1,7 +1,7 @@
-"""The cells of a run, which every format shows: a case in one dtype on one backend, with its status and what differs.
+"""The cells of a run as every format shows them: a case in one dtype on one backend, with its status and differences.
 
-A failing comparison belongs to the backends that exceed the error bound in it, else to the backend under test; so every
-difference is told once, where it comes from, and the counts of all formats are the same.
+A failing comparison belongs to the backends that exceed the error bound in it, else to the backend under test. So every
+difference is reported once, at its origin, and all formats have the same counts.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from parity.reporting.text.words import grouped, plural, unique
 
 
 class Status(StrEnum):
-    """What a reviewer has to know about a cell, the most urgent first."""
+    """The status of a cell, the most urgent first."""
 
     FAILED = "failed"
-    """It differs at the level that fails the run, and nobody accepted that."""
+    """It differs at the failing level and is not accepted."""
     ERROR = "error"
-    """It gave no result: an error, a crash, a timeout, a backend that is not available."""
+    """It has no result: an error, a crash, a timeout, or an unavailable backend."""
     NOT_RUN = "not-run"
     """The run was interrupted before it was compared."""
     UNSUPPORTED = "unsupported"
-    """The framework cannot do it."""
+    """The framework does not support it."""
     KNOWN = "known"
-    """It differs, or the framework cannot do it, and the ledger accepts that."""
+    """A known deviation accepts that it differs or is not supported."""
     BELOW = "below"
-    """It differs, below the level that fails the run."""
+    """It differs, but below the failing level."""
     SUSPECT = "suspect"
-    """It passes, but the tolerance hides an error, or zeros would have passed too."""
+    """It passes, but the tolerance hides an error, or zeros would also pass."""
     PASSED = "passed"
     """It agrees."""
 
@@ -68,7 +68,7 @@ LABELS: Mapping[Status, str] = {
 class CellResult:
     """A case in one dtype on one backend.
 
-    `rows` are its comparisons, the worst first. `outcome` is None where the run was interrupted before it. `training`
+    `rows` are its comparisons, the worst first. `outcome` is None if the run was interrupted before it. `training`
     is the row of `trainings` that has its steps. `anchor` names the cell in links; it is unique in a run and made of
     ASCII letters, digits and `._=+-`.
     """
@@ -95,12 +95,12 @@ class CellResult:
 
     @property
     def report(self) -> CaseReport:
-        """How cases of this kind are told."""
+        """The report of this kind of case."""
         return report_of(self.case.op)
 
     @property
     def outcome(self) -> str:
-        """What became of it; empty where the run was interrupted before it."""
+        """Its outcome; empty if the run was interrupted before it."""
         return "" if self.ended is None else self.ended.outcome
 
     @property
@@ -125,33 +125,33 @@ class CellResult:
 
     @cached_property
     def excess(self) -> float:
-        """By how many tolerances the worst element is off."""
+        """The worst element's difference in units of its tolerance."""
         return max(map(self.report.excess, self.compared_rows), default=0.0)
 
     @cached_property
     def ratio(self) -> float | None:
-        """The largest error ratio of this backend, None where it was not measured."""
+        """The largest error ratio of this backend, None if not measured."""
         ratios = (ratio_of(row, self.backend) for row in self.compared_rows)
         return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
     def failing(self) -> tuple[ComparisonRow, ...]:
-        """The comparisons that differ, whether accepted or not."""
+        """The comparisons that differ, accepted or not."""
         return tuple(row for row in self.rows if row.fails)
 
     @property
     def hidden(self) -> tuple[ComparisonRow, ...]:
-        """The passes whose tolerance hides that this backend exceeds the error bound."""
+        """The passes in which the tolerance hides that this backend exceeds its error bound."""
         return tuple(row for row in self.rows if row.suspect and self.backend in row.culprit)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors that differ, or that only a tolerance lets pass, the worst first."""
+        """The tensors that differ or pass only because the tolerance is loose, the worst first."""
         return tuple(dict.fromkeys(row.tensor for row in (*self.failing, *self.hidden)))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons for which its differences are accepted."""
+        """The reasons why its differences are accepted."""
         return tuple(dict.fromkeys(row.known for row in self.rows if row.known is not None))
 
     @property
@@ -161,12 +161,12 @@ class CellResult:
 
     @property
     def finding(self) -> bool:
-        """Whether there is something to show: a difference, accepted or not, or one that a tolerance hides."""
+        """Whether it has something to show: a difference, accepted or not, or an error that the tolerance hides."""
         return bool(self.failing or self.hidden)
 
 
 def cells(results: Results) -> list[CellResult]:
-    """All cells that the run was asked for, the most urgent and worst first."""
+    """All cells of the plan, the most urgent and worst first."""
     owned = ((owner, row) for row in results.comparisons for owner in row.owners)
     compared = grouped(((row.case, row.dtype, owner), row) for owner, row in owned)
     diagnosed = grouped(((cause.case, cause.dtype, cause.backend), cause) for cause in results.diagnoses)
@@ -193,13 +193,13 @@ def cells(results: Results) -> list[CellResult]:
 
 
 def failing_level(results: Results) -> frozenset[str]:
-    """The verdicts that fail the run; those of the default level where it does not say."""
+    """The verdicts that fail the run, by default those of the default level."""
     level = results.run.fail_on
     return exit_codes.FAILING[level if level in exit_codes.FAIL_ON else exit_codes.DEFAULT_FAIL_ON]
 
 
 def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str]) -> Status:
-    """What a reviewer has to know, from the comparisons that belong to a cell and its outcome."""
+    """The status of a cell, from its comparisons and its outcome."""
     failing = [row for row in rows if row.fails]
     if any(row.verdict in level and row.known is None for row in failing):
         return Status.FAILED
@@ -226,7 +226,7 @@ def ratio_of(row: ComparisonRow, backend: str) -> float | None:
 
 
 def severity(row: ComparisonRow, op: str) -> tuple[float, float]:
-    """Orders comparisons: by verdict, then by how many tolerances the worst element is off."""
+    """Orders comparisons by verdict, then by the worst element's difference in tolerances."""
     return SEVERITY[row.verdict] if row.compared else -1.0, report_of(op).excess(row)
 
 
@@ -236,7 +236,7 @@ def urgency(cell: CellResult) -> tuple[float, ...]:
 
 
 def counts(shown: Iterable[CellResult]) -> dict[str, int]:
-    """How many cells have each status, the most urgent first; those that no cell has are left out."""
+    """Number of cells per status, the most urgent first, without zeros."""
     numbers = Counter(cell.status for cell in shown)
     return {status.value: numbers[status] for status in Status if numbers[status]}
 

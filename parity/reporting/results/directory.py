@@ -1,4 +1,4 @@
-"""A run's directory: held by one run at a time, and written as far as the disk allows."""
+"""A run's directory: locked by one run at a time, and written as far as the disk allows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from parity.reporting.results.results import FILE_NAME
 LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES = 8 << 10
-"""Of an outcome, twice what results.json takes: 4.3 KiB in configs/layernorm.yaml."""
+"""Bytes per outcome, twice the size in results.json: 4.3 KiB in configs/layernorm.yaml."""
 MAX_RESERVED_BYTES = 64 << 20
 
 
 @contextlib.contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Hold the lock of a directory; it is freed with the process that holds it.
+    """Hold the lock of a directory; it is released when its process ends.
 
-    Raises BlockingIOError where another process holds it, and OSError where the directory cannot be written.
+    Raises BlockingIOError if another process holds it, and OSError if the directory cannot be written.
     """
     import filelock
 
@@ -40,7 +40,7 @@ def held(run_dir: Path) -> Iterator[None]:
 
 
 def reserve(run_dir: Path, n_outcomes: int) -> contextlib.ExitStack:
-    """Keep space free for the results, which are written last; closing it, or the end of the process, gives it back."""
+    """Reserve disk space for the results, which are written last; it is freed on exit or when the process ends."""
     wanted = min(RESERVED_BYTES * n_outcomes, MAX_RESERVED_BYTES)
     for n_bytes in (wanted, wanted // 2, wanted // 4):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -52,13 +52,13 @@ def reserve(run_dir: Path, n_outcomes: int) -> contextlib.ExitStack:
 
 @dataclass
 class Losses:
-    """The files that could not be written, with the reasons; whoever writes them goes on without."""
+    """The files that could not be written, with the reasons; the run continues without them."""
 
     reasons: dict[Path, OSError] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def at(self, path: Path) -> Iterator[None]:
-        """Whether this file could be written in the end."""
+        """Whether this file was written."""
         try:
             yield
         except OSError as error:
@@ -67,7 +67,7 @@ class Losses:
             self.reasons.pop(path, None)
 
     def check(self) -> None:
-        """Raise OSError, with results.json or the first file, and its reason, where something is lost."""
+        """Raise OSError for results.json or the first lost file, with its reason, if any file is lost."""
         if not self.reasons:
             return
         first = min(self.reasons, key=lambda path: path.name != FILE_NAME)

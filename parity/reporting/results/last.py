@@ -1,4 +1,4 @@
-"""`--last-failed`: which cases of a plan failed, or were not compared, in the last run of the same configs."""
+"""`--last-failed`: the cases of a plan that failed or were not compared in the last run of the same configs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from parity.reporting.text.words import plural
 
 
 def last_failed(plan: Plan, out: Path | None, *, resume: bool = False) -> tuple[Plan, str]:
-    """The plan with the cases to run again alone, and what is to be said of it.
+    """The plan with only the cases to run again, and a message about the selection.
 
-    The last run is that in `out`, else the newest of these configs in reports/. Without one, and where none of the
-    plan's cases failed, the plan stays whole. `resume`: the cases are those of the run in `out`, which is to go on.
+    The last run is the one in `out`, else the newest of these configs in reports/. Without one, or if none of the
+    plan's cases failed, the plan is unchanged. `resume`: the cases are those of the run in `out`, which continues.
     """
     run_dir, results = next(runs_of(plan, out), (None, None))
     n = plural(len(plan.cases), "case")
@@ -29,11 +29,11 @@ def last_failed(plan: Plan, out: Path | None, *, resume: bool = False) -> tuple[
     left = plan.only(again)
     if not left.cases:
         return plan, f"--last-failed: none of these cases failed in {run_dir}; running all {n}"
-    return left, f"--last-failed: running {len(left.cases)} of {n}, as in {run_dir}"
+    return left, f"--last-failed: running {len(left.cases)} of {n}, from {run_dir}"
 
 
 def runs_of(plan: Plan, out: Path | None) -> Iterator[tuple[Path, Results]]:
-    """The earlier runs of a plan's configs: that in `out`, then those in reports/, the newest first."""
+    """The earlier runs of a plan's configs: the one in `out`, then those in reports/, newest first."""
     kept = REPORTS.glob(f"{slug(plan.name)}-*/{FILE_NAME}")
     folders = [path.parent for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)]
     wanted = {os.path.abspath(config.path) for config in plan.configs}  # noqa: PTH100 - resolve() would follow links
@@ -45,7 +45,7 @@ def runs_of(plan: Plan, out: Path | None) -> Iterator[tuple[Path, Results]]:
 
 
 def failed_cases(results: Results) -> set[str]:
-    """The cases with a finding at the level of the run, or of which something was not compared; accepted ones pass."""
+    """The cases with a finding at the run's level, or with something not compared, except accepted ones."""
     level = failing_level(results)
     failed = {
         row.case for row in results.comparisons if row.known is None and (row.verdict in level or not row.compared)

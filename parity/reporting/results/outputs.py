@@ -1,4 +1,4 @@
-"""The files that a run is shown in, written from its results: in the run directory, and wherever they are asked for."""
+"""Writes the reports of a run from its results: in the run directory and where requested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is asked for besides the tables: files by format (`-` is stdout), and annotations for GitHub."""
+    """The requested outputs besides the tables: files by format (`-` is stdout), and annotations for GitHub."""
 
     files: Mapping[str, str]
     github: bool = False
@@ -29,16 +29,16 @@ class Outputs:
 
     @property
     def on_stdout(self) -> bool:
-        """Whether a format takes the place of the tables."""
+        """Whether a document on stdout replaces the tables."""
         return STDOUT in self.files.values()
 
     @property
     def commands(self) -> TextIO:
-        """Where GitHub is spoken to: both streams are read for commands, and stdout may be a document."""
+        """The stream for GitHub's commands: GitHub reads both streams, but stdout may be a document."""
         return sys.stderr if self.on_stdout else sys.stdout
 
     def silenced(self) -> AbstractContextManager[None]:
-        """While this lasts, GitHub takes nothing that a run prints for a command."""
+        """Within this context, GitHub ignores commands in the output of a run."""
         from parity.reporting.github import silenced
 
         return silenced(self.commands) if self.github else nullcontext()
@@ -50,7 +50,7 @@ RENDERERS: Mapping[str, str] = {
     "markdown": "parity.reporting.markdown:markdown",
     "json": "parity.reporting.results.results:as_json",
 }
-"""Every format that can be a file, by its option's name, imported where it is asked for."""
+"""The file formats by option name, imported when requested."""
 
 
 def rendered(name: str, results: Results, run_dir: Path, wanted: Outputs) -> str:
@@ -61,11 +61,11 @@ def rendered(name: str, results: Results, run_dir: Path, wanted: Outputs) -> str
 
 
 IN_RUN_DIR = {"html": "report.html", "junit-xml": "junit.xml"}
-"""What every run directory has."""
+"""The files of every run directory."""
 
 
 def write_run_files(results: Results, run_dir: Path, wanted: Outputs, losses: Losses) -> Iterator[str]:
-    """Write the files that every run directory has and those asked for; yields where the latter are."""
+    """Write the files of every run directory and the requested ones; yields the paths of the latter."""
     documents = {name: rendered(name, results, run_dir, wanted) for name in IN_RUN_DIR}
     for name, file in IN_RUN_DIR.items():
         with losses.at(run_dir / file):
@@ -76,7 +76,7 @@ def write_run_files(results: Results, run_dir: Path, wanted: Outputs, losses: Lo
 def write_asked(
     results: Results, run_dir: Path, wanted: Outputs, losses: Losses, documents: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Write what was asked for; yields the paths of files."""
+    """Write the requested outputs; yields the paths of files."""
     for name, path in wanted.files.items():
         text = (documents or {}).get(name) or rendered(name, results, run_dir, wanted)
         if path == STDOUT:
@@ -85,7 +85,7 @@ def write_asked(
             continue
         with losses.at(Path(path)):
             if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
-                raise FileExistsError(errno.EEXIST, "these are the results themselves", path)
+                raise FileExistsError(errno.EEXIST, "this is the file of the results themselves", path)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(Path(path), text)
             yield path

@@ -1,4 +1,4 @@
-"""Turns what the engine and the judge say into the rows of results.json."""
+"""Converts events of the engine and the judge into rows of results.json."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_LITERAL = 8
 
 
 def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> RunRow:
-    """The `run` object, but for what is measured."""
+    """The `run` object, without measured fields."""
     return RunRow(
         id=run_id,
         started=started,
@@ -54,7 +54,7 @@ def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], optio
 
 
 def cpu_model() -> str:
-    """The processor's name as Linux spells it, else what Python knows."""
+    """The processor's name from Linux, else from Python."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,7 +64,7 @@ def cpu_model() -> str:
 
 
 def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> BackendRow:
-    """A row of `backends`; empty texts where the backend never answered. `ops` is the copy of the user's file."""
+    """A row of `backends`; empty texts if the backend never answered. `ops` is the copy of the user's file."""
     known = info or BackendInfo(spec)
     return BackendRow(
         name=spec.name,
@@ -82,25 +82,25 @@ def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> BackendRo
 
 
 def ops_copy(spec: BackendSpec) -> str:
-    """Where a run keeps the user's ops of a backend, relative to its directory."""
+    """The path of the copy of a backend's ops file, relative to the run directory."""
     return f"ops/{slug(spec.name)}.py"
 
 
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
-    """A row of `cases`; `folder` is where its inputs are stored, relative to the run directory."""
+    """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
     params, inputs = report_of(case.op).recorded(case, folder)
     source = Source(case.source.file, case.source.line)
     return CaseRow(case.id, case.op, params, list(case.dtypes), inputs, source, list(case.backends), case.baseline)
 
 
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
-    """What is known about one input."""
+    """A row for one input."""
     file = None if folder is None else str(folder / f"{tensor.name}.npy")
     return InputRow(list(tensor.shape), describe_draw(tensor), file)
 
 
 def describe_draw(tensor: TensorPlan) -> str:
-    """`normal(mean=0.0, std=1.0) * 10 + 100`, as a person would write it."""
+    """`normal(mean=0.0, std=1.0) * 10 + 100`, for readers."""
     text = f"{type(tensor.draw).__name__.lower()}({', '.join(arguments(tensor.draw))})"
     text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
     text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
@@ -108,7 +108,7 @@ def describe_draw(tensor: TensorPlan) -> str:
 
 
 def arguments(draw: Draw) -> list[str]:
-    """What a distribution is given; of literal values the first ones."""
+    """The parameters of a distribution; of literal values, only the first ones."""
     if isinstance(draw, Values):
         numbers = np.ravel(draw.values)
         return [f"{number:.9g}" for number in numbers[:MAX_LITERAL]] + ["..."] * (numbers.size > MAX_LITERAL)
@@ -128,7 +128,7 @@ def outcome_row(outcome: CellOutcome) -> OutcomeRow:
 
 
 def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
-    """Case, dtype and backend of what a backend cannot compute at all."""
+    """Case, dtype and backend of each unsupported cell."""
     return frozenset(row.key for row in outcomes if row.outcome == Outcome.UNSUPPORTED.value)
 
 
@@ -138,7 +138,7 @@ MEASURES = tuple(
 
 
 def comparison_row(comparison: Comparison) -> ComparisonRow:
-    """A row of `comparisons`; what was not measured is None."""
+    """A row of `comparisons`; unmeasured fields are None."""
     metrics, envelope = comparison.metrics, comparison.envelope
     index = None if metrics is None else metrics.worst_index
     return ComparisonRow(
@@ -163,7 +163,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
 
 
 def known_row(entry: LedgerEntry) -> KnownRow:
-    """A row of `known`; what the config leaves out is None."""
+    """A row of `known`; keys that the config leaves out are None."""
     known = entry.deviation
     return KnownRow(
         case=known.case,

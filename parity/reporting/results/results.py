@@ -1,4 +1,4 @@
-"""results.json: written whole, read without trust."""
+"""results.json: written atomically, validated on reading."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 FILE_NAME = "results.json"
 REPORTS = Path("reports")
-"""Where run directories are made that nobody names."""
+"""The folder of run directories without --out."""
 MAX_BYTES = 1 << 30
 MAX_DIGITS = 300
 MAX_SHOWN = 400
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 LOCATION = re.compile(r"(?s)(?P<problem>.*?)(?: - at `\$\.?(?P<location>[^`]*)`)?")
-"""Of an error of msgspec: what is wrong, and where."""
+"""Splits a message of msgspec into the problem and its location."""
 
 
 class ResultsError(Exception):
@@ -48,7 +48,7 @@ def frame(results: Results) -> pd.DataFrame:
 
 
 def as_json(results: Results) -> str:
-    """The document, one row a line, with "nan", "inf" and "-inf" for numbers that are not finite."""
+    """The document, one row per line, with "nan", "inf" and "-inf" for non-finite numbers."""
     parts = [f'"{name}": {encode_part(getattr(results, name))}' for name in DOCUMENT]
     return "{" + ",\n".join(parts) + "}\n"
 
@@ -60,13 +60,13 @@ DOCUMENT = (
 
 
 def encode_part(part: Any) -> str:
-    """A part of the document; of a list one row a line."""
+    """A part of the document; a list has one row per line."""
     value = msgspec.to_builtins(part)
     return "[" + ",\n".join(map(encode, value)) + "]" if isinstance(value, list | tuple) else encode(value)
 
 
 def encode(value: Any) -> str:
-    """Strict JSON; numbers that are not finite become texts."""
+    """Strict JSON; non-finite numbers become texts."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except ValueError:
@@ -92,12 +92,12 @@ def as_number(value: Any) -> Any:
 
 
 def read_results(run_dir: Path) -> Results:
-    """The stored results of a run; raises ResultsError where there are none or they are not ours."""
+    """The stored results of a run; raises ResultsError if they are missing or invalid."""
     path = run_dir / FILE_NAME
     try:
         document = read_json(path, MAX_BYTES)
     except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror or error}; is {run_dir} the directory of a run?") from error
+        raise ResultsError(f"{path}: {error.strerror or error}; is {run_dir} a run directory?") from error
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -111,16 +111,16 @@ def read_results(run_dir: Path) -> Results:
 def results_of(document: Mapping[str, Any]) -> Results:
     """The results that a document holds; raises msgspec.ValidationError."""
     try:
-        # Not strict, so that "nan" is a number where a number belongs.
+        # Not strict, so that "nan" is accepted as a number.
         results = msgspec.convert(document, Results, strict=False)
-    except UnicodeEncodeError:  # msgspec 0.22 takes no lone surrogate
+    except UnicodeEncodeError:  # msgspec 0.22 rejects lone surrogates
         return results_of(escaped(document))
     diagnoses = [replace(cause, evidence=as_number(cause.evidence)) for cause in results.diagnoses]
     return msgspec.structs.replace(results, diagnoses=diagnoses)
 
 
 def escaped(value: Any) -> Any:
-    """A document with lone surrogates as the escapes that they are written as."""
+    """A document with lone surrogates as JSON escapes."""
     if isinstance(value, dict):
         return {escaped(key): escaped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def escaped(value: Any) -> Any:
 
 
 def problem(error: Exception) -> str:
-    """`comparisons[3].rtol: expected float, got str`, in a line of limited length."""
+    """`comparisons[3].rtol: expected float, got str`, with limited length."""
     found = LOCATION.fullmatch(str(error))
     if found is None:
         return str(error)[:MAX_SHOWN]
@@ -139,26 +139,26 @@ def problem(error: Exception) -> str:
 
 
 def read_json(path: Path, max_bytes: int) -> Any:
-    """A JSON file that may come from anywhere; numbers too long for a float become infinite.
+    """An untrusted JSON file; numbers too large for a float become infinite.
 
-    Raises OSError where it is no regular file, ValueError where it is larger than `max_bytes` or not JSON, and
-    RecursionError where it is nested too deeply.
+    Raises OSError if it is not a regular file, ValueError if it is larger than `max_bytes` or not JSON, and
+    RecursionError if it is nested too deeply.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if status.st_size > max_bytes:
         raise ValueError(f"it is larger than {max_bytes >> 20} MiB")
     return json.loads(path.read_text(encoding="utf-8"), parse_int=whole)
 
 
 def whole(digits: str) -> float:
-    """A whole number; a float where no float could hold it otherwise."""
+    """A whole number; infinite if it is too large for a float."""
     return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 def summary_of(outcomes: Iterable[OutcomeRow], comparisons: Iterable[ComparisonRow], exit_code: int) -> Summary:
-    """How many of each outcome and verdict there are."""
+    """Number of each outcome and verdict."""
     return Summary(
         outcomes=dict(Counter(row.outcome for row in outcomes)),
         verdicts=dict(Counter(row.verdict for row in comparisons)),
@@ -167,7 +167,7 @@ def summary_of(outcomes: Iterable[OutcomeRow], comparisons: Iterable[ComparisonR
 
 
 def new_directory(path: Path) -> Path:
-    """A directory that was not there before, with a number behind its name where another was quicker."""
+    """Create a new directory; its name gets a number if it already exists."""
     for number in count(1):
         candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
         with contextlib.suppress(FileExistsError):
@@ -177,8 +177,8 @@ def new_directory(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all; what lies there is replaced and not followed."""
-    # A lone surrogate in a user's text becomes the JSON escape that it is written as.
+    """Write a file completely or not at all; an existing file or link is replaced, and links are not followed."""
+    # A lone surrogate in a user's text becomes a JSON escape.
     data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

@@ -1,4 +1,4 @@
-"""What an interrupted run leaves for the one that goes on: checked to be of the same plan, as rows."""
+"""The finished rows of an interrupted run, for `--resume`, which must have the same plan."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ R = TypeVar("R", OutcomeRow, ComparisonRow, Diagnosis, TrainingRow)
 
 
 class ResumeError(Exception):
-    """A run directory from which this run cannot go on; the message says why."""
+    """The run in this directory cannot be resumed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What was finished: the cells as (case, dtype), and the rows that speak of them."""
+    """The finished cells as (case, dtype), and their rows."""
 
     cells: frozenset[tuple[str, str]] = frozenset()
     started: datetime.datetime | None = None
@@ -57,7 +57,7 @@ class Finished:
 
 
 def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
-    """What the run in `run_dir` has finished of the plan; raises ResumeError where it was another plan's."""
+    """The finished part of the run in `run_dir`; raises ResumeError if its plan was another one."""
     try:
         results = read_results(run_dir)
         for name in missing(results.run):
@@ -66,7 +66,7 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
             )
         for difference in differences(plan, options, results, run_dir):
             raise ResumeError(
-                f"{run_dir}: {difference}; --resume goes on with the very same run, so name another --out for a new one"
+                f"{run_dir}: {difference}; --resume needs the same plan. For a new run, name another --out"
             )
         return kept(results, frozenset(finished_cells(plan, results, run_dir)))
     except ResultsError as error:
@@ -76,13 +76,13 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
 
 
 def missing(run: RunRow) -> Iterator[str]:
-    """What a run that can go on has, and this one has not."""
+    """The parts that a resumable run needs but this one lacks."""
     given = {"started": run.started, "seconds": run.seconds, "judge_seconds": run.judge_seconds, "host": run.host}
     yield from (name for name, value in given.items() if value in (None, "", {}))
 
 
 def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
-    """The rows that speak of `cells`."""
+    """The rows of `cells`."""
     ids = {case for case, _ in cells}
 
     def rows(every: Iterable[R]) -> tuple[R, ...]:
@@ -103,43 +103,43 @@ def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
 
 
 def differences(plan: Plan, options: EngineOptions, results: Results, run_dir: Path) -> Iterator[str]:
-    """What of a stored run is not what is asked for now."""
+    """The differences between a stored run and the requested one."""
     run = results.run
     if [config.sha256 for config in run.configs] != [config.sha256 for config in plan.configs]:
-        yield "its configs were others, or were changed since"
+        yield "its configs were different or have changed"
     asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
     given = {"seed": run.seed, "baseline": run.baseline, "threads": run.host.get("threads")}
     for name, value in asked.items():
         if given[name] != value:
-            yield f"its {name} was {given[name]} and not {value}"
+            yield f"its {name} was {given[name]}, now it is {value}"
     if list(map(identity, results.backends)) != [identity(record.backend_row(spec)) for spec in plan.backends]:
-        yield "its backends were others"
+        yield "its backends were different"
     if list(map(question, results.cases)) != [question(record.case_row(case, None)) for case in plan.cases]:
-        yield "its cases were others, or other steps or dtypes of them"
+        yield "its cases, or their dtypes or steps, were different"
     for spec in plan.backends:
         copy = run_dir / record.ops_copy(spec)
         if spec.ops is not None and copy.is_file() and copy.read_bytes() != spec.ops.read_bytes():
-            yield f"{spec.ops} was changed since"
+            yield f"{spec.ops} has changed"
     limits = {case.id: case.tolerance for case in plan.cases if not report_of(case.op).resumes_by_dtype}
     for row in results.comparisons:
         limit = limits[row.case].lookup(row.dtype, row.tensor) if row.case in limits else None
         if limit is not None and (limit.rtol, limit.atol) != (row.rtol, row.atol):
-            yield f"its tolerances were others: {row.rtol:g} and {row.atol:g} for {row.tensor}"
+            yield f"its tolerances were different: rtol {row.rtol:g} and atol {row.atol:g} for {row.tensor}"
 
 
 def identity(row: BackendRow) -> tuple[Any, ...]:
-    """What a config says of a backend."""
+    """The fields of a backend that a config determines."""
     return row.name, row.framework, row.mode, row.device, row.ops
 
 
 def question(row: CaseRow) -> Any:
-    """What a row of `cases` says of the question; where it was written and stored does not matter."""
+    """The content of a row of `cases`, without its place in the config and its files."""
     inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
     return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline)))
 
 
 def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tuple[str, str]]:
-    """The cells of which everything is known: all cells of a case, but a training in each dtype alone."""
+    """The finished cells: a case counts with all its cells, a training per dtype."""
     answered = {row.key for row in results.outcomes}
     compared = {(row.case, row.dtype) for row in results.comparisons}
     for index, case in enumerate(plan.cases):
@@ -156,12 +156,12 @@ def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tupl
 
 
 def key(row: ComparisonRow | Comparison) -> Key:
-    """What a comparison is of."""
+    """The identity of a comparison."""
     return row.case, row.dtype, row.tensor, row.actual, row.expected
 
 
 def comparison(row: ComparisonRow) -> Comparison:
-    """A stored comparison, for the ledger; its measures stay in the row."""
+    """A stored comparison, for matching `known` entries; its measures stay in the row."""
     return Comparison(
         *key(row),
         verdict=VERDICTS[row.verdict],

@@ -1,4 +1,4 @@
-"""What results.json holds (format 1): the one description by which it is written, read and resumed.
+"""The schema of results.json (format 1), by which it is written, read and resumed.
 
 A field with a default may be missing in a file; fields that are not named here are left out when a file is read. A
 number that is not finite is the text "nan", "inf" or "-inf" in the file, and a float here. A row of `diagnoses` is a
@@ -30,7 +30,7 @@ PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes
 FINDINGS = FAILING - {Verdict.ROUNDING.value}
 """Verdicts for which some backend has to exceed the error bound."""
 FAILING_STATES = frozenset(state.value for state in State if state.fails)
-"""Of an entry of `known` that fails the run itself."""
+"""The states of a `known` entry that fail the run."""
 NOT_COMPARED = Verdict.NOT_COMPARED.value
 
 CellKey = tuple[str, str, str]
@@ -75,7 +75,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class BackendRow(Struct, frozen=True, kw_only=True):
-    """A backend; empty texts where it never answered. `ops` is the copy of the user's file in the run
+    """A backend; empty texts if it never answered. `ops` is the copy of the user's file in the run
     directory, `library` the versions that the file states of what it is made with."""
 
     name: str
@@ -92,7 +92,7 @@ class BackendRow(Struct, frozen=True, kw_only=True):
 
 
 class InputRow(Struct, frozen=True):
-    """A stored input; `file` is relative to the run directory, None where the input was not drawn."""
+    """A stored input; `file` is relative to the run directory, None if the input was not drawn."""
 
     shape: list[int]
     draw: str
@@ -100,7 +100,7 @@ class InputRow(Struct, frozen=True):
 
 
 class CaseRow(Struct, frozen=True):
-    """A case: what was computed, and from what; `backends` and `baseline` are empty where they are those of the run."""
+    """A case: what was computed, and from what; `backends` and `baseline` are empty if they are those of the run."""
 
     id: str
     op: str
@@ -118,7 +118,7 @@ class CaseRow(Struct, frozen=True):
 
 
 class OutcomeRow(Struct, frozen=True, kw_only=True):
-    """What became of a cell."""
+    """The outcome of a cell."""
 
     case: str
     dtype: str
@@ -141,14 +141,14 @@ class Ratios(Struct, frozen=True):
 
 
 class EnvelopeRow(Struct, frozen=True):
-    """The error of careful code: root mean square and largest."""
+    """The error of a careful implementation: root mean square and largest."""
 
     rms: float
     max: float
 
 
 class ComparisonRow(Struct, frozen=True, kw_only=True):
-    """A tensor of a cell, compared; what was not measured is None. See `Comparison` and `Metrics` of the judge."""
+    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge."""
 
     case: str
     dtype: str
@@ -199,7 +199,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def compared(self) -> bool:
-        """Whether there is a verdict on its numbers."""
+        """Whether its numbers were compared."""
         return self.verdict != NOT_COMPARED
 
     @property
@@ -224,12 +224,12 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def with_oracle(self) -> bool:
-        """Whether it is one with the oracle."""
+        """Whether the oracle is one of its sides."""
         return self.expected == ORACLE
 
 
 class KnownRow(Struct, frozen=True, kw_only=True):
-    """An entry of `known` after a run; what the config leaves out is None."""
+    """An entry of `known` after a run; keys that the config leaves out are None."""
 
     case: str
     backend: str | None = None
@@ -253,14 +253,14 @@ class KnownRow(Struct, frozen=True, kw_only=True):
 
 
 class EnsembleRow(Struct, frozen=True):
-    """The runs that gave the envelope of the curves: whose, and how many."""
+    """The perturbed runs behind the envelope of the curves: their backend and number."""
 
     of: Name | None
     members: Count
 
 
 class DivergenceRow(Struct, frozen=True):
-    """The first divergence of a backend: where it leaves what rounding explains."""
+    """The first divergence of a backend: the first step that exceeds the envelope."""
 
     step: Count
     stage: Stage | None
@@ -271,7 +271,7 @@ class DivergenceRow(Struct, frozen=True):
 
 
 class ProbeRow(Struct, frozen=True):
-    """A step that was computed again by the oracle: the error ratio of each stage that was observed."""
+    """A step that the oracle recomputed: the error ratio of each observed stage."""
 
     step: Count
     ratios: dict[str, float]
@@ -295,7 +295,7 @@ class CurveRows(Struct, frozen=True):
 
 
 class TrainingRow(Struct, frozen=True):
-    """A backend in a training: how far it came, its first divergence, its probed steps and its curves."""
+    """A backend in a training: its progress, first divergence, probed steps and curves."""
 
     case: Name
     dtype: Name
@@ -316,7 +316,7 @@ class TrainingRow(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """How many of each outcome and verdict there are, how many cells of each status, and the exit code."""
+    """Number of each outcome and verdict, number of cells per status, and the exit code."""
 
     outcomes: dict[str, int]
     verdicts: dict[str, int]
@@ -351,7 +351,7 @@ class Results(Struct, frozen=True, kw_only=True):
         return [row.name for row in self.backends]
 
     def of(self, case: CaseRow) -> Results:
-        """The results as one of their cases sees them: with the backends and the baseline of that case."""
+        """The results with the backends and the baseline of one case."""
         names = case.backends or self.backend_names
         run = replace(self.run, baseline=case.baseline or self.run.baseline)
         return replace(self, run=run, backends=[row for row in self.backends if row.name in names])
