@@ -136,6 +136,8 @@ def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) 
     """The docstring of the script `name`, which needs `files` beside it."""
     source = recipe.cell.case.source
     beside = f"; {listed(files)} must lie beside it" if files else ""
+    copies = [file for file in files if file.endswith(".py")]
+    beside += f"; it tests {listed(copies)}, the copy of the run: fix that, or copy yours over it" if copies else ""
     exits = (
         "1 while the difference is there, 0 once it is fixed"
         if recipe.checks
