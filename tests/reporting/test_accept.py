@@ -234,7 +234,7 @@ def test_mistakes_are_named_and_nothing_is_written(finished, arguments, said):
 def test_what_is_no_run_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         done = call("accept", str(path), "--reason", "r")
-        assert (done.returncode, "the directory of a run?" in done.stderr) == (2, True)
+        assert (done.returncode, "a run directory?" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("fake", ["nan", "wrong_shape"])

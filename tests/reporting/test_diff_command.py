@@ -114,8 +114,8 @@ def test_colours_are_off_in_a_pipe_and_a_narrow_console_shows_all(runs):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("a", "nowhere"), "nowhere/results.json: No such file or directory; is nowhere the directory of a run?"),
-        (("nowhere", "a"), "is nowhere the directory of a run?"),
+        (("a", "nowhere"), "nowhere/results.json: No such file or directory; is nowhere a run directory?"),
+        (("nowhere", "a"), "is nowhere a run directory?"),
         (("a",), "Missing argument 'RUN_B'"),
         (("a", "broken"), "broken/results.json: not JSON"),
         (("a", "foreign"), "foreign/results.json: not a parity result of format 1"),
