@@ -200,7 +200,7 @@ def test_changed_ops_are_not_resumed(place, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--resume",), "name it with --out"),
+        (("--resume",), "--resume needs --out DIR"),
         (("--resume", "--out", "nowhere"), "nowhere a run directory?; run it without --resume"),
         (("--resume", "--out", "whole", "-k", "op"), "its cases, or their dtypes or steps, were different"),
         (("--resume", "--out", "whole", "-b", "numpy"), "its backends were different"),

@@ -214,9 +214,9 @@ def test_a_config_in_braces_is_left_alone_and_the_entries_are_printed(work):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "why is it accepted?"),
-        (["--reason", " "], "a reason is a line of text"),
-        (["--reason", "WHY IS IT ACCEPTED?"], "a reason is a line of text"),
+        ([], "nothing to do: give"),
+        (["--reason", " "], "a reason must be one line of text"),
+        (["--reason", "WHY IS IT ACCEPTED?"], "a reason must be one line of text"),
         (["--reason", "r", "--until", "2020-01-01"], "2020-01-01 is not in the future"),
         (["--reason", "r", "--until", "soon"], '"soon" is not a date such as 2027-06-30'),
         (["no-such", "--reason", "r"], 'this run has no case "no-such"'),

@@ -169,4 +169,4 @@ def test_only_the_results_are_needed(runs, tmp_path):
 def test_the_help_ends_with_an_example_and_tells_the_exit_codes():
     done = call("diff", "--help")
     assert done.stdout.rstrip().splitlines()[-1].strip() == "parity diff RUN RUN --map paddle==2.6.2=paddle"
-    assert "3 nothing is new or worse but something of RUN_A was not compared" in " ".join(done.stdout.split())
+    assert "3 nothing is new or worse, but tensors of RUN_A were not compared" in " ".join(done.stdout.split())
