@@ -282,7 +282,7 @@ def test_the_comment_is_made_once_and_then_renewed(run_step, found, target):
 
 
 @pytest.mark.parametrize(
-    ("code", "text"), [("READ_CODE", "cannot be read"), ("WRITE_CODE", "no comment could be written")]
+    ("code", "text"), [("READ_CODE", "cannot read the comments"), ("WRITE_CODE", "cannot write the comment")]
 )
 def test_a_token_that_may_not_comment_is_a_warning(run_step, code, text):
     run_step("Run parity", **RUN)

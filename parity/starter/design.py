@@ -94,7 +94,7 @@ def audited(case: CasePlan) -> CaseAudit:
     return audit_case(case, {tensor.name: tensor.sample(0, case.id, dtype) for tensor in case.tensors})
 
 
-def design(source: Source, adapter: str, told: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
+def design(source: Source, adapter: str, announce: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
     """The cases for a file's ops, and the problems of functions that parity cannot call.
 
     Raises StarterError if there is no other function.
@@ -112,7 +112,7 @@ def design(source: Source, adapter: str, told: Callable[[str], None]) -> tuple[l
             raise StarterError("\n".join(refused))
         cases = []
         for name, base in bases.items():
-            told(name)
+            announce(name)
             cases += list(cases_of(trial, source.ops[name], base))
     return cases, refused
 

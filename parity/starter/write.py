@@ -34,10 +34,10 @@ class Starter:
     notes: tuple[str, ...]
 
 
-def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str], None]) -> Starter:
+def starter(path: Path, config: Path, adapter: str | None, announce: Callable[[str], None]) -> Starter:
     """The config for the ops of a user's file; raises StarterError with what is wrong and what to do.
 
-    `told` is called with each op before its inputs are chosen, which takes seconds.
+    `announce` is called with each op before its inputs are chosen, which takes seconds.
     """
     if not f"{path}{config}".isprintable():
         raise StarterError("a file name has control characters, which a config cannot contain: rename the file")
@@ -47,7 +47,7 @@ def starter(path: Path, config: Path, adapter: str | None, told: Callable[[str],
     adapter = adapter or adapter_of(source)
     if adapter not in ADAPTERS:
         raise StarterError(f"there is no adapter {adapter}; choose one of {', '.join(ADAPTERS)}")
-    cases, refused = design(source, adapter, told)
+    cases, refused = design(source, adapter, announce)
     ops = list(dict.fromkeys(designed.case["op"] for designed in cases))
     peer = framework_itself(adapter, ops)
     near = (f"{path}: {name} is not an op of parity; did you mean {op}?" for name, op in source.nearly.items())

@@ -42,7 +42,7 @@ def test_results_that_cannot_be_written_are_printed(config):
     first, second = done.stdout.splitlines()
     assert first == ANSWER
     assert f"cannot write {config}/run/results.json" in done.stderr
-    assert "File too large; what was computed is shown above" in done.stderr
+    assert "File too large; the results are shown above" in done.stderr
     # What is there is what was written in the beginning, and does not read as passed.
     assert second.startswith("INTERRUPTED")
     assert len(list((config / "run" / "tensors").glob("*/x.npy"))) == 8
@@ -58,7 +58,7 @@ def test_a_full_disk_keeps_what_fits_and_the_results_first(config, size, kept):
     assert printed[0] == ANSWER
     assert "Traceback" not in done.stderr
     assert done.returncode == (1 if kept == "everything" else 2)
-    assert ("No space left on device; what was computed is shown above" in done.stderr) == (kept != "everything")
+    assert ("No space left on device; the results are shown above" in done.stderr) == (kept != "everything")
     assert printed[1:] == ([] if kept == "no results" else [ANSWER])
 
 

@@ -443,7 +443,7 @@ def test_one_name_for_two_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     head = "version: 1\nbackends: [torch, {{name: mine, adapter: {}}}]\ncases:\n"
     write(tmp_path, one=head.format("torch") + CASE, two=head.format("numpy") + CASE)
-    with pytest.raises(Exception, match=r'two\.yaml:2.*\n.*"mine" is another backend in one\.yaml:2'):
+    with pytest.raises(Exception, match=r'two\.yaml:2.*\n.*"mine" is a different backend in one\.yaml:2'):
         load_plan([Path("one.yaml"), Path("two.yaml")], Overrides())
 
 

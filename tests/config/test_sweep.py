@@ -138,7 +138,7 @@ def test_doubling_references_end(tmp_path: Path) -> None:
     assert 'batch_norm has no "k0"' in message
     chain = ", ".join(f'k{i}: ["${{params.k{i + 1}}}", "${{params.k{i + 1}}}"]' for i in range(60))
     message = refused(tmp_path, f"cases:\n  - {{op: batch_norm, params: {{{chain}, k60: [1, 2]}}}}\n")
-    assert "comes to more than 10000 items" in message
+    assert "expands to more than 10000 items" in message
 
 
 # Ids

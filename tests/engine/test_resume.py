@@ -200,8 +200,8 @@ def test_changed_ops_are_not_resumed(place, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--resume",), "name it with --out"),
-        (("--resume", "--out", "nowhere"), "nowhere the directory of a run?; run it without --resume"),
+        (("--resume",), "--resume needs --out DIR"),
+        (("--resume", "--out", "nowhere"), "nowhere a run directory?; run it without --resume"),
         (("--resume", "--out", "whole", "-k", "op"), "its cases, or their dtypes or steps, were different"),
         (("--resume", "--out", "whole", "-b", "numpy"), "its backends were different"),
         (("--resume", "--out", "whole", "--rtol", "0.5"), "its tolerances were different"),

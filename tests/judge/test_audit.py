@@ -208,7 +208,7 @@ def test_the_command_says_what_is_blind_and_leaves_with_0(hostile):
 def test_filters_choose_what_is_audited(hostile):
     done = call("--audit", hostile, "-k", "other", "--dtype", "float32")
     assert "layer_norm: 1 case audited" in done.stdout
-    assert "float64" not in done.stdout.partition("audited")[2].partition("what shows it")[0]
+    assert "float64" not in done.stdout.partition("audited")[2].partition("detected by")[0]
     assert "the weight is 1" not in done.stdout
 
 

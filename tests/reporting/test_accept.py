@@ -214,9 +214,9 @@ def test_a_config_in_braces_is_left_alone_and_the_entries_are_printed(work):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "why is it accepted?"),
-        (["--reason", " "], "a reason is a line of text"),
-        (["--reason", "WHY IS IT ACCEPTED?"], "a reason is a line of text"),
+        ([], "nothing to do: give"),
+        (["--reason", " "], "a reason must be one line of text"),
+        (["--reason", "WHY IS IT ACCEPTED?"], "a reason must be one line of text"),
         (["--reason", "r", "--until", "2020-01-01"], "2020-01-01 is not in the future"),
         (["--reason", "r", "--until", "soon"], '"soon" is not a date such as 2027-06-30'),
         (["no-such", "--reason", "r"], 'this run has no case "no-such"'),
@@ -234,7 +234,7 @@ def test_mistakes_are_named_and_nothing_is_written(finished, arguments, said):
 def test_what_is_no_run_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         done = call("accept", str(path), "--reason", "r")
-        assert (done.returncode, "the directory of a run?" in done.stderr) == (2, True)
+        assert (done.returncode, "a run directory?" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("fake", ["nan", "wrong_shape"])

@@ -303,7 +303,7 @@ def test_every_cell_is_in_one_place(tmp_path):
 
 def test_a_directory_that_is_no_run(tmp_path):
     path = run(tmp_path / "a", [passes()])
-    with pytest.raises(ResultsError, match=r"is .* the directory of a run"):
+    with pytest.raises(ResultsError, match=r"is .* a run directory"):
         compare(path, tmp_path / "nowhere")
 
 

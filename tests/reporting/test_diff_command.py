@@ -114,8 +114,8 @@ def test_colours_are_off_in_a_pipe_and_a_narrow_console_shows_all(runs):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("a", "nowhere"), "nowhere/results.json: No such file or directory; is nowhere the directory of a run?"),
-        (("nowhere", "a"), "is nowhere the directory of a run?"),
+        (("a", "nowhere"), "nowhere/results.json: No such file or directory; is nowhere a run directory?"),
+        (("nowhere", "a"), "is nowhere a run directory?"),
         (("a",), "Missing argument 'RUN_B'"),
         (("a", "broken"), "broken/results.json: not JSON"),
         (("a", "foreign"), "foreign/results.json: not a parity result of format 1"),
@@ -168,4 +168,4 @@ def test_only_the_results_are_needed(runs, tmp_path):
 def test_the_help_ends_with_an_example_and_tells_the_exit_codes():
     done = call("diff", "--help")
     assert done.stdout.rstrip().splitlines()[-1].strip() == "parity diff RUN RUN --map paddle==2.6.2=paddle"
-    assert "3 nothing is new or worse but something of RUN_A was not compared" in " ".join(done.stdout.split())
+    assert "3 nothing is new or worse, but tensors of RUN_A were not compared" in " ".join(done.stdout.split())

@@ -307,7 +307,7 @@ def test_a_case_by_a_part_of_its_id(tmp_path, name, found):
     [
         ("bn-offset", "matches 2 cases"),
         ("bn-ofset=10", 'did you mean "bn-offset=10"'),
-        (None, "which case"),
+        (None, "name a case"),
         ("", "4 cases"),
     ],
 )

@@ -112,7 +112,7 @@ def test_what_was_not_stored_is_told_with_the_remedy(tmp_path):
 
 def test_what_is_no_run_is_named(tmp_path):
     done = call("inspect", tmp_path, "wrong", "y")
-    assert (done.returncode, "the directory of a run?" in done.stderr) == (2, True)
+    assert (done.returncode, "a run directory?" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def written(run_dir: Path, **options):
 
 @pytest.fixture
 def convention(finding):
-    """Gives the directory of a run in which the user's op places eps elsewhere."""
+    """Gives a run directory in which the user's op places eps elsewhere."""
     return lambda size: finding(EPS_OUTSIDE, NORM.replace("SIZE", str(size)))
 
 

@@ -226,11 +226,11 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
     yield from passing_parts(rows)
     if rows.diagnoses:
         yield Text("\ncauses", style="bold")
-    told: set[str] = set()
+    explained: set[str] = set()
     for diagnosis in rows.diagnoses:
-        lines = diagnosis_lines(diagnosis, brief=diagnosis.id in told)
+        lines = diagnosis_lines(diagnosis, brief=diagnosis.id in explained)
         yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
-        told.add(diagnosis.id)
+        explained.add(diagnosis.id)
     yield from next_steps(rows, run_dir)
 
 

@@ -143,8 +143,8 @@ def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
     """
     missing = [row for row in results.comparisons if not row.compared and row.known is not None]
     accepted = set() if verbose else {(row.case, row.dtype, row.actual) for row in missing}
-    told = [row for row in results.outcomes if row.message and row.key not in accepted]
-    groups = grouped(((row.backend, row.outcome, row.message), row) for row in told)
+    messages = [row for row in results.outcomes if row.message and row.key not in accepted]
+    groups = grouped(((row.backend, row.outcome, row.message), row) for row in messages)
     for (backend, outcome, message), rows in sorted(groups.items(), key=lambda item: -len(item[1])):
         label = "note" if outcome == "ok" else outcome
         cases, dtypes = {row.case for row in rows}, sorted({row.dtype for row in rows})

@@ -53,10 +53,10 @@ def render(diff: Diff, console: Console, *, verbosity: int = 0) -> None:
         return
     limit = None if verbosity > 0 else MAX_ROWS
     console.print(Text(printable(runs_text(diff)), style="dim"), soft_wrap=True)
-    told = list(differences(diff))
-    for line in told[:limit]:
+    notes = list(differences(diff))
+    for line in notes[:limit]:
         console.print(Text(printable(line), style="yellow"), soft_wrap=True)
-    more(len(told), limit, console)
+    more(len(notes), limit, console)
     for kind, changes in sections(diff):
         section(kind, changes, console, limit)
     if any(kind not in GROUPED for kind, _ in sections(diff)):
