@@ -11,12 +11,13 @@ from parity.cli.group import example, fail, main
 
 
 @main.command(
+    short_help="Accept findings: write `known:` entries into the config.",
     epilog=example(
         'parity accept RUN_DIR --reason "naive variance, see issue 123" --until 2027-06-30',
         'parity accept RUN_DIR offset=100 -b paddle --reason "known upstream" --dry-run',
         "parity accept RUN_DIR --unsupported",
         "parity accept RUN_DIR --expired",
-    )
+    ),
 )
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("case", required=False)

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 @main.command(
+    short_help="Compare two runs: what is new, worse, fixed.",
     epilog=example(
         "parity diff main-run pr-run --markdown diff.md",
         "parity diff old-run new-run --map my-paddle=paddle",
         "parity diff RUN RUN --map paddle==2.6.2=paddle",
-    )
+    ),
 )
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))

@@ -11,7 +11,8 @@ from parity.cli.run import run
 
 
 @main.command(
-    epilog=example("parity init my_kernel.py", "parity init kernels/norm.py --adapter torch -o norm.yaml --no-run")
+    short_help="Write a config for one's own kernels, and run it.",
+    epilog=example("parity init my_kernel.py", "parity init kernels/norm.py --adapter torch -o norm.yaml --no-run"),
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(

@@ -10,11 +10,12 @@ from parity.cli.group import example, fail, main
 
 
 @main.command(
+    short_help="Show a stored tensor: range, errors, slices.",
     epilog=example(
         "parity inspect RUN_DIR group-norm-offset=10000 y",
         "parity inspect RUN_DIR offset=10000 grad.x --dtype float64 -b paddle --slice '0,:5'",
         "parity inspect RUN_DIR offset=10000 inputs.x --slice '...,0'",
-    )
+    ),
 )
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("case")

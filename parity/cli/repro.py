@@ -12,9 +12,10 @@ from parity.exit_codes import INCOMPLETE, USAGE
 
 
 @main.command(
+    short_help="Write a script that shows a finding without parity.",
     epilog=example(
         "parity repro RUN_DIR near-constant-pair -b paddle --dtype float64 --issue", "parity repro RUN_DIR --all"
-    )
+    ),
 )
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("case", required=False)

@@ -45,12 +45,13 @@ plan_options = options(
 
 
 @main.command(
+    short_help="Run configs, compare, judge, write a report.",
     epilog=example(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
         "parity run configs/layernorm.yaml --last-failed -x",
         "parity run configs/*.yaml --fail-on mismatch --out parity-run --junit-xml parity.xml --github",
-    )
+    ),
 )
 @plan_options
 @click.option(
@@ -171,7 +172,8 @@ def run(
 
 
 @main.command(
-    epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32")
+    short_help="Check configs without running them.",
+    epilog=example("parity validate configs/*.yaml", "parity validate --audit configs/layernorm.yaml --dtype float32"),
 )
 @plan_options
 @click.option(
@@ -215,7 +217,7 @@ def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:
     return list(n_cells.items())
 
 
-@main.command(epilog=example("parity schema > parity.schema.json"))
+@main.command(short_help="Print the JSON schema of a config.", epilog=example("parity schema > parity.schema.json"))
 def schema() -> None:
     """Print the JSON schema of a config, for editors that complete and check YAML."""
     import json

@@ -11,11 +11,12 @@ from parity.cli.group import example, fail, main, output_options, outputs
 
 
 @main.command(
+    short_help="Show a stored run again, in any format.",
     epilog=example(
         "parity report reports/layernorm-20261121-101500",
         "parity report RUN_DIR --html report.html --junit-xml junit.xml",
         "parity report RUN_DIR --markdown - | gh pr comment --body-file -",
-    )
+    ),
 )
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @output_options
@@ -46,9 +47,10 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
 
 @main.command(
+    short_help="Explain a diagnosis, or one case of a run.",
     epilog=example(
         "parity explain --list", "parity explain variance-naive", "parity explain RUN_DIR group-norm --tensor 'grad.*'"
-    )
+    ),
 )
 @click.argument("subject", required=False, metavar="ID|RUN_DIR")
 @click.argument("case", required=False)

@@ -14,10 +14,11 @@ from parity.fingerprint import DTYPES, FINGERPRINTED
 
 
 @main.command(
+    short_help="Find out which algorithm each backend uses.",
     epilog=example(
         "parity fingerprint layer_norm",
         "parity fingerprint batch_norm -b torch -b mine=torch:./my_ops.py --dtype float32",
-    )
+    ),
 )
 @click.argument("op", type=click.Choice(FINGERPRINTED))
 @click.option(
@@ -56,7 +57,7 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
         fail(f"cannot write {error.filename or wanted.run_dir}: {error.strerror or error}", INCOMPLETE)
 
 
-@main.command(epilog=example("parity ops"))
+@main.command(short_help="List the ops and their params.", epilog=example("parity ops"))
 def ops() -> None:
     """List the ops, their params and the backends that implement them."""
     from parity.listing import ops_table
@@ -64,7 +65,7 @@ def ops() -> None:
     ops_table()
 
 
-@main.command(epilog=example("parity backends"))
+@main.command(short_help="List the backends and their interpreters.", epilog=example("parity backends"))
 def backends() -> None:
     """List the backends: whether they are installed, where, and in which version."""
     from parity.listing import backends_table
@@ -72,7 +73,10 @@ def backends() -> None:
     backends_table()
 
 
-@main.group(epilog=example("parity env list", "parity env create oneflow", "parity env create paddle==2.6.2"))
+@main.group(
+    short_help="Manage the environments of frameworks.",
+    epilog=example("parity env list", "parity env create oneflow", "parity env create paddle==2.6.2"),
+)
 def env() -> None:
     """Manage the environments of backends that cannot run in this interpreter."""
 

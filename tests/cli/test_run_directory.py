@@ -87,7 +87,7 @@ def test_a_training_on_a_full_disk_ends_too(tmp_path, size, stored):
     first, second = done.stdout.splitlines()
     assert first == "PASS  no findings; 11 tensors agree"
     assert second == (first if stored else "INTERRUPTED  0 results kept")
-    assert "No space left on device; what was computed is shown above" in done.stderr
+    assert "No space left on device; the results are shown above" in done.stderr
 
 
 @pytest.mark.skipif(not CAN_MOUNT, reason="nobody may mount a file system here")
