@@ -69,15 +69,15 @@ def test_an_expired_entry_for_cases_that_are_left_out_fails_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("ops", "said"),
     [
-        ("def x(): pass\n", "mine: ops.py defines none of the ops of its cases: layer_norm, linear\n"),
+        ("def x(): pass\n", "mine: ops.py defines none of the ops of the cases: layer_norm, linear\n"),
         (
             "def layernorm(): pass\n",
-            "mine: ops.py defines none of the ops of its cases: layer_norm, linear; "
+            "mine: ops.py defines none of the ops of the cases: layer_norm, linear; "
             'did you mean "layer_norm" with "layernorm"?\n',
         ),
         (
             "class A:\n    def linear(self): pass\n",
-            "mine: ops.py defines none of the ops of its cases: layer_norm, linear",
+            "mine: ops.py defines none of the ops of the cases: layer_norm, linear",
         ),
         ("def x(:\n", "mine: ops.py:1: not Python: invalid syntax\n"),
         ("x = 1\0", "mine: ops.py:1: not Python: source code string cannot contain null bytes\n"),
@@ -116,7 +116,7 @@ def test_only_a_backends_own_cases_count(tmp_path):
     (tmp_path / "ops.py").write_text("def relu(x): return x\n")
     done = call("validate", "config.yaml", "other.yaml", cwd=tmp_path)
     assert done.returncode == 1
-    assert "defines none of the ops of its cases: layer_norm, linear" in done.stderr
+    assert "defines none of the ops of the cases: layer_norm, linear" in done.stderr
 
 
 def test_a_training_can_be_replaced_in_part(tmp_path):
@@ -125,7 +125,7 @@ def test_a_training_can_be_replaced_in_part(tmp_path):
         " data: {name: classification, features: [5], classes: 3, rows: 16}, optimizer: {name: sgd, lr: 0.01}}"
     )
     assert validated(tmp_path, "def learning_rate(): pass\n", cases=[training])[0] == 0
-    assert "defines none of the ops of its cases" in validated(tmp_path, "def x(): pass\n", cases=[training])[1]
+    assert "defines none of the ops of the cases" in validated(tmp_path, "def x(): pass\n", cases=[training])[1]
 
 
 def test_an_interpreter_that_is_not_there(tmp_path):
