@@ -1,26 +1,33 @@
 """Chooses inputs of an op that can reveal mistakes: shapes that its definition accepts, and sweeps that reveal more.
 
-Nothing here knows an op by its name. A setting is tried if the op accepts it, and kept if the audit of
-`parity validate --audit` detects a common mistake with it that earlier cases do not reveal.
+Nothing here knows an op by its name. A setting is tried where the op accepts it, and kept where the audit of
+`parity validate --audit` sees a common mistake in it that the cases before do not show, or where the reference with the
+usual value of a param gives another result, which is that of a kernel that ignores the param.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from parity.cases import OPS
-from parity.cases.draw import Shape, coarsest
+from parity.cases.draw import Integers, Shape, TensorPlan, coarsest
 from parity.cases.op import CaseError, Op, TensorShapes
+from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
 from parity.config.plan import CasePlan
-from parity.judge.audit import CaseAudit, audit_case
+from parity.judge.audit import audit_case
+from parity.judge.bound.envelope import OFF, Array, error_ratio, size
+from parity.judge.case import CLEAR, Cell
+from parity.judge.compare.cell import consult_oracle
 from parity.starter import StarterError
 from parity.starter.source import REQUIRED, Function, Source, check_signature
 
@@ -40,7 +47,14 @@ SCALES = (1, 1.0e-3, 30)
 FAR = 1000.0
 """An unreachable bound, as an alternative to a bound of 1."""
 SHARE = 0.1
-"""The alternative for a param that is 0 by default: a decay, a momentum."""
+"""For a param that is 0 by default: a decay, a momentum."""
+CLOSE = 0.01
+"""Inputs are of no use where a careful implementation of the op has an error above this part of the result."""
+SEEDS = (0, 1, 2)
+IGNORED_PART = 4
+"""One of so many integers is the one that a param names."""
+IMAGE_AXES = 4
+"""More axes are not added: volumes have functions of their own in frameworks."""
 MAX_NAMED = 3
 
 Written = dict[str, Any]
@@ -66,32 +80,95 @@ class Designed:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """A case as a run would have it, with the inputs that its first run draws, and its exact result in each dtype."""
+
+    plan: CasePlan
+    inputs: Mapping[str, Array]
+    cells: Mapping[str, Cell]
+
+    def differs(self, params: Any) -> bool:
+        """Whether a kernel with other params fails: beyond the tolerance and the error bound, or with an exception."""
+        op, exact = OPS[self.plan.op], next(iter(self.cells.values())).oracle
+        wide = next(iter(exact.values())).dtype
+        try:
+            with np.errstate(all="ignore"):
+                other = evaluate(op, params, self.inputs, dtype=wide, gradients=self.plan.gradients)
+        except (ValueError, TypeError, IndexError, ArithmeticError):
+            return True
+        if any(name not in other or other[name].shape != exact[name].shape for name in exact):
+            return True
+        return any(self.fails(dtype, name, other[name].astype(dtype)) for dtype in self.cells for name in exact)
+
+    def fails(self, dtype: str, name: str, values: Array) -> bool:
+        """Whether a tensor of a kernel is clearly wrong."""
+        cell, tolerance = self.cells[dtype], self.plan.tolerance.lookup(dtype, name)
+        exact = cell.oracle[name]
+        if np.allclose(values, exact, rtol=tolerance.rtol, atol=tolerance.atol):
+            return False
+        return error_ratio(values, exact, cell.first_envelope(name)) >= CLEAR * OFF
+
+
+@dataclass(frozen=True)
 class Trial:
     """The environment for trying cases: folder, adapter and dtypes."""
 
     folder: Path
     dtypes: tuple[str, ...]
+    known: dict[str, Tried | None] = field(default_factory=dict)
+
+    def tried(self, case: Written) -> Tried | None:
+        """The case as a run would have it; None where its op refuses it, or its result has no digits to compare."""
+        text = json.dumps({"version": 1, "backends": ["numpy"], "dtypes": self.dtypes, "cases": [case]})
+        if text not in self.known:
+            path = self.folder / "case.yaml"
+            path.write_text(text)
+            try:
+                self.known[text] = compared(load_plan([path]).cases[0])
+            except ConfigError:
+                self.known[text] = None
+        return self.known[text]
 
     def plan(self, case: Written) -> CasePlan | None:
-        """The case as a run would have it; None if its op rejects it."""
-        path = self.folder / "case.yaml"
-        path.write_text(json.dumps({"version": 1, "backends": ["numpy"], "dtypes": self.dtypes, "cases": [case]}))
-        try:
-            return load_plan([path]).cases[0]
-        except ConfigError:
-            return None
+        """The plan of a case that can be tried."""
+        tried = self.tried(case)
+        return tried.plan if tried is not None else None
 
     def shows(self, case: Written) -> Mistakes:
-        """The mistakes for which a case would fail; empty if its op rejects it."""
-        plan = self.plan(case)
-        found = audited(plan).mistakes if plan is not None else ()
+        """The mistakes for which a case would fail; none where it cannot be tried."""
+        tried = self.tried(case)
+        found = audit_case(tried.plan, tried.inputs).mistakes if tried is not None else ()
         return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
 
+    def tells(self, case: Written, param: str, usual: Any) -> bool:
+        """Whether a kernel fails a case that has the `usual` value of a param, whatever the case says."""
+        tried = self.tried(case)
+        if tried is None or getattr(tried.plan.params, param) == usual:
+            return False
+        return tried.differs(replace(tried.plan.params, **{param: usual}))
 
-def audited(case: CasePlan) -> CaseAudit:
-    """The audit of a case with the inputs that the first run draws."""
-    dtype = coarsest(case.dtypes)
-    return audit_case(case, {tensor.name: tensor.sample(0, case.id, dtype) for tensor in case.tensors})
+
+def compared(plan: CasePlan) -> Tried | None:
+    """A case with its exact result; None where that is not finite, or rounding alone changes it by 1 percent."""
+    dtype = coarsest(plan.dtypes)
+    draws = [{tensor.name: tensor.sample(seed, plan.id, dtype) for tensor in plan.tensors} for seed in SEEDS]
+    try:
+        with np.errstate(all="ignore"):
+            oracles = [consult_oracle(plan, inputs) for inputs in draws]
+            cells = {dtype: Cell(plan, dtype, draws[0], oracles[0]) for dtype in plan.dtypes}
+            finite = all(np.isfinite(values).all() for oracle in oracles for values in oracle.values())
+            usable = finite and all(is_close(cell, name) for cell in cells.values() for name in cell.oracle)
+    except (ValueError, TypeError, IndexError, ArithmeticError):
+        # The reference itself cannot take such inputs: an integer outside its range.
+        return None
+    return Tried(plan, draws[0], cells) if usable else None
+
+
+def is_close(cell: Cell, name: str) -> bool:
+    """Whether a careful implementation has digits in common with the exact result, or that is zero."""
+    envelope = cell.first_envelope(name)
+    unknown = envelope.excused is not None and envelope.excused.any()
+    return not unknown and (name in cell.zero_gradients or envelope.rms <= CLOSE * size(cell.oracle[name]).rms)
 
 
 def design(source: Source, adapter: str, announce: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
@@ -237,22 +314,111 @@ def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Design
         yield Designed(in_order(op, swept(base, rest)), f"reveals {named(gained)}")
     if not kept:
         yield Designed(base, "")
-    yield from other_params(trial, op, function, base, {axis.path for axis, _ in kept})
+    yield from ignored(trial, op, passed(op, function), base, [axis for axis, _ in kept])
     yield from sizes(trial, op, base)
 
 
-def other_params(trial: Trial, op: Op, function: Function, base: Written, swept: set[str]) -> Iterator[Designed]:
-    """The base case with another value for each unswept param, to reveal a kernel that ignores one."""
-    case, names = base, []
-    for param in passed(op, function):
-        for value in alternatives(op, param, base)[1:] if f"params.{param.name}" not in swept else ():
-            tried = with_value(case, ["params", param.name], value)
-            if trial.plan(tried) is not None:
-                case = in_order(op, tried)
-                names.append(param.name)
+def ignored(
+    trial: Trial, op: Op, params: Sequence[Field[Any]], base: Written, kept: Sequence[Axis]
+) -> Iterator[Designed]:
+    """Cases that a kernel fails which has the base case's value of a param whatever it is given.
+
+    Each is for as many params as can be told together; a param that no case shows is not spoken of.
+    """
+    tried = trial.tried(base)
+    if tried is None:
+        return
+    usual, swept_to = tried.plan.params, [(axis.path.split("."), axis.levels[-1]) for axis in kept]
+    told = {
+        path[1]
+        for path, value in swept_to
+        if path[0] == "params" and trial.tells(with_value(base, path, value), path[1], getattr(usual, path[1]))
+    }
+    left = [f for f in params if f.name not in told]
+    joined: Sequence[Field[Any]] = params
+    while left:
+        rounds = (together(trial, op, joined, left, start, usual) for start in starts(op, params, base))
+        case, names = next(((case, names) for case, names in rounds if any(f.name in names for f in left)), (base, ()))
+        if not names:
+            break
+        yield Designed(in_order(op, case), f"shows a kernel that ignores {any_of(names)}")
+        left = joined = [f for f in left if f.name not in names]
+    yield from outside(trial, op, params, base, tried)
+
+
+def together(
+    trial: Trial, op: Op, params: Sequence[Field[Any]], left: Sequence[Field[Any]], case: Written, usual: Any
+) -> tuple[Written, tuple[str, ...]]:
+    """The case with other values of as many params as show, and their names.
+
+    A param that shows elsewhere joins where no mistake is hidden by it: dilation and padding are better together.
+    """
+    names: tuple[str, ...] = ()
+    for param in params:
+        for tried in settings(trial, op, param, case):
+            wanted = (*names, param.name)
+            if all(trial.tells(tried, name, getattr(usual, name)) for name in wanted) and (
+                param in left or trial.shows(tried) >= trial.shows(case)
+            ):
+                case, names = tried, wanted
                 break
-    if names:
-        yield Designed(case, f"other values of {', '.join(names)}: reveals a kernel that ignores them")
+    return case, names
+
+
+def starts(op: Op, params: Sequence[Field[Any]], base: Written) -> Iterator[Written]:
+    """The base case, then with one setting that may be what a param needs to have an effect."""
+    yield base
+    for param in params:
+        yield from (with_value(base, ["params", param.name], value) for value in others(op, param, base))
+    for axis in numeric_axes(op):
+        yield from (with_value(base, axis.path.split("."), level) for level in axis.levels[1:])
+
+
+def settings(trial: Trial, op: Op, param: Field[Any], case: Written) -> Iterator[Written]:
+    """The case with other values of a param: first alone, then with what makes it fit.
+
+    A count that does not divide another one comes with twice of that; an integer that names one of an input's values
+    comes with an input that has it.
+    """
+    values = others(op, param, case)
+    for value in values:
+        tried = with_value(case, ["params", param.name], value)
+        yield tried
+        if trial.tried(tried) is None:
+            for name, number in case.get("params", {}).items():
+                if name != param.name and is_count(number):
+                    yield with_value(tried, ["params", name], 2 * number)
+    plan = trial.plan(case)
+    for tensor in plan.tensors if plan is not None and any(map(is_count, values)) else ():
+        if isinstance(tensor.draw, Integers):
+            yield holding(case, param.name, tensor, tensor.draw.low)
+
+
+def outside(trial: Trial, op: Op, params: Sequence[Field[Any]], base: Written, tried: Tried) -> Iterator[Designed]:
+    """The base case with integers outside an input's range, which its definition takes where a param names them."""
+    for param in params:
+        value = getattr(tried.plan.params, param.name)
+        for tensor in tried.plan.tensors if is_count(value) else ():
+            if isinstance(tensor.draw, Integers) and not tensor.draw.low <= value < tensor.draw.high:
+                case = holding(base, param.name, tensor, value)
+                if trial.tells(case, param.name, value - 1):
+                    yield Designed(in_order(op, case), f"shows a kernel that ignores {param.name}")
+
+
+def holding(case: Written, param: str, tensor: TensorPlan, value: int) -> Written:
+    """The case with a value of a param that some of the integers of an input have."""
+    special = {"values": [value], "count": max(1, prod(tensor.shape) // IGNORED_PART)}
+    return with_value(with_value(case, ["params", param], value), ["inputs", tensor.name, "special"], special)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is an integer."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Names as they are said."""
+    return f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else names[0]
 
 
 KEYS = ("op", "params", "sweep", "inputs", "gradients")
@@ -275,10 +441,12 @@ def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[
 
     The next axis is the one that adds most; among equals, the one that reveals most at its worst level.
     """
-    shown = [
-        {at: trial.shows(swept(base, replace(axis, levels=(at,)))) for at in axis.levels[1:]} for axis in candidates
-    ]
-    left = {axis: by_level for axis, by_level in zip(candidates, shown, strict=True) if by_level}
+    left: dict[Axis, dict[Any, Mistakes]] = {}
+    for axis in candidates:
+        at = {level: swept(base, replace(axis, levels=(level,))) for level in axis.levels[1:]}
+        by_level = {level: trial.shows(case) for level, case in at.items() if trial.tried(case) is not None}
+        if by_level:
+            left[replace(axis, levels=(axis.levels[0], *by_level))] = by_level
     seen, kept = trial.shows(base), []
     while left:
         added = {axis: frozenset[tuple[str, str]]().union(*by_level.values()) - seen for axis, by_level in left.items()}
@@ -292,14 +460,19 @@ def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[
 
 
 def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
-    """The axes to sweep: offset and scale of the inputs, and params that the function takes."""
+    """What can be swept: where the numbers lie, how large they are, and the choices that the function takes."""
+    yield from numeric_axes(op)
+    for param in passed(op, function):
+        if not is_plain_number(param):
+            yield Axis(f"params.{param.name}", alternatives(op, param, base))
+
+
+def numeric_axes(op: Op) -> Iterator[Axis]:
+    """Where the numbers of each input lie, and how large they are."""
     numeric = [item.name for item in op.inputs if not (item.integers or item.listed or item.optional)]
     numeric = [name for name in numeric if "." not in name]
     yield from (Axis(f"inputs.{name}.offset", OFFSETS, graded=True) for name in numeric)
     yield from (Axis(f"inputs.{name}.scale", SCALES) for name in numeric)
-    for param in passed(op, function):
-        if not is_plain_number(param):
-            yield Axis(f"params.{param.name}", alternatives(op, param, base))
 
 
 def is_plain_number(param: Field[Any]) -> bool:
@@ -331,6 +504,18 @@ def alternatives(op: Op, param: Field[Any], base: Written) -> tuple[Any, ...]:
     )
 
 
+def others(op: Op, param: Field[Any], case: Written) -> tuple[Any, ...]:
+    """Values of a param that a kernel which ignores it may show at: other counts, each number of a tuple smaller, and
+    a share where three times as much is still too little."""
+    value = case.get("params", {}).get(param.name, param.default)
+    if is_count(value):
+        return value + 1, value + 2, value - 1
+    if isinstance(value, tuple | list) and all(isinstance(number, float) for number in value):
+        return ([float(f"{number / 3:.6g}") for number in value],)
+    more = (SHARE,) if isinstance(value, float) and 0 < value < SHARE and param.default is not MISSING else ()
+    return (*alternatives(op, param, case)[1:], *more)
+
+
 def swept(base: Written, axis: Axis) -> Written:
     """The base case over the levels of an axis; a single level is set, not swept."""
     path = axis.path.split(".")
@@ -360,15 +545,21 @@ def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
     first, shape, params = op.inputs[0], first_of(op, base), base.get("params", {})
     free = {f.name for f in fields(op.params) if f.default is MISSING or f.default is None}
     by_params: dict[str, list[Shape]] = {}
-    for edge in EDGES[len(shape)]:
+    deeper = (2, *shape)
+    for edge in (*EDGES[len(shape)], *([deeper] if len(deeper) <= IMAGE_AXES else [])):
         found = fitted(op, edge, params) or fitted(op, edge, {n: v for n, v in params.items() if n not in free})
         case = found and in_order(op, with_shape(op, base, found[0], edge))
-        if found and case and (prod(edge) > prod(shape) or trial.shows(case)):
+        if found and case and trial.tried(case) and (prod(edge) > prod(shape) or trial.shows(case)):
             by_params.setdefault(json.dumps(found[0]), []).append(edge)
     for text, edges in by_params.items():
         axis = Axis(f"inputs.{first.name}{'.0' * first.listed}.shape", tuple(map(list, edges)))
         case = in_order(op, with_shape(op, base, json.loads(text), edges[0]))
         yield Designed(in_order(op, swept(case, axis)), "other sizes")
+    for name, value in params.items():
+        if isinstance(value, list) and tuple(value) == shape[-len(value) :]:
+            case = with_shape(op, base, {**params, name: list(deeper[-len(value) - 1 :])}, deeper)
+            if trial.tried(case):
+                yield Designed(in_order(op, case), f"{name} with one more axis")
 
 
 def with_shape(op: Op, base: Written, params: Written, shape: Shape) -> Written:

@@ -127,6 +127,7 @@ def test_every_op_has_cases_that_its_definition_accepts(name, tmp_path):
     trial = Trial(tmp_path, ("float32", "float64"))
     cases = [designed.case for designed in design(source, "torch", lambda _: None)[0]]
     assert len(cases) >= 2
+    assert len(cases) <= 8
     assert all(trial.plan(case) is not None for case in cases)
 
 
@@ -220,4 +221,23 @@ def test_the_config_is_short_and_its_comments_say_what_for(tmp_path):
     assert len(text.splitlines()) < 25
     assert max(map(len, text.splitlines())) <= 120
     assert "ops: ../my_kernel.py" in text
-    assert "  # reveals variance-naive\n" in text
+    assert "  # shows variance-naive\n" in text
+
+
+def test_a_param_that_names_an_integer_comes_with_that_integer(tmp_path):
+    text = "import numpy\ndef cross_entropy(x, target, ignore_index, reduction): ...\n"
+    cases = [case for case in config_of(tmp_path, text)["cases"] if "ignore_index" in case.get("params", {})]
+    assert [case["params"]["ignore_index"] for case in cases] == [0, -100]
+    assert [case["inputs"]["target"]["special"]["values"] for case in cases] == [[0], [-100]]
+
+
+def test_a_param_is_told_by_a_case_only_if_it_changes_the_result(tmp_path):
+    trial = Trial(tmp_path, ("float64",))
+    plain = {"op": "sgd", "params": {"dampening": 0.1}, "inputs": {"param": {"shape": [4, 3]}}}
+    assert not trial.tells(plain, "dampening", 0.0)
+    assert trial.tells({**plain, "params": {"dampening": 0.1, "momentum": 0.1}}, "dampening", 0.0)
+
+
+def test_inputs_without_a_finite_exact_result_are_not_used(tmp_path):
+    trial = Trial(tmp_path, ("float64",))
+    assert trial.plan({"op": "rmsprop", "params": {"centered": True}, "inputs": {"param": {"shape": [16, 33]}}}) is None
