@@ -17,8 +17,8 @@ from parity.config.yaml_lines import resolve
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 WIDTH = 120
 CHANGING = ("error_ratio", "until", "reason")
-"""The keys that are rewritten in an entry that stays."""
-REFUSED = "its `known` list cannot be edited in place; paste these entries yourself"
+"""The keys that are written anew in an entry that stays."""
+REFUSED = "it cannot be changed in place; under `known:`, paste these entries yourself"
 
 
 class EditError(Exception):
@@ -170,10 +170,16 @@ def rewritten(text: str, item: Any, new: KnownDeviation) -> Iterator[Splice]:
 
 
 def began(text: str, key: Any, value: Any, edit: KnownEdit) -> Iterator[Splice]:
-    """The first entries of an empty list."""
-    line = end_of_line(text, end_of(text, value))
-    yield key.end_mark.index + 1, max(key.end_mark.index + 1, end_of(text, value)), ""
-    indent = key.start_mark.column + 2
+    """The first entries of an empty list, of which comments stay."""
+    start, end = key.end_mark.index + 1, max(key.end_mark.index + 1, end_of(text, value))
+    line, indent = end_of_line(text, end), key.start_mark.column + 2
+    opening, last = value.start_mark.index, text.rfind("\n", 0, end)
+    if last < opening:
+        yield start, end, ""
+    else:  # brackets over several lines, with nothing but comments in them
+        yield opening, opening + 1, ""
+        alone = text[last:line].strip() == "]"
+        yield end_of_line(text, last) if alone else end - 1, end, ""
     yield line, line, "".join(f"\n{entry_text(known, indent)}" for known in edit.added)
 
 

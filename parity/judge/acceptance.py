@@ -12,6 +12,7 @@ from functools import cached_property
 from glob import escape
 
 from parity.config.plan import KnownDeviation, Plan
+from parity.judge.catalogue.observations import OBSERVATIONS
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import (
@@ -27,17 +28,24 @@ from parity.judge.known import (
     covered_parts,
     is_covered,
     matches,
+    ratios_of,
 )
 
 HEADROOM = 2.0
 """How much larger an accepted error may become: the worst element of a deviation is another one on another machine."""
-UNSAID = frozenset((Verdict.ROUNDING.value, "unexplained", "not-identifiable"))
-"""Diagnoses that name no cause, so that an entry gains nothing by them."""
+SPREAD = 10.0
+"""Where error ratios differ by more, one limit for all is none for the smaller: float64 is often 1e9 above float32."""
+UNDECIDED = "not-identifiable"
+"""The diagnosis beside several causes that explain as much: they are named, since any other is a new finding."""
+SEEN = frozenset(entry.id for entry in OBSERVATIONS)
+"""Diagnoses that say how a tensor looks, but not which formula is wrong: many faults look so, each in its tensors."""
 TOKEN = re.compile(r"[^-]+|-")
 """Ids are made of parts with dashes between them; a swept value is one part, or two where a number has a sign."""
 
 Cell = tuple[str, str]
 """Case and dtype."""
+Place = tuple[str, str, str]
+"""Case, dtype and tensor."""
 Kind = tuple[str, str | None]
 """What an entry is for: a backend, with the cause that is accepted, or with its message where it cannot compute."""
 
@@ -64,6 +72,11 @@ class Run:
         for case, dtype, backend, name, tensor in self.causes:
             found.setdefault((case, dtype, backend, tensor), set()).add(name)
         return found
+
+    @cached_property
+    def places(self) -> frozenset[Place]:
+        """Case, dtype and tensor of all comparisons."""
+        return frozenset((c.case, c.dtype, c.tensor) for c in self.comparisons)
 
     @cached_property
     def reach(self) -> Reach:
@@ -120,36 +133,116 @@ def lacking(run: Run, chosen: Chosen, level: Collection[str]) -> list[KnownDevia
     """Entries, without a reason, for the chosen findings that nothing accepts; `level` are the verdicts that count."""
     held = run.held()
     valid = [entry.deviation for entry in held.entries if entry.state is State.MATCHED]
-    present: dict[Kind, set[Cell]] = {}
-    needed: dict[Kind, set[Cell]] = {}
+    present: dict[Kind, dict[Place, float]] = {}
+    needed: dict[Kind, set[Place]] = {}
     for c in held.comparisons:
         fails = c.verdict.value in level
         if c.known is not None or not (fails or (c.suspect and c.culprit)):
             continue
+        place = (c.case, c.dtype, c.tensor)
         for backend in c.culprit or (c.actual,):
             causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
             kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
             for kind in kinds:
-                present.setdefault(kind, set()).add((c.case, c.dtype))
+                ratios = present.setdefault(kind, {})
+                ratios[place] = max([ratios.get(place, 0.0), *ratios_of(c, {backend})])
             local = {(c.case, c.dtype, backend, cause, c.tensor) for cause in causes}
             for kind in uncovered(c, backend, kinds, valid, local) if fails else ():
-                needed.setdefault(kind, set()).add((c.case, c.dtype))
-    dtypes = dict(run.plan.everything.cases)
-    return run.sized(
-        [
-            KnownDeviation(case, "", backend=backend, diagnosis=cause, dtype=dtype)
-            for (backend, cause), cells in needed.items()
-            for case, dtype in cells_as_globs(cells, present[backend, cause], dtypes)
-        ]
-    )
+                needed.setdefault(kind, set()).add(place)
+    found = (without_doubles(entries_for(run, kind, needed[kind], present[kind]), needed[kind]) for kind in needed)
+    return run.sized([entry for entries in found for entry in entries])
 
 
 def to_name(causes: Collection[str]) -> list[str | None]:
-    """The diagnoses of one backend and tensor by which it is accepted; None alone where no cause is named."""
-    named = sorted(set(causes) - UNSAID)
-    if not named:
-        return [None]
-    return [*named] if "not-identifiable" in causes else [*sorted(causes)]
+    """The diagnoses by which one backend and tensor is accepted; None alone where there is none."""
+    return [*(sorted(set(causes) - {UNDECIDED}) or causes)] or [None]
+
+
+def entries_for(
+    run: Run, kind: Kind, needed: Collection[Place], ratios: Mapping[Place, float]
+) -> Iterator[KnownDeviation]:
+    """Entries of one kind for all places in `needed`, each of which limits what it accepts.
+
+    Errors that are not finite have no limit, so they are apart; dtypes and tensors are apart if their ratios differ.
+    """
+    backend, cause = kind
+    finite = {place for place in ratios if math.isfinite(ratios[place])}
+    groups = [group for group in (finite, ratios.keys() - finite) if group]
+    named = cause is None or cause in SEEN or len(groups) > 1
+    for group in groups:
+        wanted = {place for place in needed if place in group}
+        for tensor, cells in tensors_as_globs(run, wanted, ratios, group) if named else [(None, cells_of(wanted))]:
+            allowed = cells_of(group) if tensor is None else cells_with(run, tensor, group)
+            for case, dtype in cells_as_globs(cells, allowed, dict(run.plan.everything.cases)):
+                entry = KnownDeviation(case, "", backend=backend, diagnosis=cause, dtype=dtype, tensor=tensor)
+                yield from by_dtype(entry, {place: ratios[place] for place in group if speaks_of(entry, place)})
+
+
+def cells_of(places: Iterable[Place]) -> set[Cell]:
+    """The cases and dtypes of places."""
+    return {(case, dtype) for case, dtype, _ in places}
+
+
+def cells_with(run: Run, tensor: str, group: Collection[Place]) -> set[Cell]:
+    """The cells in which a glob means tensors of the group and no other."""
+    means = {name for _, _, name in run.places if matches(name, tensor)}
+    meant = {place for place in run.places if place[2] in means}
+    return cells_of(meant) - cells_of(meant.difference(group))
+
+
+def tensors_as_globs(
+    run: Run, wanted: Collection[Place], ratios: Mapping[Place, float], group: Collection[Place]
+) -> Iterator[tuple[str, set[Cell]]]:
+    """Tensors with their cells; one glob for those of one prefix (`grad.`) with the same cells and like ratios."""
+    cells: dict[str, set[Cell]] = {}
+    worst: dict[str, float] = {}
+    for case, dtype, tensor in wanted:
+        cells.setdefault(tensor, set()).add((case, dtype))
+        worst[tensor] = max(worst.get(tensor, 0.0), ratios[case, dtype, tensor])
+    alike: dict[tuple[str, frozenset[Cell]], list[str]] = {}
+    for tensor in sorted(cells):
+        alike.setdefault((tensor.partition(".")[0], frozenset(cells[tensor])), []).append(tensor)
+    for (prefix, shared), names in alike.items():
+        glob = f"{escape(prefix)}.*"
+        if len(names) > 1 and are_like(worst[name] for name in names) and shared <= cells_with(run, glob, group):
+            yield glob, set(shared)
+        else:
+            yield from ((name, set(shared)) for name in names)
+
+
+def by_dtype(entry: KnownDeviation, ratios: Mapping[Place, float]) -> list[KnownDeviation]:
+    """The entry, or one per dtype if the dtypes' largest ratios differ much; `ratios` are those that it covers."""
+    worst: dict[str, float] = {}
+    for (_, dtype, _), ratio in ratios.items():
+        worst[dtype] = max(worst.get(dtype, 0.0), ratio)
+    if entry.dtype is not None or are_like(worst.values()):
+        return [entry]
+    return [replace(entry, dtype=dtype) for dtype in sorted(worst)]
+
+
+def are_like(ratios: Iterable[float]) -> bool:
+    """Whether one limit does for all of these error ratios."""
+    measured = [ratio for ratio in ratios if 0.0 < ratio < math.inf]
+    return not measured or max(measured) <= SPREAD * min(measured)
+
+
+def without_doubles(entries: Iterable[KnownDeviation], needed: Collection[Place]) -> list[KnownDeviation]:
+    """Entries without those of which the others cover every place, the narrow ones first."""
+    meant = [(entry, {place for place in needed if speaks_of(entry, place)}) for entry in entries]
+    for pair in sorted(meant, key=lambda pair: len(pair[1])):
+        if pair[1] <= {place for other in meant if other is not pair for place in other[1]}:
+            meant = [other for other in meant if other is not pair]
+    return [entry for entry, _ in meant]
+
+
+def speaks_of(entry: KnownDeviation, place: Place) -> bool:
+    """Whether an entry means a place."""
+    case, dtype, tensor = place
+    return (
+        entry.dtype in (None, dtype)
+        and matches(case, entry.case)
+        and (entry.tensor is None or matches(tensor, entry.tensor))
+    )
 
 
 def uncovered(

@@ -86,12 +86,21 @@ def test_all_entries_are_dropped(text):
     ]
 
 
-@pytest.mark.parametrize("empty", ["known:", "known:   # ours", "known: []", "known: [ ]  # ours", "known: null"])
+EMPTY = ["known:", "known:   # ours", "known: []", "known: [ ]  # ours", "known: null", "known: [\n]  # ours"]
+EMPTY += [
+    "known: [   # ours [\n  # ours ]\n\n]",
+    "known: [   # ours [\n  # ours\n  ]  # ours",
+    "known:\n  [ # ours\n  ]",
+]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
 def test_an_empty_list_begins_with_the_entries(empty):
     made = edited(f"{HEAD}{empty}\ncases: [] # none\n", KnownEdit(added=(OTHER, NEW)))
     assert [entry["case"] for entry in known_of(made)] == ["b", "ln-[1]"]
     assert made.endswith("\ncases: [] # none\n")
-    assert made.count("# ours") == empty.count("# ours")
+    lines = [line.partition("# ours")[2] for line in made.splitlines() if "# ours" in line]
+    assert lines == [line.partition("# ours")[2] for line in empty.splitlines() if "# ours" in line]
 
 
 def test_a_config_without_a_list_has_one_at_its_end():
@@ -101,9 +110,9 @@ def test_a_config_without_a_list_has_one_at_its_end():
 
 
 def test_line_endings_stay():
-    for text in (HEAD + LISTS["lines"], HEAD):
+    for text in (HEAD + LISTS["lines"], HEAD, HEAD + "known: [ # ours\n]\n"):
         made = edited(text.replace("\n", "\r\n"), KnownEdit(added=(OTHER,)))
-        assert made.count("\n") == made.count("\r\n")
+        assert made.count("\n") == made.count("\r") == made.count("\r\n")
         assert known_of(made)[-1]["case"] == "b"
 
 
@@ -118,7 +127,9 @@ def test_line_endings_stay():
     ],
 )
 def test_what_cannot_be_changed_alone_is_refused(text):
-    with pytest.raises(EditError, match="paste these entries yourself"):
+    with pytest.raises(
+        EditError, match=r"^it cannot be changed in place; under `known:`, paste these entries yourself"
+    ):
         edited(text, KnownEdit(added=(NEW,)))
 
 

@@ -67,7 +67,7 @@ def test_all_causes_of_a_tensor_are_named_and_a_deviation_without_a_cause_is_acc
     found = run([c, bare], [cause(c), cause(c, "unexplained"), cause(bare, "unexplained")])
     got = entries(found)
     assert {(case, name) for case, _, name, _ in got} == {
-        (SWEEP[0], "variance-naive"), (SWEEP[0], "unexplained"), (SWEEP[1], None),
+        (SWEEP[0], "variance-naive"), (SWEEP[0], "unexplained"), (SWEEP[1], "unexplained"),
     }  # fmt: skip
     made = [replace(e, reason="agreed") for e in lacking(found, anything, FINDINGS)]
     assert all(c.known == "agreed" for c in found.held(made).comparisons)
@@ -103,6 +103,55 @@ def test_what_is_chosen_alone_is_accepted():
 
 def test_an_infinite_error_has_no_ratio_to_record():
     assert entries(run([off(SWEEP[0], ratio=math.inf, verdict=Verdict.NONFINITE)]))[0][3] is None
+
+
+def limits(*rows, name="scaled"):
+    found = run(rows, [cause(c, name) for c in rows])
+    made = lacking(found, anything, FINDINGS)
+    assert all(c.known for c in found.held([replace(e, reason="agreed") for e in made]).comparisons if c in rows)
+    return [(e.case, e.dtype, e.tensor, e.error_ratio) for e in made]
+
+
+@pytest.mark.parametrize(("ratio", "apart"), [(100.0, False), (1e9, True)])
+def test_dtypes_have_an_entry_each_where_their_ratios_differ_much(ratio, apart):
+    case = SWEEP[0]
+    rows = [off(case, ratio=10.0), off(case, "float64", ratio=ratio)]
+    got = limits(*rows, name="variance-naive")
+    each = [(case, "float32", None, 20.0), (case, "float64", None, 2 * ratio)]
+    assert got == (each if apart else [(case, None, None, 2 * ratio)])
+
+
+def test_how_a_tensor_looks_is_accepted_for_that_tensor():
+    one, two = SWEEP[:2]
+    assert limits(off(one), off(one, tensor="grad.x"), off(one, tensor="grad.w")) == [
+        (one, "float32", "grad.*", 40.0), (one, "float32", "y", 40.0),
+    ]  # fmt: skip
+    passes = off(one, tensor="grad.b", verdict=Verdict.CLOSE, culprit=())
+    found = run([off(one, tensor="grad.w"), off(one, tensor="grad.x"), passes])
+    assert [e.tensor for e in lacking(found, anything, FINDINGS)] == ["grad.w", "grad.x"]
+    far = limits(off(one, tensor="grad.x"), off(one, tensor="grad.w", ratio=1e4))
+    assert {tensor for _, _, tensor, _ in far} == {"grad.x", "grad.w"}
+    assert limits(off(one), off(two, tensor="grad.x")) == [
+        (two, "float32", "grad.x", 40.0), (one, "float32", "y", 40.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scaled", "variance-naive"])
+def test_an_infinite_error_leaves_the_limits_of_others(name):
+    one, two = SWEEP[:2]
+    infinite = {"ratio": math.inf, "verdict": Verdict.NONFINITE}
+    rows = [off(one, **infinite), off(one, tensor="grad.x"), off(two)]
+    assert set(limits(*rows, name=name)) == {
+        (one, "float32", "y", None), (one, "float32", "grad.x", 40.0), (two, "float32", "y", 40.0),
+    }  # fmt: skip
+
+
+def test_an_entry_of_which_others_cover_all_is_left_out():
+    rows = [off(SWEEP[i], dtype) for i, dtype in ((0, "float32"), (1, "float32"), (1, "float64"), (2, "float32"))]
+    got = limits(*rows, off(SWEEP[3]), name="variance-naive")
+    assert sorted((case, dtype) for case, dtype, *_ in got) == [
+        ("ln-4x6-offset=*-eps=1e-05", "float32"), (SWEEP[1], None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("changed", [{"error_ratio": 5.0}, {"until": TODAY - datetime.timedelta(1)}])

@@ -40,6 +40,34 @@ BREAKS = NO_KERNEL.replace("five", "four").replace("5", "4")
 SOON = (datetime.date.today() + datetime.timedelta(30)).isoformat()
 
 
+LINEAR = """import numpy as np
+
+def linear(x, weight, bias):
+    y = x @ weight.T + bias
+    return OUTPUT
+
+def linear_backward(grad_y, x, weight, bias):
+    return GRADIENTS(single=x.dtype == "float32", x=grad_y @ weight, weight=grad_y.T @ x, bias=grad_y.sum(0))
+"""
+LINEAR_CASE = """version: 1
+backends: [numpy, {name: mine, adapter: numpy, ops: ./ops.py}]
+cases:
+  - {id: a, op: linear, inputs: {x: {shape: [4, 8]}, weight: {shape: [5, 8]}}}
+"""
+RIGHT = "lambda single, x, weight, bias: {'x': x, 'weight': weight, 'bias': bias}"
+WRONG = "lambda single, x, weight, bias: {'x': X * x, 'weight': W * weight, 'bias': B * bias} if single else RIGHT"
+
+
+def gradients(x=1, weight=1, bias=1):
+    """Gradients that are wrong by these factors, in float32 only."""
+    rest = RIGHT.partition(": ")[2]
+    factors = {"X": x, "W": weight, "B": bias, "RIGHT": rest}
+    text = WRONG
+    for name, value in factors.items():
+        text = text.replace(name, str(value))
+    return text
+
+
 @dataclass(frozen=True)
 class Work:
     """A folder with a config and its ops; `run` and `accept` give the exit code and the output."""
@@ -53,6 +81,10 @@ class Work:
     def write(self, cases=CASES, gain="1.5", floor="0"):
         self.config.write_text(cases)
         (self.folder / "ops.py").write_text(OPS.replace("GAIN", gain).replace("FLOOR", floor))
+
+    def write_linear(self, output, backward=RIGHT):
+        ops = LINEAR.replace("OUTPUT", output).replace("GRADIENTS", f"({backward})")
+        (self.folder / "ops.py").write_text(ops)
 
     def run(self, *more):
         return call("run", "mine.yaml", "--out", "run", *more, cwd=self.folder)
@@ -84,16 +116,47 @@ def test_a_run_passes_once_its_findings_are_accepted(work):
     assert work.run().returncode == 1
     done = work.accept("--reason", "as agreed", "--until", SOON)
     assert done.returncode == 0
-    assert done.stdout.startswith("mine.yaml: 2 entries added\n  - {case: ")
+    assert done.stdout.startswith("mine.yaml: 4 entries added\n  - {case: ")
     assert work.config.read_text().startswith(CASES)
-    by_case = {entry["case"]: entry for entry in work.known}
-    assert list(by_case) == ["layer_norm-4x8-eps=*", "other"]
+    dtypes = ("float32", "float64")
+    by_case = {(entry["case"], entry["dtype"]): entry for entry in work.known}
+    assert list(by_case) == [(case, dtype) for case in ("layer_norm-4x8-eps=*", "other") for dtype in dtypes]
     assert {entry["reason"] for entry in work.known} == {"as agreed"}
     assert {str(entry["until"]) for entry in work.known} == {SOON}
-    assert by_case["layer_norm-4x8-eps=*"]["diagnosis"] == "scaled"
+    small, large = (by_case["layer_norm-4x8-eps=*", dtype] for dtype in dtypes)
+    assert (small["diagnosis"], small["tensor"]) == (large["diagnosis"], large["tensor"]) == ("scaled", "y")
+    assert small["error_ratio"] < 1e8 < large["error_ratio"]
     again = work.run()
     assert again.returncode == 0, again.stdout
     assert work.accept("--reason", "again").stdout == "nothing to accept\n"
+
+
+ONE_ROW = "np.concatenate([1.02 * y[:1], y[1:]])"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "output", "backward"),
+    [
+        ("y + 0.3 * np.sin(7 * y**2) * np.cos(y)", "(-100 if x.dtype == 'float32' else 1) * y", gradients(-1, 7, 9)),
+        ("y + 0.3 * np.sin(7 * y**2) * np.cos(y)", "y + 9 * (x.dtype == 'float32') * np.sin(7 * y**2)", RIGHT),
+        ("1.02 * y", "y", gradients(bias=5, weight=3)),
+        ("1.02 * y", "(900 if x.dtype == 'float32' else 1.02) * y", RIGHT),
+        (ONE_ROW, "y", gradients(bias=5, weight=3)),
+        (ONE_ROW, ONE_ROW, gradients(x=-1)),
+        ("y + 0 * np.log(-1 - y**2)", "y + 0 * np.log(-1 - y**2)", gradients(weight=3)),
+    ],
+)
+def test_what_was_accepted_hides_no_other_fault(work, accepted, output, backward):
+    work.config.write_text(LINEAR_CASE)
+    work.write_linear(accepted)
+    assert work.run().returncode == 1
+    assert work.accept("--reason", "as agreed").returncode == 0
+    assert {(entry["tensor"], "diagnosis" in entry) for entry in work.known} == {("y", True)}
+    again = work.run()
+    assert again.returncode == 0, again.stdout
+    work.write_linear(output, backward)
+    changed = work.run()
+    assert changed.returncode == 1, changed.stdout
 
 
 def test_a_case_a_backend_a_dtype_or_a_cause_alone_is_accepted_and_the_rest_is_told(work):
@@ -103,16 +166,19 @@ def test_a_case_a_backend_a_dtype_or_a_cause_alone_is_accepted_and_the_rest_is_t
     assert [(entry["case"], entry["dtype"]) for entry in work.known] == [("other", "float64")]
     assert "remaining: 5 tensors still differ" in done.stdout
     work.accept("--reason", "r", "--diagnosis", "scaled")
-    assert [entry["case"] for entry in work.known] == ["other", "layer_norm-4x8-eps=*"]
+    assert [entry["case"] for entry in work.known] == ["other", "layer_norm-4x8-eps=*", "layer_norm-4x8-eps=*"]
     work.accept("--reason", "r")
-    assert [entry.get("dtype") for entry in work.known] == ["float64", None, "float32"]
+    assert [entry["dtype"] for entry in work.known] == ["float64", "float32", "float64", "float32"]
     assert work.run().returncode == 0
 
 
 def test_a_dry_run_shows_a_patch_and_writes_nothing(finished):
     done = finished.accept("--reason", "r", "--dry-run")
     assert done.stdout.startswith("--- mine.yaml\n+++ mine.yaml\n@@")
-    assert '+  - {case: "layer_norm-4x8-eps=*", backend: mine, diagnosis: scaled' in done.stdout
+    assert (
+        '+  - {case: "layer_norm-4x8-eps=*", backend: mine, dtype: float32, tensor: "y", diagnosis: scaled'
+        in done.stdout
+    )
     assert finished.config.read_text() == CASES
 
 
@@ -142,16 +208,16 @@ def test_what_no_longer_deviates_is_dropped_and_what_grew_is_renewed(work):
     assert work.run().returncode == 1
     assert "remove the entry; --expired drops it" in work.accept("--unsupported").stdout
     done = work.accept("--expired")
-    assert "1 entry dropped" in done.stdout
+    assert "2 entries dropped" in done.stdout
     assert work.known == []
     assert "  # why\n" in work.config.read_text()
     assert "remaining: 4 tensors still differ; --reason TEXT accepts them" in done.stdout
     work.accept("--reason", "r")
-    (before,) = work.known
+    before = work.known[0]
     work.write(work.config.read_text(), gain="7")
     assert work.run().returncode == 1
-    assert "1 entry renewed" in work.accept("--reason", "it grew").stdout
-    (after,) = work.known
+    assert "2 entries renewed" in work.accept("--reason", "it grew").stdout
+    after = work.known[0]
     assert (after["case"], after["reason"]) == (before["case"], "it grew")
     assert after["error_ratio"] > 5 * before["error_ratio"]
     assert work.run().returncode == 0
@@ -164,7 +230,7 @@ def test_entries_go_into_the_config_that_was_named_and_not_into_its_includes(wor
     work.config.write_text("version: 1\ninclude: [common.yaml]\n")
     assert work.run().returncode == 1
     assert work.accept("--reason", "r").returncode == 0
-    assert (len(work.known), common.read_text()) == (1, CASES)
+    assert (len(work.known), common.read_text()) == (2, CASES)
     assert work.run().returncode == 0
 
 
