@@ -12,11 +12,12 @@ NUMPY = """
 import numpy as np
 
 def layer_norm(x, weight, bias, normalized_shape, eps=1e-5):
-    mean = x.mean(-1, keepdims=True)
+    axes = tuple(range(-len(normalized_shape), 0))
+    mean = x.mean(axes, keepdims=True)
     var = {variance}
     return (x - mean) / np.sqrt(var + x.dtype.type(eps)) * weight + bias
 """
-RIGHT, NAIVE = "((x - mean) ** 2).mean(-1, keepdims=True)", "(x * x).mean(-1, keepdims=True) - mean * mean"
+RIGHT, NAIVE = "((x - mean) ** 2).mean(axes, keepdims=True)", "(x * x).mean(axes, keepdims=True) - mean * mean"
 
 
 def written(tmp_path, text):
