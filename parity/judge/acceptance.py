@@ -1,4 +1,7 @@
-"""The `known` entries that would accept what a run found: one per cause, for as many cases as a glob covers exactly."""
+"""The `known` entries that would accept what a run found: one per cause, for as many cases as a glob covers exactly.
+
+Each limits what it accepts, so that no other fault can hide behind it: see `entries_for`.
+"""
 
 from __future__ import annotations
 

@@ -105,6 +105,9 @@ def acceptance(run_dir: Path, request: Request, today: datetime.date) -> Accepta
     level = FINDINGS | failing_level(results)
     dropped = stale(request, plan.known, results.known) if request.expired else []
     changed = renewed(run, request)
+    # What has no finite error any more cannot be limited: such entries are replaced by new ones.
+    dropped += [old for old, new in changed if old.error_ratio and not new.error_ratio]
+    changed = [pair for pair in changed if pair[0] not in dropped]
     replaced = dict(changed)
     kept = tuple(replaced.get(known, known) for known in plan.known if known not in dropped)
     run = replace(run, plan=replace(plan, known=kept))

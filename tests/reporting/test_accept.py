@@ -131,6 +131,17 @@ def test_a_run_passes_once_its_findings_are_accepted(work):
     assert work.accept("--reason", "again").stdout == "nothing to accept\n"
 
 
+def test_an_entry_that_cannot_be_limited_any_more_is_replaced(work):
+    work.config.write_text(LINEAR_CASE)
+    work.write_linear("y")
+    work.config.write_text(f"{LINEAR_CASE}known:\n  - {{case: a, backend: mine, error_ratio: 9, reason: all of it}}\n")
+    work.write_linear("np.concatenate([y[:1] + np.nan, y[1:]])", gradients(weight=3))
+    assert work.run().returncode == 1
+    assert "1 entry dropped" in work.accept("--reason", "as agreed").stdout
+    assert {(entry["tensor"], "error_ratio" in entry) for entry in work.known} == {("y", False), ("grad.weight", True)}
+    assert work.run().returncode == 0
+
+
 ONE_ROW = "np.concatenate([1.02 * y[:1], y[1:]])"
 
 
