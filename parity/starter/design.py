@@ -311,7 +311,7 @@ def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Design
     for number, (axis, gained) in enumerate(kept):
         # The first sweep includes the base case, the others do not repeat it.
         rest = axis if number == 0 else replace(axis, levels=axis.levels[1:])
-        yield Designed(in_order(op, swept(base, rest)), f"reveals {named(gained)}")
+        yield Designed(in_order(op, swept(base, rest)), f"shows {named(gained)}")
     if not kept:
         yield Designed(base, "")
     yield from ignored(trial, op, passed(op, function), base, [axis for axis, _ in kept])
