@@ -258,9 +258,7 @@ def test_the_run_step_works_with_parity_itself(run_step, tmp_path):
     assert set(uploaded) <= kept
     assert (tmp_path / "out dir" / "comment.md").read_text().startswith(MARKER)
     assert MARKER in summary.read_text()
-    assert re.search(
-        "^::error file=config.yaml,line=5,title=parity%3A bad::mine: .* – in y of ", done.stdout, re.M
-    )
+    assert re.search("^::error file=config.yaml,line=5,title=parity%3A bad::mine: .* – in y of ", done.stdout, re.M)
 
 
 COMMENT = {"FOUND": "", "READ_CODE": "0", "WRITE_CODE": "0", "CODE": "1"}

@@ -168,7 +168,7 @@ def run(
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results are shown above")
-    sys.exit(USAGE if as_json and stdout_loss() is not None else results.summary.exit_code)
+    sys.exit(results.summary.exit_code or (USAGE if as_json and stdout_loss() is not None else 0))
 
 
 @main.command(

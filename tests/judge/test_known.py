@@ -538,7 +538,7 @@ def test_the_entries_that_are_offered_want_a_reason(tmp_path):
     results = read_results(tmp_path / "run")
     (offered,) = known_entries(case_rows(results)[results.cases[0].id])
     text = TEXT + "known:\n  " + offered.replace(CASE, "a")
-    assert "a known deviation needs a reason; say why it is accepted" in refused(tmp_path, text)
+    assert "a known deviation needs a reason: say why it is accepted" in refused(tmp_path, text)
     assert load(tmp_path, text.replace("WHY IS IT ACCEPTED?", "as agreed")).known[0].reason == "as agreed"
 
 

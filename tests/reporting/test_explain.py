@@ -194,10 +194,10 @@ def test_the_entry_to_paste_is_one_that_accepts_it(run_dir, tmp_path):
     assert not result.fails
 
 
-def test_without_a_cause_the_entry_names_none(tmp_path):
+def test_without_a_cause_the_entry_is_for_what_is_unexplained(tmp_path):
     run_dir = stored(tmp_path / "run", finding(), [diagnosis("unexplained")])
     (known,) = pasted(shown(run_dir), tmp_path)
-    assert (known.diagnosis, known.error_ratio) == (None, 1.7e5)
+    assert (known.diagnosis, known.error_ratio) == ("unexplained", 1.7e5)
 
 
 @pytest.mark.parametrize(

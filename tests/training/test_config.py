@@ -272,7 +272,7 @@ def test_the_first_steps_only(tmp_path: Path) -> None:
 
 def test_steps_need_a_training(tmp_path: Path) -> None:
     assert "--steps 5\n  there is no training among the cases" in refused(tmp_path, f"cases:\n{CASE}", steps=5)
-    assert "--steps 0\n  --steps takes a whole number" in refused(tmp_path, LONG, steps=0)
+    assert "--steps 0\n  --steps must be a whole number" in refused(tmp_path, LONG, steps=0)
 
 
 def test_the_command_line_selects_trainings(tmp_path: Path) -> None:

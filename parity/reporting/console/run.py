@@ -118,7 +118,7 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
         console.print(
             Text(f"\n{legend(results, wanted if wanted > console.width else 0)}", style="dim"), soft_wrap=True
         )
-    n_passing = sum(row.verdict in PASSING for rows in lines.values() for row in rows)
+    n_passing = sum(row.verdict in PASSING and not row.partial for rows in lines.values() for row in rows)
     if n_passing and not verbose:
         passing = plural(n_passing, "tensor is", "tensors are")
         console.print(Text(f"{passing} within rtol/atol (-v shows {'it' if n_passing == 1 else 'them'})", style="dim"))
