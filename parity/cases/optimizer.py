@@ -21,7 +21,6 @@ from parity.cases.primitives import narrow, root
 PARAM, GRAD = Input("param", default=Normal()), Input("grad", default=Normal())
 SQUARES = Uniform(0.0, 1.0)
 FLOAT32 = "float32"
-LATER = "a step after the first"
 
 
 @dataclass(frozen=True)

@@ -128,3 +128,13 @@ def test_a_condition_speaks_of_the_cases_that_were_run(tmp_path):
     cases = [case_row("gn-offset=0"), case_row("gn-offset=100")]
     [finding] = findings(run_of(tmp_path, [unstable(case="gn-offset=0")], [], cases))
     assert finding.place() == "in y of group_norm, float32 (1 tensor)"
+
+
+def test_a_part_of_an_edit_is_not_told_by_another_edits_formula(tmp_path):
+    partly = {"explained": False, "residual_after": 50.0, "title": "one step differs"}
+    edits = [
+        diagnosis("reference-edit", tensors=["y"], evidence={}, **partly),
+        diagnosis("reference-edit", dtype="float64", tensors=["y"], evidence={"expression": "a"}, **partly),
+    ]
+    found = findings(run_of(tmp_path, [unstable(), unstable(dtype="float64")], edits))
+    assert {finding.formula() for finding in found} == {"", "computes a"}

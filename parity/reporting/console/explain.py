@@ -24,7 +24,7 @@ from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import diagnosis_lines, residual_text
-from parity.reporting.text.findings import Finding, by_cause
+from parity.reporting.text.findings import by_cause
 from parity.reporting.text.reasons import (
     CaseRows,
     aligned,
@@ -171,7 +171,8 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
     for i, finding in enumerate(found[:MAX_FINDINGS], 1):
         yield Text()
         yield from finding_lines(finding, i, width)
-        yield from (Text(f"   {line}") for line in dict.fromkeys(evidence_of(finding)))
+        if (diagnosis := finding.worst.diagnosis) is not None:
+            yield Text(printable(f"   {diagnosis.dtype}: {residual_text(diagnosis)}"))
     if len(found) > MAX_FINDINGS:
         yield Text(f"and {plural(len(found) - MAX_FINDINGS, 'more finding')} (-v shows them)", style="dim")
     lines = [line for group in tensor_lines(results).values() for line in group if line.worst.case == case.id]
@@ -182,13 +183,6 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
         if len(failed) > MAX_ROWS:
             yield Text(f"    and {plural(len(failed) - MAX_ROWS, 'more tensor')} (-v shows them)", style="dim")
     yield from do_next(rows, run_dir)
-
-
-def evidence_of(finding: Finding) -> Iterator[str]:
-    """How much of the error the cause explains, in the dtype with the largest error."""
-    diagnosis = finding.worst.diagnosis
-    if diagnosis is not None:
-        yield printable(f"{diagnosis.dtype}: {residual_text(diagnosis)}")
 
 
 def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:

@@ -81,7 +81,7 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
 
 
 def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
-    """A finding: its sentence, place, formula, values at the worst element, and next command."""
+    """A finding: its sentence, place, formula, values at the worst element, and where to look."""
     number = f"{n}. "
     yield Text.assemble((number, "bold"), finding.sentence())
     for text, style in (

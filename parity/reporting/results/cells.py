@@ -241,11 +241,6 @@ def counts(shown: Iterable[CellResult]) -> dict[str, int]:
     return {status.value: numbers[status] for status in Status if numbers[status]}
 
 
-def counts_text(numbers: Mapping[str, int]) -> str:
-    """`4 failed, 2 known, 58 passed`."""
-    return ", ".join(f"{n} {LABELS[Status(status)]}" for status, n in numbers.items())
-
-
 TENSOR_LABELS: Mapping[Status, str] = {
     Status.FAILED: "fail",
     Status.ERROR: "lack a result",

@@ -151,13 +151,8 @@ def example(row: ComparisonRow) -> str:
 
 
 def count_tensors(rows: Sequence[ComparisonRow]) -> int:
-    """How many tensors of how many cells the rows are about."""
+    """How many tensors the rows are about; one in two dtypes or cases counts twice."""
     return len({row.tensor_key for row in rows})
-
-
-def n_cases(rows: Sequence[ComparisonRow]) -> int:
-    """How many cases the rows are about."""
-    return len({row.case for row in rows})
 
 
 KNOWN_STYLES = {

@@ -189,12 +189,14 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     )
     cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
+    alike = grouped(((ops.get(row.case), *cause_named(row)), row) for row in results.diagnoses)
     made = []
-    for (op, name, _), differences in groups.items():
+    for key, differences in groups.items():
+        op, name, _ = key
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
-        alike = [row for row in results.diagnoses if called(row) == name != EDIT and ops.get(row.case) == op]
-        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, alike))
+        same = alike.get(key, ())
+        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, same))
     return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
 
 
@@ -218,11 +220,16 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
-    """By what a difference belongs to others: its diagnosis, an edit without a name by its expression."""
+    """By what a difference belongs to others: its diagnosis, else its verdict."""
     if row.verdict == STRUCTURE:
         return "", row.message
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
+    return cause_named(diagnosis)
+
+
+def cause_named(diagnosis: Diagnosis) -> Cause:
+    """A diagnosis by its id, an edit without a name by its expression, too."""
     return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else ""
 
 
