@@ -206,3 +206,4 @@ MULTI_HEAD_ATTENTION = Op(
     terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )
+OPS = (SCALED_DOT_PRODUCT_ATTENTION, MULTI_HEAD_ATTENTION)

@@ -185,3 +185,4 @@ CLIP_GRAD_VALUE = Op(
     variants=value_variants,
     upstream=(),
 )
+OPS = (CLIP_GRAD_NORM, CLIP_GRAD_VALUE)

@@ -141,3 +141,4 @@ CONV2D = Op(
     variants=conv_variants,
     rounded_together=(("x",), ("x", "weight")),
 )
+OPS = (CONV2D,)

@@ -206,3 +206,4 @@ GELU = Op(
     variants=gelu_variants,
     forms=({"fused": True},),
 )
+OPS = (RELU, GELU, TANH, SILU, SIGMOID)

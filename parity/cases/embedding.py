@@ -106,3 +106,4 @@ POSITION_EMBEDDING = Op(
     reference=position_embedding,
     variants=position_variants,
 )
+OPS = (EMBEDDING, POSITION_EMBEDDING)

@@ -191,3 +191,4 @@ MSE_LOSS = Op(
     variants=value_variants,
     forms=({"fused": True},),
 )
+OPS = (CROSS_ENTROPY, MSE_LOSS)

@@ -83,3 +83,4 @@ LINEAR = Op(
     rounded_together=(("x",), ("x", "weight")),
 )
 """torch.nn.functional.linear: y = x W^T + b."""
+OPS = (LINEAR,)

@@ -667,3 +667,4 @@ BATCH_NORM = replace(
     statistics=Statistics("y", partial(implied, grouping=batch_grouping)),
 )
 """Ioffe, Szegedy 2015; torch.nn.functional.batch_norm."""
+OPS = (LAYER_NORM, GROUP_NORM, INSTANCE_NORM, BATCH_NORM)

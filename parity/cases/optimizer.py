@@ -499,3 +499,4 @@ ADAGRAD = Op(
     fits=(EPS,),
     upstream=(),
 )
+OPS = (SGD, ADAM, ADAMW, LAMB, RMSPROP, ADAGRAD)

@@ -80,3 +80,4 @@ FLATTEN = Op(
     infer_shapes=flat_shapes,
     reference=flatten,
 )
+OPS = (AVG_POOL2D, FLATTEN)
