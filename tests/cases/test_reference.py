@@ -6,90 +6,62 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.attention import MultiHeadParams
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
-from parity.cases.conv import Conv2dParams
-from parity.cases.draw import generator
-from parity.cases.elementwise import GeluParams, NoParams
-from parity.cases.embedding import EmbeddingParams, PositionParams
-from parity.cases.loss import CrossEntropyParams, MseLossParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 from parity.cases.op import CaseError
 from parity.cases.oracle import evaluate
-from parity.cases.pooling import AvgPool2dParams
+from parity.config import load_plan
+from tests.conftest import CONFIGS
 
-DIFFERENTIABLE = {
-    "layer_norm": (LayerNormParams((3, 4)), {"x": (5, 3, 4)}),
-    "group_norm": (GroupNormParams(2), {"x": (3, 4, 5)}),
-    "instance_norm": (InstanceNormParams(eps=0.1), {"x": (2, 3, 4, 2)}),
-    "batch_norm": (BatchNormParams(), {"x": (5, 3, 2)}),
-    "batch_norm-eval": (BatchNormParams(training=False), {"x": (5, 3)}),
-    "linear": (LinearParams(out_features=4), {"x": (2, 3, 5)}),
-    "conv2d": (Conv2dParams(4, 3, stride=2, padding=1), {"x": (2, 3, 6, 5)}),
-    "conv2d-groups": (Conv2dParams(4, 2, groups=2, dilation=2), {"x": (2, 4, 5, 6)}),
-    "embedding": (EmbeddingParams(5, 3), {"x": (2, 4)}),
-    "position_embedding": (PositionParams(5), {"x": (2, 3, 4)}),
-    "scaled_dot_product_attention": (NoParams(), {"query": (2, 2, 3, 4), "key": (2, 2, 5, 4)}),
-    "multi_head_attention": (MultiHeadParams(2), {"x": (2, 3, 4)}),
-    **{name: (NoParams(), {"x": (4, 5)}) for name in ("relu", "tanh", "silu", "sigmoid", "flatten")},
-    "gelu": (GeluParams(), {"x": (4, 5)}),
-    "gelu-tanh": (GeluParams("tanh"), {"x": (4, 5)}),
-    "avg_pool2d": (AvgPool2dParams(2), {"x": (2, 3, 5, 4)}),
-    "cross_entropy": (CrossEntropyParams(), {"x": (6, 4)}),
-    "mse_loss": (MseLossParams(), {"x": (6, 4)}),
-}
+CASES = {case.id: case for case in load_plan(sorted((CONFIGS / "ops").glob("*.yaml"))).cases}
+"""Small cases of every op."""
 
 
-def test_every_differentiable_op_is_here():
-    assert {name.partition("-")[0] for name in DIFFERENTIABLE} == {op.name for op in OPS.values() if op.differentiable}
+def test_every_op_has_a_case():
+    assert {case.op for case in CASES.values()} == set(OPS)
 
 
-def tensors_for(name, params, given, scale=1.0):
-    op = OPS[name.partition("-")[0]]
-    shapes = op.infer_shapes(params, given)
-    rng = generator(0, name)
-    tensors = {n: scale * rng.uniform(0.5, 1.5, shape).astype(np.longdouble) for n, shape in shapes.inputs.items()}
-    if op.data == "x":
-        tensors["x"] = rng.normal(1.0, 2.0, shapes.inputs["x"]).astype(np.longdouble)
-    tensors |= {n: rng.integers(*bounds, shapes.inputs[n]) for n, bounds in shapes.integers.items()}
-    tensors["grad.y"] = np.asarray(rng.normal(0.0, 1.0, shapes.outputs["y"]), np.longdouble)
-    return op, tensors
+def example(name):
+    """An op's case: the op, its params, and its tensors in longdouble."""
+    case = CASES[name]
+    tensors = {plan.name: plan.sample(0, case.id, "float64") for plan in case.tensors}
+    wide = {n: values.astype(np.longdouble) if values.dtype.kind == "f" else values for n, values in tensors.items()}
+    return OPS[case.op], case.params, wide
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if OPS[case.op].differentiable])
 def test_gradients_agree_with_finite_differences_in_longdouble(name):
-    params, given = DIFFERENTIABLE[name]
-    op, tensors = tensors_for(name, params, given)
-    found = evaluate(op, params, tensors)
+    op, params, tensors = example(name)
+    exact = evaluate(op, params, tensors)
     step = np.longdouble(2) ** -21
     for leaf in op.differentiable:
+        if leaf not in tensors:
+            continue
         numeric = np.zeros_like(tensors[leaf])
         for index in np.ndindex(numeric.shape):
             sides = []
             for sign in (1, -1):
                 moved = {**tensors, leaf: tensors[leaf].copy()}
                 moved[leaf][index] += sign * step
-                y = evaluate(op, params, moved, gradients=False)["y"]
-                sides.append(np.sum(y * tensors["grad.y"]))
+                values = evaluate(op, params, moved, gradients=False)
+                sides.append(sum(np.sum(values[name] * tensors[f"grad.{name}"]) for name in op.upstream))
             numeric[index] = (sides[0] - sides[1]) / (2 * step)
-        largest = max(1.0, float(np.abs(found["y"] * tensors["grad.y"]).sum()))
-        np.testing.assert_allclose(found[f"grad.{leaf}"], numeric, rtol=1e-9, atol=largest * 1e-11, err_msg=leaf)
+        largest = max(1.0, *(float(np.abs(exact[name] * tensors[f"grad.{name}"]).sum()) for name in op.upstream))
+        np.testing.assert_allclose(exact[f"grad.{leaf}"], numeric, rtol=1e-9, atol=largest * 1e-11, err_msg=leaf)
 
 
 def test_a_wrong_gradient_would_be_seen():
     """The check above can fail: with detached statistics the gradient of x is another one."""
-    params, given = DIFFERENTIABLE["layer_norm"]
-    op, tensors = tensors_for("layer_norm", params, given)
+    op, params, tensors = example("layer_norm")
     right, wrong = (evaluate(op, params, tensors, detached=d)["grad.x"] for d in ("", "both"))
     assert np.abs(right - wrong).max() > 0.01
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("name", CASES)
 def test_every_result_has_the_dtype_that_was_asked_for(name, dtype):
-    params, given = DIFFERENTIABLE[name]
-    op, tensors = tensors_for(name, params, given)
+    op, params, tensors = example(name)
     found = evaluate(op, params, tensors, dtype=dtype)
     assert {values.dtype for values in found.values()} == {np.dtype(dtype)}, {n: v.dtype for n, v in found.items()}
 
