@@ -17,7 +17,7 @@ from autograd.extend import defvjp
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape, Uniform
 from parity.cases.op import Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import erf, pi, scalar
+from parity.cases.primitives import erf, narrow, pi, scalar
 from parity.cases.program import by_hand, primitive
 
 Function = Callable[..., Any]
@@ -391,7 +391,14 @@ OPS = (
     ),
     elementwise("leaky_relu", leaky_relu, "x, less below 0", values={"negative_slope": (0.01, 0.2, 0.3)}),
     elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope, values={"alpha": (1.0,)}),
-    elementwise("selu", selu, "elu with constants that keep mean and variance", slope=selu_slope),
+    elementwise(
+        "selu",
+        selu,
+        "elu with constants that keep mean and variance",
+        slope=selu_slope,
+        others={"float32": lambda x: narrow(SELU_SCALE, "float32") * elu(x, narrow(SELU_ALPHA, "float32"))},
+        instead="attribute-precision",
+    ),
     elementwise("celu", celu, "x, below 0 alpha * (exp(x / alpha) - 1)", slope=celu_slope, values={"alpha": (1.0,)}),
     GELU,
     elementwise(
@@ -416,7 +423,11 @@ OPS = (
         "hardsigmoid",
         hardsigmoid,
         "relu6(x + 3) / 6",
-        others={"hard_sigmoid": lambda x: hardtanh(0.2 * x + 0.5, 0.0, 1.0), "sigmoid": sigmoid},
+        others={
+            "hard_sigmoid": lambda x: hardtanh(0.2 * x + 0.5, 0.0, 1.0),
+            "0.1666667": lambda x: hardtanh(0.1666667 * x + 0.5, 0.0, 1.0),
+            "sigmoid": sigmoid,
+        },
     ),
     elementwise("hardtanh", hardtanh, "x between two limits"),
     elementwise(
