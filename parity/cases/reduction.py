@@ -33,7 +33,7 @@ INFINITY = float("inf")
 NORM_TYPES = (1.0, 2.0, INFINITY)
 NORMAL = Normal()
 PADDLE_EPS = 1e-12
-"""What paddle.linalg.norm adds in its backward pass (paddle/phi/kernels/gpu/p_norm_grad_kernel.cu)."""
+"""What the backward pass of PaddlePaddle 3.3.1 adds to the norm, measured on a CPU."""
 EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a norm near 0")
 
 
