@@ -10,7 +10,19 @@ from parity.cases.exact.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.diagnoses import DIAGNOSES
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, size
-from tests.judge.judging import BOTH, Constant, Integers, Normal, candidates, drawn, judged, kernel, names, planned, verdicts
+from tests.judge.judging import (
+    BOTH,
+    Constant,
+    Integers,
+    Normal,
+    candidates,
+    drawn,
+    judged,
+    kernel,
+    names,
+    planned,
+    verdicts,
+)
 
 CASES = {
     "layer-norm": planned("layer_norm", x=(9, 4, 11), normalized_shape=(11,), eps=1e-3),
