@@ -17,7 +17,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape
-from parity.cases.elementwise import raised
+from parity.cases.elementwise import magnitude, raised, sqrt
 from parity.cases.exact.summation import total
 from parity.cases.norm import OFFSET, statistics
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_x
@@ -34,7 +34,7 @@ NORM_TYPES = (1.0, 2.0, INFINITY)
 NORMAL = Normal()
 PADDLE_EPS = 1e-12
 """What the backward pass of PaddlePaddle 3.3.1 adds to the norm, measured on a CPU."""
-EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a norm near 0")
+EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a result near 0")
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,14 @@ fused_var = by_hand(
 )
 
 
-def std(x: Any, axes: Axes, correction: int = 1, **options: Any) -> Any:
-    """The root of `var`."""
-    return anp.sqrt(var(x, axes, correction, **options))
+def std(x: Any, axes: Axes, correction: int = 1, *, eps: float = 0.0, **options: Any) -> Any:
+    """The root of `var`, with `eps` under it."""
+    return sqrt(var(x, axes, correction, **options), eps=eps)
 
 
-def prod(x: Any, axes: Axes, *, divided: bool = False) -> Any:
-    """The product; `divided`: its gradient is y / x, which is NaN at 0."""
-    return (divided_product if divided else product_of)(x, axes)
+def prod(x: Any, axes: Axes, *, backward: str = "") -> Any:
+    """The product; `backward`: its gradient is y / x, `divided` by 0 too, or `safe`."""
+    return PRODUCTS[backward](x, axes)
 
 
 def plain_product(x: Any, axes: Axes) -> Any:
@@ -134,8 +134,16 @@ def plain_product(x: Any, axes: Axes) -> Any:
     return np.prod(x, axis=axes, keepdims=True)
 
 
-product_of = by_hand(plain_product, lambda g, _y, x, axes: g * other_factors(x, axes))
-divided_product = by_hand(plain_product, lambda g, y, x, _axes: g * y / x)
+def safe_backward(g: Any, y: Any, x: Any, axes: Axes) -> Any:
+    """y / x, where x is not 0."""
+    return anp.where(x == 0, g * other_factors(x, axes), g * y / anp.where(x == 0, scalar(1, x), x))
+
+
+PRODUCTS: Mapping[str, Callable[..., Any]] = {
+    "": by_hand(plain_product, lambda g, _y, x, axes: g * other_factors(x, axes)),
+    "divided": by_hand(plain_product, lambda g, y, x, _axes: g * y / x),
+    "safe": by_hand(plain_product, safe_backward),
+}
 
 
 @primitive
@@ -187,21 +195,21 @@ def vector_norm(
     At 2, `eps` is under the root, and `backward_eps` is added to the norm that the gradient is divided by.
     """
     if ord in (INFINITY, -INFINITY):
-        return (amax if ord > 0 else amin)(anp.abs(x), axes)
+        return (amax if ord > 0 else amin)(magnitude(x), axes)
     if ord == 2:
         return root_mean_square(x, axes, eps, backward_eps, divided)
-    size = anp.abs(x)
+    size = magnitude(x)
     return summed(size, axes, divided=divided) if ord == 1 else raised(summed(raised(size, ord), axes), 1 / ord)
 
 
 def root_of_squares(x: Any, axes: Axes, eps: float, _backward_eps: float, divided: bool) -> Any:
     """The root of the sum, or mean, of squares."""
-    return anp.sqrt(summed(x * x, axes, divided=divided) + eps)
+    return sqrt(summed(x * x, axes, divided=divided), eps=eps)
 
 
 def root_backward(g: Any, y: Any, x: Any, axes: Axes, _eps: float, backward_eps: float, divided: bool) -> Any:
     """x / norm, and 0 for a norm of 0."""
-    quotient = x / (y + backward_eps)
+    quotient = x / (y + backward_eps if backward_eps else y)
     return anp.where(y == 0, 0.0, quotient * g / count(x, axes) if divided else quotient * g)
 
 
@@ -335,16 +343,21 @@ OPS = (
         prod,
         "product over axes",
         draw=LogUniform(0.5, 2.0, signed=True),
-        hypotheses=lambda _: [Variant("gradient-by-division", {"divided": True}, shown_by="an element that is 0")],
+        hypotheses=lambda _: [
+            Variant("gradient-by-division", {"backward": "divided"}, shown_by="an element that is 0")
+        ],
+        forms=({"backward": "safe"},),
     ),
     reduction("amax", amax, "the largest; equal ones share the gradient"),
     reduction("amin", amin, "the smallest; equal ones share the gradient"),
     reduction("logsumexp", logsumexp, "log(sum(exp(x)))", hypotheses=logsumexp_variants, forms=({"fused": True},)),
     reduction("var", var, "variance, over n - correction", **MOMENT),
-    reduction("std", std, "root of the variance", **MOMENT),
+    reduction("std", std, "root of the variance", fits=(EPS,), **MOMENT),
     reduction(
         "vector_norm", vector_norm, "(sum |x|^ord)^(1/ord)", params=NormParams, hypotheses=norm_variants, fits=(EPS,)
     ),
     reduction("cumsum", cumsum, "sums up to each element", params=AxisParams, hypotheses=cumsum_variants, whole=True),
-    reduction("argmax", argmax, "index of the largest, an integer", params=AxisParams, differentiable=False),
+    reduction(
+        "argmax", argmax, "index of the largest, an integer", params=AxisParams, differentiable=False, exact=True
+    ),
 )
