@@ -15,7 +15,17 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.blocked import LARGE
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
+from parity.judge.bound.envelope import (
+    FIRST_RUNS,
+    OFF,
+    UNIT_ROUNDOFF,
+    Array,
+    Envelope,
+    EnvelopeRuns,
+    dtype_of,
+    error_ratio,
+    size,
+)
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.asking import Ask, kernel_of
@@ -151,10 +161,11 @@ class Cell:
         return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
-        """The backend's result for every tensor of the oracle that it can return, in this dtype."""
+        """The backend's result for every tensor of the oracle that it can return, in this dtype (integers: float64)."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
-        return {name: in_dtype(outcome.outputs.get(name), self.dtype) for name in names}
+        dtypes = {n: WIDEST if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
+        return {n: in_dtype(outcome.outputs.get(n), dtypes[n]) for n in names}
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
@@ -382,7 +393,7 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluat
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
     """An output's values if it has the oracle's structure."""
-    if output is None or (output.shape, output.dtype) != (exact.shape, dtype):
+    if output is None or (output.shape, output.dtype) != (exact.shape, dtype_of(exact, dtype)):
         return None
     return output.values
 
