@@ -97,15 +97,37 @@ class PaddleAdapter(FunctionalAdapter):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.functional.linear(x, weight.t(), bias)
 
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.functional.rms_norm(x, list(normalized_shape), weight, eps)[0]
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.functional.local_response_norm(x, data_format=self.layout(x), **options)
+
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def scaled_dot_product_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        keep_mask: Any = None,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,  # noqa: ARG002 - by the shapes
+    ) -> Any:
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
-        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))
+        mask = attn_mask if keep_mask is None else keep_mask.astype("bool")
+        options = {} if scale is None else {"scale": scale}
+        attention = self.functional.scaled_dot_product_attention
+        return self.heads_first(attention(query, key, value, mask, is_causal=is_causal, **options))
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype)
 
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])
