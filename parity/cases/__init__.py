@@ -4,9 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parity.cases import attention, clip, conv, elementwise, embedding, loss, matmul, norm, optimizer, pooling, softmax
+from parity.cases import (
+    attention,
+    clip,
+    conv,
+    dropout,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    norm,
+    optimizer,
+    pooling,
+    softmax,
+    uncentered,
+)
 from parity.cases.op import Op
 
-FAMILIES = (norm, matmul, conv, embedding, softmax, attention, elementwise, pooling, loss, clip, optimizer)
+FAMILIES = (
+    norm,
+    uncentered,
+    dropout,
+    matmul,
+    conv,
+    embedding,
+    softmax,
+    attention,
+    elementwise,
+    pooling,
+    loss,
+    clip,
+    optimizer,
+)
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 """Every op that parity knows, by name."""
