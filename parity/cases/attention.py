@@ -43,7 +43,10 @@ class MultiHeadParams:
 
 @dataclass(frozen=True)
 class RotaryParams:
-    """Frequency i of n is `base` ** (-i / n). Feature i is paired with feature i + n, or `interleaved` 2i with 2i + 1."""
+    """Frequency i of n is `base` ** (-i / n).
+
+    Feature i is paired with feature i + n, or if `interleaved` feature 2i with 2i + 1.
+    """
 
     base: float = 10000.0
     interleaved: bool = False
@@ -104,7 +107,8 @@ def attend(
         elif kept is not None and not placement:
             scores = anp.where(kept > 0, scores, -np.inf)
     if diagonal is not None:
-        scores = anp.where(np.tri(*scores.shape[-2:], diagonal) > 0, scores, -np.inf)
+        n_queries, n_keys = scores.shape[-2:]
+        scores = anp.where(np.tri(n_queries, n_keys, diagonal) > 0, scores, -np.inf)
     probabilities = softmax(scores, axis, **options)
     if placement == "after":
         probabilities = probabilities * mask
@@ -117,16 +121,17 @@ def attention(
     params: AttentionParams,
     *,
     scale: str = "",
-    diagonal: int | str | None = "",
+    causal: bool | None = None,
+    diagonal: int = 0,
     dropped: bool = False,
     tiled: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """torch.nn.functional.scaled_dot_product_attention.
 
-    `scale` replaces that of the params: `none`, `root` for 1 / sqrt(d), `length` for 1 / d. `diagonal` replaces the
-    last one that a query sees. `dropped`: a 1 in keep_mask drops a key. `tiled`: query head h uses key head h % n. The
-    other options are those of `attend`.
+    `scale` replaces that of the params: `none`, `root` for 1 / sqrt(d), `length` for 1 / d. `causal` replaces
+    `is_causal`, whose mask ends at `diagonal`. `dropped`: a 1 in keep_mask drops a key. `tiled`: query head h uses key
+    head h % n. The other options are those of `attend`.
     """
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     d, kept = query.shape[-1], tensors.get("keep_mask")
@@ -135,10 +140,11 @@ def attention(
         scales[""] = times(params.scale)
     if key.shape[1] != query.shape[1]:
         key, value = (repeated_heads(item, query.shape[1], tiled=tiled) for item in (key, value))
-    options = {"added": tensors.get("attn_mask"), "kept": 1 - kept if dropped else kept, **options}
-    if diagonal == "":
-        diagonal = 0 if params.is_causal else None
-    return {"y": attend(query, key, value, scales[scale], diagonal=diagonal, **options)}
+    if kept is not None and dropped:
+        kept = 1 - kept
+    last = diagonal if (params.is_causal if causal is None else causal) else None
+    y = attend(query, key, value, scales[scale], added=tensors.get("attn_mask"), kept=kept, diagonal=last, **options)
+    return {"y": y}
 
 
 def repeated_heads(values: Any, heads: int, *, tiled: bool) -> Any:
@@ -235,12 +241,12 @@ def attention_variants(params: AttentionParams, shapes: Mapping[str, Shape]) -> 
         yield Variant("head-grouping", {"tiled": True}, shown_by="several key heads, and more query heads")
     yield from mask_variants(shapes)
     if params.is_causal:
-        yield Variant("causal-mask", {"diagonal": None}, shown_by=SEVERAL_KEYS)
+        yield Variant("causal-mask", {"causal": False}, shown_by=SEVERAL_KEYS)
         for diagonal in dict.fromkeys((n_keys - length, 1, -1)):
             if diagonal:
                 yield Variant("mask-alignment", {"diagonal": diagonal}, shown_by="several queries and keys")
     else:
-        yield Variant("causal-mask", {"diagonal": 0}, shown_by=SEVERAL_KEYS)
+        yield Variant("causal-mask", {"causal": True}, shown_by=SEVERAL_KEYS)
     yield from shared_variants([-2], SCORES)
 
 
@@ -316,8 +322,8 @@ def rotary_variants(params: RotaryParams, shapes: Mapping[str, Shape]) -> Iterat
     positions = "several positions"
     if shapes["x"][3] > 2:
         yield Variant("rotary-pairs", {"interleaved": not params.interleaved}, shown_by=positions)
-        yield Variant("rotary-frequencies", {"exponent": "single"}, shown_by=positions)
-    yield Variant("rotary-direction", {"backwards": True}, shown_by=positions)
+        yield Variant("rotary-angles", {"exponent": "single"}, shown_by=positions)
+    yield Variant("rotary-angles", {"backwards": True}, shown_by=positions)
     yield Variant("position-offset", {"start": 1}, shown_by="any position")
     yield Variant("wrong-axis", {"axis": 1}, shown_by="several heads")
 
@@ -365,6 +371,6 @@ ROTARY_EMBEDDING = Op(
     infer_shapes=rotary_shapes,
     reference=rotary_embedding,
     variants=rotary_variants,
-    fits=(Fit("rotary-frequencies", "base", lambda params: params.base, shown_by="several positions", most=1e9),),
+    fits=(Fit("rotary-angles", "base", lambda params: params.base, shown_by="several positions", most=1e9),),
 )
 OPS = (SCALED_DOT_PRODUCT_ATTENTION, MULTI_HEAD_ATTENTION, ROTARY_EMBEDDING)

@@ -14,7 +14,17 @@ from parity.cases.draw import Normal, Shape
 from parity.cases.elementwise import NoParams
 from parity.cases.exact.matmul import matmul
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, affine_remarks, no_variants, require_shape, require_x
+from parity.cases.op import (
+    CaseError,
+    Input,
+    Op,
+    TensorShapes,
+    Variant,
+    affine_remarks,
+    no_variants,
+    require_shape,
+    require_x,
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ def bilinear_shapes(params: BilinearParams, given: Mapping[str, Shape]) -> Tenso
 
 def bilinear(tensors: Mapping[str, Any], _params: Any, *, transposed: bool = False) -> dict[str, Any]:
     """y[o] = x weight[o] other^T + bias[o]; `transposed` exchanges x and other."""
-    x, other, weight, bias = (tensors.get(name) for name in ("x", "other", "weight", "bias"))
+    (x, other, weight), bias = (tensors[name] for name in ("x", "other", "weight")), tensors.get("bias")
     if transposed:
         x, other = other, x
     n_out, n_x, n_other = weight.shape
@@ -158,7 +168,8 @@ def einsum(tensors: Mapping[str, Any], params: EinsumParams, *, transposed: str 
     both = set(labels[0]) & set(labels[1])
     batch = [n for n in labels[0] if n in both and n in labels[2]]
     inner = [n for n in labels[0] if n in both and n not in labels[2]]
-    matrices, free, lengths = [], [], {}
+    matrices, free = [], []
+    lengths: dict[str, int] = {}
     for name, own in zip(values, labels, strict=False):
         lengths |= dict(zip(own, values[name].shape, strict=True))
         alone = tuple(i for i, n in enumerate(own) if n not in both and n not in labels[2])

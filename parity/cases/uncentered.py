@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import autograd.numpy as anp
@@ -166,6 +167,10 @@ def power_of_positive(values: Any, exponent: Any) -> Any:
     return anp.where(positive, anp.where(positive, values, scalar(1, values)) ** exponent, 0.0)
 
 
+two_norm = by_hand(
+    lambda x, axes, _eps: anp.sqrt(total(x * x, axes)), lambda g, norm, x, _axes, eps: g * x / (norm + eps)
+)
+"""The 2-norm, with x / (norm + eps) as its derivative."""
 FLOORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "": lambda norm, eps: anp.where(norm < eps, scalar(eps, norm), norm),
     "squared": lambda norm, eps: anp.sqrt(anp.where(norm * norm < eps, scalar(eps, norm), norm * norm)),
@@ -183,13 +188,16 @@ def normalize(
     floor: str = "",
     detached: bool = False,
     bare: bool = False,
+    slope: bool = False,
 ) -> dict[str, Any]:
     """x over its norm; `axis` replaces `dim`, `floor` is one of FLOORS, and a `detached` norm gets no gradient. `bare`
-    divides by the square or the sum, without the root."""
+    divides by the square or the sum, without the root; `slope` uses `two_norm`."""
     x, p = tensors["x"], params.p
     axes = ((params.dim if axis is None else axis) % x.ndim,)
     if p == float("inf"):
         norm = anp.max(anp.abs(x), axis=axes, keepdims=True)
+    elif slope:
+        norm = two_norm(x, axes, params.eps)
     elif p == 2:
         squares = total(x * x, axes)
         positive = squares > 0
@@ -207,6 +215,8 @@ def normalize_variants(params: NormalizeParams, shapes: Mapping[str, Shape]) -> 
     """Another floor, norm or axis, a missing root or gradient."""
     near = "norms that are not far above eps"
     yield from (Variant("eps-placement", {"floor": floor}, shown_by=near) for floor in FLOORS if floor)
+    if params.p == 2:
+        yield Variant("eps-placement", {"slope": True}, shown_by=near)
     yield from epsilon_variants(params.eps)
     for p in (1.0, 2.0, float("inf")):
         if p != params.p:
@@ -251,8 +261,8 @@ def local_response_norm(
 ) -> dict[str, Any]:
     """x / (k + alpha * mean(x^2)) ** beta, the mean over a window of channels and zeros beyond them.
 
-    (Krizhevsky et al. 2012, who have the sum instead of the mean: `summed`.) The window begins size // 2 channels before
-    its own, or as many as `before` says, along `axis`.
+    Krizhevsky et al. 2012 have the sum instead of the mean: `summed`. The window begins size // 2 channels before its
+    own, or as many as `before` says, along `axis`.
     """
     x, n = tensors["x"], params.size
     first = n // 2 if before is None else before
@@ -298,8 +308,8 @@ def evonorm_s0(
     x_seen = seen(tensors, groups, "x")
     _, var = detach(statistics(x_seen, groups.axes, **options), "variance" if detached else "")
     deviation = anp.sqrt(var) + params.eps if outside else anp.sqrt(var + params.eps)
-    gates = {"": lambda: sigmoid(v * x_seen), "plain": lambda: sigmoid(x_seen), "none": lambda: 1}
-    y = affine(x_seen * gates[gate]() / deviation, weight, bias)
+    gated = x_seen if gate == "none" else x_seen * sigmoid(x_seen if gate == "plain" else v * x_seen)
+    y = affine(gated / deviation, weight, bias)
     return {"y": y if y.shape == x.shape else anp.reshape(y, x.shape)}
 
 
@@ -362,10 +372,7 @@ LOCAL_RESPONSE_NORM = Op(
     infer_shapes=response_shapes,
     reference=local_response_norm,
     variants=response_variants,
-    fits=tuple(
-        Fit("option-value", name, lambda params, name=name: getattr(params, name), shown_by=CHANNELS, most=10.0)
-        for name in ("alpha", "beta", "k")
-    ),
+    fits=tuple(Fit("option-value", name, attrgetter(name), CHANNELS, most=10.0) for name in ("alpha", "beta", "k")),
 )
 EVONORM_S0 = Op(
     name="evonorm_s0",

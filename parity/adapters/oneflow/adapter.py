@@ -55,30 +55,16 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
-    def rms_norm(self, x: Any, normalized_shape: Any, eps: float, weight: Any = None) -> Any:
-        raise Unsupported("oneflow 0.9 has no rms_norm that runs on a CPU")
-
-    def outer(self, x: Any, other: Any) -> Any:
-        raise Unsupported("oneflow has no outer")
-
     def scaled_dot_product_attention(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        keep_mask: Any = None,
-        is_causal: bool = False,
-        scale: Any = None,
-        enable_gqa: bool = False,
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
     ) -> Any:
         # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
-        flow = self.framework
-        if enable_gqa:
+        flow, scale = self.framework, options.get("scale")
+        if options.get("enable_gqa"):
             shared = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
         scores = flow.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
+        if options.get("is_causal"):
             keep_mask = flow.ones(tuple(scores.shape[-2:])).tril()
         if attn_mask is not None:
             scores = scores + attn_mask

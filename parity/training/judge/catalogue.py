@@ -60,9 +60,9 @@ TRAININGS = (
     ),
     Entry(
         id="option-value",
-        title="an optimizer option has a different value",
+        title="an option has a different value",
         what=(
-            "Momentum, a beta, alpha, dampening or a decay is not the recipe's: a framework default, an option that "
+            "Momentum, a beta, alpha, dampening or a decay is not the config's: a framework default, an option that "
             "was not passed on, or one with a different name (PyTorch's alpha is rho elsewhere)."
         ),
         shows=(
