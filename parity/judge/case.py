@@ -288,7 +288,7 @@ class CaseJudge:
         return results
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
-        """The causes of a wider dtype if they explain this one; for a pass, those of earlier cases; else a search.
+        """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
 
         An error that equals one in a wider dtype, and was not explained there, is not searched for again.
         """
@@ -296,10 +296,9 @@ class CaseJudge:
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
-        if not cell.fails(backend):
-            earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend))
-            if earlier is not None:
-                return earlier
+        earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
+        if earlier is not None:
+            return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         wrong = {name for name, value in cell.off[backend].items() if value >= OFF}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
