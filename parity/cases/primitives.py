@@ -69,6 +69,12 @@ defvjp(part, lambda _, x, which: lambda g: placed(g, x, which), None)
 
 
 @primitive
+def whole(values: Array, n: int) -> NDArray[np.intp]:
+    """Whole `values` as integers from 0 to n - 1."""
+    return np.clip(np.nan_to_num(values), 0, n - 1).astype(np.intp)
+
+
+@primitive
 def rows_of(matrix: Array, index: NDArray[np.int64]) -> Array:
     """matrix[index] along the first axis."""
     return np.asarray(matrix[index])
