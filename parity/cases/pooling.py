@@ -18,6 +18,7 @@ from parity.cases.elementwise import NoParams
 from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_x
 from parity.cases.primitives import Sizes, each, entries, patches, rows_of
+from parity.cases.program import by_hand
 from parity.cases.windows import checked, images, n_windows
 
 X = (Input("x", Normal(), differentiable=True),)
@@ -119,11 +120,12 @@ def avg_pool(
     counted: str = "",
     less: int = 0,
     ignored: str = "",
+    narrow: bool = False,
 ) -> dict[str, Any]:
     """The mean of each window, or with `summed` the sum (torch.nn.functional.avg_pool1d, 2d, 3d).
 
     `counted`: only the elements of x, with the `padding` too, or the whole `kernel`; by default what
-    `count_include_pad` says. The other options are those of `max_pool`.
+    `count_include_pad` says. `narrow` is that of `mean_of`. The other options are those of `max_pool`.
     """
     x, n = tensors["x"], tensors["x"].ndim - 2
     kernel, stride = each(params.kernel_size, n), 1 if ignored == "stride" else stride_of(params)
@@ -131,7 +133,18 @@ def avg_pool(
     seen = patches(x, kernel, stride, before(params, less), 1, size)
     sums = channels_first(total(seen, tuple(range(n + 2, 2 * n + 2))), seen.shape)
     counted = counted or ("padding" if params.count_include_pad else "x")
-    return {"y": sums if summed else sums / counts(params, x.shape[2:], size, counted)}
+    return {"y": sums if summed else mean_of(sums, counts(params, x.shape[2:], size, counted), narrow)}
+
+
+def mean_of(sums: Any, count: Any, narrow: bool) -> Any:
+    """sums / count; in the backward pass a `narrow` one is a factor in float32."""
+    return narrow_mean(sums, count) if narrow else sums / count
+
+
+narrow_mean = by_hand(
+    lambda sums, count: sums / count,
+    lambda g, _y, _sums, count: g * np.asarray(1 / np.asarray(count, float), np.float32).astype(float),
+)
 
 
 def counts(params: AvgPoolParams, lengths: Shape, size: Shape, counted: str) -> Any:
@@ -141,6 +154,11 @@ def counts(params: AvgPoolParams, lengths: Shape, size: Shape, counted: str) -> 
     for length, m, k, s, p in zip(lengths, size, kernel, strides, padding, strict=True):
         starts, margin = np.arange(m) * s - p, {"x": 0, "padding": p, "kernel": length + p + k}[counted]
         along.append(np.minimum(starts + k, length + margin) - np.maximum(starts, -margin))
+    return number_or_all(along)
+
+
+def number_or_all(along: Iterable[NDArray[np.intp]]) -> int | NDArray[np.float64]:
+    """The products of numbers of elements along each axis; one number if all are equal."""
     found = reduce(np.multiply.outer, along)
     return int(found.flat[0]) if (found == found.flat[0]).all() else found.astype(np.float64)
 
@@ -167,7 +185,13 @@ def avg_variants(params: AvgPoolParams, shapes: Mapping[str, Shape]) -> Iterable
         if not any(np.array_equal(numbers, known) for known in seen):
             seen.append(numbers)
             yield Variant("count-include-pad", {"counted": other}, shown_by="a window over the border")
+    yield NARROW_MEAN
     yield from pool_variants(params, n)
+
+
+NARROW_MEAN = Variant(
+    "attribute-precision", {"narrow": True}, shown_by="float64, windows of 3, 5, 6, 7, 9, ... elements"
+)
 
 
 def pool_variants(params: Any, n: int) -> Iterable[Variant]:
@@ -214,11 +238,10 @@ def along_axes(x: Any, size: Shape, pooled: Callable[[Any, Any], Any], bounds: s
     return x
 
 
-def mean_inside(windows: Any, inside: NDArray[np.bool_]) -> Any:
-    """The means [m, ...] of the elements inside."""
+def sum_inside(windows: Any, inside: NDArray[np.bool_]) -> Any:
+    """The sums [m, ...] of the elements inside."""
     values = windows if inside.all() else anp.where(inside, windows, 0.0)
-    count = inside.sum(axis=1).astype(np.float64)
-    return anp.reshape(total(values, (1,)), (windows.shape[0], *windows.shape[2:])) / count
+    return anp.reshape(total(values, (1,)), (windows.shape[0], *windows.shape[2:]))
 
 
 def max_inside(windows: Any, inside: NDArray[np.bool_]) -> Any:
@@ -228,12 +251,29 @@ def max_inside(windows: Any, inside: NDArray[np.bool_]) -> Any:
     return anp.reshape(entries(rows, anp.argmax(getval(rows), axis=1)), last.shape[:-1])
 
 
-def adaptive_pool(
-    tensors: Mapping[str, Any], params: AdaptivePoolParams, *, pooled: Callable[[Any, Any], Any], bounds: str = ""
+def adaptive_max_pool(tensors: Mapping[str, Any], params: AdaptivePoolParams, *, bounds: str = "") -> dict[str, Any]:
+    """The first largest elements of as many windows as asked for (torch.nn.functional.adaptive_max_pool1d, 2d); the
+    `bounds` are those of `adaptive_windows`."""
+    return {"y": along_axes(tensors["x"], each(params.output_size, tensors["x"].ndim - 2), max_inside, bounds)}
+
+
+def adaptive_avg_pool(
+    tensors: Mapping[str, Any], params: AdaptivePoolParams, *, bounds: str = "", narrow: bool = False
 ) -> dict[str, Any]:
-    """Means, or the first largest elements, of as many windows as asked for (torch.nn.functional.adaptive_avg_pool1d,
-    adaptive_max_pool1d, 2d); the `bounds` are those of `adaptive_windows`."""
-    return {"y": along_axes(tensors["x"], each(params.output_size, tensors["x"].ndim - 2), pooled, bounds)}
+    """The means of such windows (torch.nn.functional.adaptive_avg_pool1d, 2d); `narrow` is that of `mean_of`."""
+    return {"y": adaptive_mean(tensors["x"], each(params.output_size, tensors["x"].ndim - 2), bounds, narrow)}
+
+
+def adaptive_mean(x: Any, size: Shape, bounds: str = "", narrow: bool = False) -> Any:
+    """The means of `size` windows."""
+    lengths = [adaptive_windows(n, m, bounds)[1].sum(axis=1) for n, m in zip(x.shape[2:], size, strict=True)]
+    return mean_of(along_axes(x, size, sum_inside, bounds), number_or_all(lengths), narrow)
+
+
+def adaptive_avg_variants(params: AdaptivePoolParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+    """Windows with other bounds, a factor in float32."""
+    yield NARROW_MEAN
+    yield from adaptive_variants(params, shapes)
 
 
 def adaptive_variants(params: AdaptivePoolParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
@@ -267,15 +307,15 @@ KINDS: Mapping[str, tuple[str, type[Any], Any, Any, Any, Sequence[int]]] = {
         "means",
         AdaptivePoolParams,
         adaptive_shapes,
-        partial(adaptive_pool, pooled=mean_inside),
-        adaptive_variants,
+        adaptive_avg_pool,
+        adaptive_avg_variants,
         (1, 2),
     ),
     "adaptive_max_pool": (
         "the largest elements",
         AdaptivePoolParams,
         adaptive_shapes,
-        partial(adaptive_pool, pooled=max_inside),
+        adaptive_max_pool,
         adaptive_variants,
         (1, 2),
     ),

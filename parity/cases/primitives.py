@@ -70,8 +70,8 @@ defvjp(part, lambda _, x, which: lambda g: placed(g, x, which), None)
 
 @primitive
 def whole(values: Array, n: int) -> NDArray[np.intp]:
-    """Whole `values` as integers from 0 to n - 1."""
-    return np.clip(np.nan_to_num(values), 0, n - 1).astype(np.intp)
+    """`values`, up to rounding errors, as integers from -n to 2n: beyond them no element of n can be meant."""
+    return np.rint(np.clip(np.nan_to_num(values), -n, 2 * n)).astype(np.intp)
 
 
 @primitive

@@ -14,8 +14,8 @@ import numpy as np
 
 from parity.cases.draw import Normal, Shape, Uniform
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_x
-from parity.cases.pooling import along_axes, mean_inside
-from parity.cases.primitives import each, part, rows_of, scalar, whole
+from parity.cases.pooling import adaptive_mean
+from parity.cases.primitives import each, narrow, part, rows_of, scalar, whole
 from parity.cases.program import concrete
 
 LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}
@@ -81,12 +81,12 @@ def factors(params: Any, n: int) -> tuple[float, ...]:
 
 
 Tap = tuple[Any, Any]
-"""The place of an element along an axis, and its weight (None: 1)."""
+"""The place of an element along an axis, a whole number, and its weight (None: 1)."""
 
 
-def nearest_taps(place: Any, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
-    """The one element that a rounding gives."""
-    return [(rounding(place), None)]
+def nearest_taps(place: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
+    """The one of n elements that a rounding gives."""
+    return [(whole(rounding(place), n), None)]
 
 
 ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
@@ -97,18 +97,18 @@ ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 """ONNX's nearest_mode (Resize)."""
 
 
-def linear_taps(place: Any) -> list[Tap]:
+def linear_taps(place: Any, n: int) -> list[Tap]:
     """The two elements around a place."""
     low = anp.floor(place)
-    share = place - low
-    return [(low, 1 - share), (low + 1, share)]
+    share, first = place - low, whole(low, n)
+    return [(first, 1 - share), (first + 1, share)]
 
 
-def cubic_taps(place: Any, a: float = CUBIC) -> list[Tap]:
+def cubic_taps(place: Any, n: int, a: float = CUBIC) -> list[Tap]:
     """The four elements around a place (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
     equation 4)."""
     low = anp.floor(place)
-    share = place - low
+    share, first = place - low, whole(low, n)
 
     def near(t: Any) -> Any:
         return ((a + 2) * t - (a + 3)) * t * t + 1
@@ -117,7 +117,7 @@ def cubic_taps(place: Any, a: float = CUBIC) -> list[Tap]:
         return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
     weights = far(share + 1), near(share), near(1 - share), far(2 - share)
-    return [(low + k, weight) for k, weight in zip((-1, 0, 1, 2), weights, strict=True)]
+    return [(first + k, weight) for k, weight in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
 def interpolate(
@@ -128,17 +128,19 @@ def interpolate(
     rounding: str = "floor",
     a: float = CUBIC,
     by_size: bool = False,
+    narrowed: str = "",
 ) -> dict[str, Any]:
     """torch.nn.functional.interpolate, one axis after the other.
 
     `transform` is where an element of y lies in x (a key of `TRANSFORMS`), by default what `mode` and `align_corners`
     say; `rounding` is a key of `ROUNDINGS`, `a` that of `cubic_taps`. With `by_size` the ratio of the lengths is used
-    where a scale factor is given.
+    where a scale factor is given; `narrowed`: the `ratio`, or the `place` too, is
+    rounded to float32.
     """
     x, kind = tensors["x"], kind_of(params)
     size = size_of(params, x.shape[2:])
     if kind == "area":
-        return {"y": along_axes(x, size, mean_inside)}
+        return {"y": adaptive_mean(x, size, narrow=bool(narrowed))}
     taps = {
         "nearest": partial(nearest_taps, rounding=ROUNDINGS[rounding]),
         "linear": linear_taps,
@@ -148,10 +150,10 @@ def interpolate(
     for axis, (m, scale) in enumerate(zip(size, scales, strict=True), 2):
         n = x.shape[axis]
         ratio = (n, m) if scale is None or by_size else (1 / scale, 1)
-        place = TRANSFORMS[transform or own_transform(params)](np.arange(m) * 1.0, scalar(1, x), n, m, ratio)
+        place = TRANSFORMS[transform or own_transform(params)](np.arange(m) * 1.0, Ratios(x, n, m, ratio, narrowed))
         if kind == "linear":
             place = anp.where(place < 0, 0.0, place)
-        x = sampled(x, axis, taps(place))
+        x = sampled(x, axis, taps(place, n))
     return {"y": x}
 
 
@@ -166,30 +168,54 @@ def sampled(x: Any, axis: int, taps: Sequence[Tap]) -> Any:
     """The weighted sum of elements along an axis; those outside are the outermost ones."""
     rows, y = anp.swapaxes(x, 0, axis), None
     for place, weight in taps:
-        values = rows_of(rows, whole(place, x.shape[axis]))
+        values = rows_of(rows, anp.clip(place, 0, x.shape[axis] - 1))
         values = values if weight is None else values * anp.reshape(weight, (-1, *(1,) * (x.ndim - 1)))
         y = values if y is None else y + values
     return anp.swapaxes(y, 0, axis)
 
 
-def half_pixel(places: Any, one: Any, _n: int, _m: int, ratio: tuple[Any, Any]) -> Any:
+@dataclass(frozen=True)
+class Ratios:
+    """How places along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
+
+    What is `narrowed` to float32: nothing, the `ratio`, or the `place` too.
+    """
+
+    like: Any
+    n: int
+    m: int
+    ratio: tuple[Any, Any]
+    narrowed: str = ""
+
+    def scaled(self, places: Any, ratio: tuple[Any, Any], shift: float = 0.0) -> Any:
+        """places * ratio - shift."""
+        one = scalar(1, self.like)
+        if self.narrowed:
+            place = places * narrow(one * ratio[0] / ratio[1], "float32")
+        else:
+            place = places * one * ratio[0] / ratio[1]
+        place = place - shift if shift else place
+        return narrow(place, "float32") if self.narrowed == "place" else place
+
+
+def half_pixel(places: Any, ratios: Ratios) -> Any:
     """Centres at halves: both images cover the same area."""
-    return (places + 0.5) * one * ratio[0] / ratio[1] - 0.5
+    return ratios.scaled(places + 0.5, ratios.ratio, 0.5)
 
 
-def asymmetric(places: Any, one: Any, _n: int, _m: int, ratio: tuple[Any, Any]) -> Any:
+def asymmetric(places: Any, ratios: Ratios) -> Any:
     """Both images begin with the same centre."""
-    return places * one * ratio[0] / ratio[1]
+    return ratios.scaled(places, ratios.ratio)
 
 
-def align_corners(places: Any, one: Any, n: int, m: int, _ratio: tuple[Any, Any]) -> Any:
+def align_corners(places: Any, ratios: Ratios) -> Any:
     """Both images begin and end with the same centres."""
-    return places * one * (n - 1) / max(m - 1, 1)
+    return ratios.scaled(places, (ratios.n - 1, max(ratios.m - 1, 1)))
 
 
-def half_pixel_exact(places: Any, one: Any, _n: int, _m: int, ratio: tuple[Any, Any]) -> Any:
+def half_pixel_exact(places: Any, ratios: Ratios) -> Any:
     """The element that contains a centre."""
-    return (places + 0.5) * one * ratio[0] / ratio[1]
+    return ratios.scaled(places + 0.5, ratios.ratio)
 
 
 TRANSFORMS: Mapping[str, Callable[..., Any]] = {
@@ -212,7 +238,11 @@ def interpolate_variants(params: InterpolateParams, shapes: Mapping[str, Shape])
     """Another transform, rounding or coefficient, the ratio of the lengths for the scale factor."""
     kind, lengths = kind_of(params), shapes["x"][2:]
     size = size_of(params, lengths)
-    if kind == "area" or size == lengths:
+    if size == lengths:
+        return
+    for narrowed in ("ratio", "place"):
+        yield Variant("attribute-precision", {"narrowed": narrowed}, shown_by="float64, and a size that is no multiple")
+    if kind == "area":
         return
     if kind == "nearest":
         yield from nearest_variants(own_transform(params), lengths, size)
@@ -232,8 +262,8 @@ def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]
 
     def elements(transform: str, rounding: str) -> str:
         pairs = zip(lengths, size, strict=True)
-        places = (TRANSFORMS[transform](np.arange(m) * 1.0, 1.0, n, m, (n, m)) for n, m in pairs)
-        return repr([np.clip(ROUNDINGS[rounding](place), 0, n - 1) for place, n in zip(places, lengths, strict=True)])
+        places = ((TRANSFORMS[transform](np.arange(m) * 1.0, Ratios(np.ones(1), n, m, (n, m))), n) for n, m in pairs)
+        return repr([np.clip(whole(ROUNDINGS[rounding](place), n), 0, n - 1).tolist() for place, n in places])
 
     seen = {elements(own, "floor")}
     for rounding, transform in product(ROUNDINGS, TRANSFORMS):
@@ -292,16 +322,16 @@ def grid_sample(
         place = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
             place = inside_of(place, n, padding, aligned)
-        found = round_to(place)
+        found = round_to(place, n)
         if params.mode == "bicubic":
-            found = [(inside_of(at, n, padding, aligned), weight) for at, weight in found]
+            found = [(whole(inside_of(at, n, padding, aligned), n), weight) for at, weight in found]
         taps.append([(at, weight, n) for at, weight in found])
     rows = anp.reshape(anp.moveaxis(x, 1, -1), (x.shape[0] * prod(axes), x.shape[1]))
     y = None
     for corner in product(*taps):
         index: Any = np.arange(x.shape[0]).reshape(-1, *(1,) * len(axes))
         for at, _, n in corner:
-            index = index * n + whole(at, n)
+            index = index * n + anp.clip(at, 0, n - 1)
         values = rows_of(rows, index)
         for at, weight, n in corner:
             inside = (at >= 0) & (at <= n - 1)

@@ -368,7 +368,7 @@ CONVENTIONS = (
             "Windows begin an element or more later or earlier than they should: padding that belongs before the input "
             "lies behind it, or the reverse. With an odd amount, SAME padding has to put one element more at one end."
         ),
-        shows="The output is that of an input shifted along its axes, in every precision; with stride 1 it is shifted too.",
+        shows="The output is that of an input shifted along its axes, in every precision.",
         known_in=(
             "No framework is wrong here: TensorFlow's SAME padding puts 2 and 3 around a kernel of 7 with stride 2, "
             "where a padding of 3 puts 3 and 3."
@@ -382,8 +382,8 @@ CONVENTIONS = (
             "The op slides the kernel as it is stored (a cross-correlation); the backend reverses its axes first, as "
             "the convolution of signal processing does."
         ),
-        shows="The output is that of the reversed weight, in every precision, and the gradient of the weight is reversed.",
-        known_in="No framework is wrong here: numpy.convolve and scipy.signal.convolve flip, deep learning frameworks do not.",
+        shows="Output and gradient of the weight are those of the reversed weight, in every precision.",
+        known_in="No framework is wrong here: numpy.convolve and scipy.signal.convolve flip the kernel.",
         source="The documentation of torch.nn.Conv2d (cross-correlation) and of scipy.signal.convolve.",
     ),
     Entry(
@@ -394,6 +394,8 @@ CONVENTIONS = (
             "the config says. A kernel that was written for the default case does this."
         ),
         shows="The output is that of the op with the default, in every precision; at the default nothing differs.",
+        known_in="PaddlePaddle 3.3.1: conv2d with the padding `same` sets a dilation of 2 to 1.",
+        source="paddle/phi/kernels/cpu/conv_util.h, UpdatePaddingAndDilation; measured with parity on a CPU.",
     ),
     Entry(
         id="groups-interleaved",
@@ -441,10 +443,10 @@ CONVENTIONS = (
         shows="On a ramp the output is wrong by (scale - 1)/2, or by an amount that grows towards one end.",
         known_in=(
             "No framework is wrong here: PyTorch and TensorFlow 2 use half_pixel; PaddlePaddle's align_mode=1, "
-            "TensorFlow 1 and ONNX's asymmetric do not; PyTorch's nearest is asymmetric. PaddlePaddle's grid_sample has "
-            "align_corners=True by default, PyTorch's False."
+            "TensorFlow 1 and ONNX's asymmetric do not; PyTorch's nearest is asymmetric. In grid_sample align_corners "
+            "is True by default in PaddlePaddle and False in PyTorch."
         ),
-        source="The documentation of ONNX Resize, coordinate_transformation_mode, and of paddle.nn.functional.interpolate.",
+        source="ONNX Resize (coordinate_transformation_mode); the documentation of paddle.nn.functional.interpolate.",
     ),
     Entry(
         id="nearest-mode",
