@@ -71,7 +71,7 @@ defvjp(part, lambda _, x, which: lambda g: placed(g, x, which), None)
 @primitive
 def whole(values: Array, n: int) -> NDArray[np.intp]:
     """`values`, up to rounding errors, as integers from -n to 2n: beyond them no element of n can be meant."""
-    return np.rint(np.clip(np.nan_to_num(values), -n, 2 * n)).astype(np.intp)
+    return np.asarray(np.rint(np.clip(np.nan_to_num(values), -n, 2 * n)), np.intp)
 
 
 @primitive

@@ -97,11 +97,11 @@ ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 """ONNX's nearest_mode (Resize)."""
 
 
-def linear_taps(place: Any, n: int) -> list[Tap]:
-    """The two elements around a place."""
+def linear_taps(place: Any, n: int, narrowed: bool = False) -> list[Tap]:
+    """The two elements around a place; with `narrowed` weights they are in float32."""
     low = anp.floor(place)
     share, first = place - low, whole(low, n)
-    return [(first, 1 - share), (first + 1, share)]
+    return [(first, narrow(1 - share, "float32") if narrowed else 1 - share), (first + 1, share)]
 
 
 def cubic_taps(place: Any, n: int, a: float = CUBIC) -> list[Tap]:
@@ -141,9 +141,9 @@ def interpolate(
     size = size_of(params, x.shape[2:])
     if kind == "area":
         return {"y": adaptive_mean(x, size, narrow=bool(narrowed))}
-    taps = {
+    taps: Callable[..., list[Tap]] = {
         "nearest": partial(nearest_taps, rounding=ROUNDINGS[rounding]),
-        "linear": linear_taps,
+        "linear": partial(linear_taps, narrowed=narrowed == "place"),
         "cubic": partial(cubic_taps, a=a),
     }[kind]
     scales = params.scale_factor if isinstance(params.scale_factor, tuple) else (params.scale_factor,) * len(size)
@@ -311,7 +311,7 @@ def grid_sample(
     x, grid = tensors["x"], tensors["grid"]
     axes, padding = x.shape[2:], padding or params.padding_mode
     aligned = params.align_corners if align is None else align
-    round_to = {
+    taps_at: Callable[..., list[Tap]] = {
         "bilinear": linear_taps,
         "nearest": partial(nearest_taps, rounding=anp.rint),
         "bicubic": partial(cubic_taps, a=a),
@@ -322,7 +322,7 @@ def grid_sample(
         place = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
             place = inside_of(place, n, padding, aligned)
-        found = round_to(place, n)
+        found = taps_at(place, n)
         if params.mode == "bicubic":
             found = [(whole(inside_of(at, n, padding, aligned), n), weight) for at, weight in found]
         taps.append([(at, weight, n) for at, weight in found])
