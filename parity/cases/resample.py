@@ -311,18 +311,18 @@ def grid_sample(
     x, grid = tensors["x"], tensors["grid"]
     axes, padding = x.shape[2:], padding or params.padding_mode
     aligned = params.align_corners if align is None else align
-    taps_at: Callable[..., list[Tap]] = {
+    samplers: Mapping[str, Callable[..., list[Tap]]] = {
         "bilinear": linear_taps,
         "nearest": partial(nearest_taps, rounding=anp.rint),
         "bicubic": partial(cubic_taps, a=a),
-    }[params.mode]
+    }
     taps = []
     for axis, n in enumerate(axes):
         along = coordinate(grid, axis if swapped else len(axes) - 1 - axis)
         place = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
             place = inside_of(place, n, padding, aligned)
-        found = taps_at(place, n)
+        found = samplers[params.mode](place, n)
         if params.mode == "bicubic":
             found = [(whole(inside_of(at, n, padding, aligned), n), weight) for at, weight in found]
         taps.append([(at, weight, n) for at, weight in found])
