@@ -266,13 +266,18 @@ def adaptive_avg_pool(
 
 def adaptive_mean(x: Any, size: Shape, bounds: str = "", narrow: bool = False) -> Any:
     """The means of `size` windows."""
-    lengths = [adaptive_windows(n, m, bounds)[1].sum(axis=1) for n, m in zip(x.shape[2:], size, strict=True)]
-    return mean_of(along_axes(x, size, sum_inside, bounds), number_or_all(lengths), narrow)
+    return mean_of(along_axes(x, size, sum_inside, bounds), adaptive_counts(x.shape[2:], size, bounds), narrow)
+
+
+def adaptive_counts(lengths: Shape, size: Shape, bounds: str = "") -> int | NDArray[np.float64]:
+    """The number of elements of each window, or of all."""
+    return number_or_all(adaptive_windows(n, m, bounds)[1].sum(axis=1) for n, m in zip(lengths, size, strict=True))
 
 
 def adaptive_avg_variants(params: AdaptivePoolParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Windows with other bounds, a factor in float32."""
-    yield NARROW_MEAN
+    lengths = shapes["x"][2:]
+    yield from narrow_variants(adaptive_counts(lengths, each(params.output_size, len(lengths))))
     yield from adaptive_variants(params, shapes)
 
 
