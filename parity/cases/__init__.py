@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parity.cases import attention, clip, conv, elementwise, embedding, loss, matmul, norm, optimizer, pooling, resample
+from parity.cases import (
+    attention,
+    clip,
+    conv,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    norm,
+    optimizer,
+    pooling,
+    reduction,
+    resample,
+)
 from parity.cases.op import Op
 
-FAMILIES = (norm, matmul, conv, embedding, attention, elementwise, pooling, resample, loss, clip, optimizer)
+FAMILIES = (norm, matmul, conv, embedding, attention, elementwise, reduction, pooling, resample, loss, clip, optimizer)
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 """Every op that parity knows, by name."""

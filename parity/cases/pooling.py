@@ -185,13 +185,14 @@ def avg_variants(params: AvgPoolParams, shapes: Mapping[str, Shape]) -> Iterable
         if not any(np.array_equal(numbers, known) for known in seen):
             seen.append(numbers)
             yield Variant("count-include-pad", {"counted": other}, shown_by="a window over the border")
-    yield NARROW_MEAN
+    yield from narrow_variants(counts(params, lengths, size, own))
     yield from pool_variants(params, n)
 
 
-NARROW_MEAN = Variant(
-    "attribute-precision", {"narrow": True}, shown_by="float64, windows of 3, 5, 6, 7, 9, ... elements"
-)
+def narrow_variants(count: int | NDArray[np.float64]) -> Iterable[Variant]:
+    """A factor in float32, where one of the numbers of elements is no power of 2."""
+    if (np.frexp(np.asarray(count, np.float64))[0] != 0.5).any():
+        yield Variant("attribute-precision", {"narrow": True}, shown_by="float64, windows of 3, 5, 6, 7, ... elements")
 
 
 def pool_variants(params: Any, n: int) -> Iterable[Variant]:

@@ -176,15 +176,15 @@ CONVENTIONS = (
     ),
     Entry(
         id="wrong-axis",
-        title="normalised over the wrong axes",
+        title="computed over the wrong axes",
         what=(
-            "The mean and variance are computed over the wrong axes: the batch instead of the features, the channels "
-            "instead of the positions, one axis instead of two. Channels-last data in a channels-first op does the "
-            "same."
+            "A reduction or the statistics of a normalisation run over the wrong axes: the batch instead of the "
+            "features, the channels instead of the positions, one axis instead of two. Channels-last data in a "
+            "channels-first op does the same."
         ),
         shows=(
-            "Every row is wrong, in every precision, and the oracle over the other axes leaves only rounding. The mean "
-            "of the output over the right axes is not zero."
+            "Every row is wrong, in every precision, and the oracle over the other axes leaves only rounding. After a "
+            "normalisation, the mean of the output over the right axes is not zero."
         ),
         source="Y. Wu and K. He, Group Normalization, 2018 (https://arxiv.org/abs/1803.08494), figure 2.",
     ),
@@ -285,11 +285,11 @@ CONVENTIONS = (
     Entry(
         id="norm-type",
         title="a different norm",
-        what=(
-            "Gradients are clipped by a different norm than the config's: the 1-norm, the 2-norm or the largest "
-            "element."
+        what="A norm is not the config's: the 1-norm, the 2-norm or the largest element instead.",
+        shows=(
+            "A norm is wrong by the ratio of the two norms; after clipping, so are all gradients, and total_norm is "
+            "the other norm."
         ),
-        shows="All tensors are wrong by one factor, the ratio of the two norms, and total_norm is the other norm.",
     ),
     Entry(
         id="norms-added",
@@ -487,6 +487,48 @@ CONVENTIONS = (
         shows="All positions are wrong, as if the rows were shifted; gradients are in the wrong rows.",
         known_in="fairseq's and Hugging Face's RoBERTa start at padding_idx + 1, which is 2.",
         source="transformers, models/roberta/modeling_roberta.py, create_position_ids_from_input_ids.",
+    ),
+    Entry(
+        id="rounding-mode",
+        title="values are rounded to integers another way",
+        what=(
+            "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
+            "it away from zero, as C's round does, or round all values down or towards zero."
+        ),
+        shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
+        known_in="PyTorch 2.13.0, PaddlePaddle 3.3.1, OneFlow 0.9.0 and NumPy take the even one, as ONNX Round does.",
+        source="The documentation of torch.round and of ONNX Round; C11, 7.12.9.6 (round) and 7.12.9.4 (rint).",
+    ),
+    Entry(
+        id="remainder-sign",
+        title="the remainder has the sign of the other operand",
+        what=(
+            "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
+            "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
+        ),
+        shows="Elements whose operands have different signs are wrong by y; all others are right.",
+        source="The documentation of torch.remainder and of torch.fmod; ONNX Mod, attribute fmod.",
+    ),
+    Entry(
+        id="cumulative-form",
+        title="a cumulative sum is exclusive or reversed",
+        what=(
+            "A cumulative sum includes the element itself and runs from the start. Frameworks also offer exclusive "
+            "and reversed ones, and a kernel that is a backward pass of one is its reverse."
+        ),
+        shows="Every element is wrong by itself, or the sums are those of the reversed axis, in every precision.",
+        source="The documentation of tf.math.cumsum (exclusive, reverse) and of ONNX CumSum.",
+    ),
+    Entry(
+        id="gradient-by-division",
+        title="the gradient of a product is the product divided by the factor",
+        what=(
+            "The gradient of a product in one of its factors is the product of the others. As the whole product "
+            "divided by that factor it is 0/0 where the factor is 0."
+        ),
+        shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
+        known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
+        source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
     ),
     Entry(
         id="attribute-precision",
