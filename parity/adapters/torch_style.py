@@ -98,11 +98,59 @@ class FunctionalAdapter(Adapter):
     def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.bilinear(x, other, weight, bias)
 
-    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: int) -> Any:
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv1d(x, weight, bias, **options)
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
         return self.framework.nn.functional.conv2d(x, weight, bias, **options)
 
-    def avg_pool2d(self, x: Any, kernel_size: int) -> Any:
-        return self.framework.nn.functional.avg_pool2d(x, kernel_size, kernel_size)
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv3d(x, weight, bias, **options)
+
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose1d(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose2d(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose3d(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool1d(x, **options)
+
+    def avg_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool2d(x, **options)
+
+    def avg_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool3d(x, **options)
+
+    def adaptive_avg_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool1d(x, output_size)
+
+    def adaptive_avg_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool2d(x, output_size)
+
+    def adaptive_max_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool1d(x, output_size)
+
+    def adaptive_max_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool2d(x, output_size)
+
+    def interpolate(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.interpolate(x, **options)
+
+    def grid_sample(self, x: Any, grid: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.grid_sample(x, grid, **options)
 
     def flatten(self, x: Any) -> Any:
         return self.framework.flatten(x, 1)

@@ -17,6 +17,7 @@ from parity.cases import (
     optimizer,
     pooling,
     reduction,
+    resample,
     softmax,
     uncentered,
 )
@@ -34,6 +35,7 @@ FAMILIES = (
     elementwise,
     reduction,
     pooling,
+    resample,
     loss,
     clip,
     optimizer,

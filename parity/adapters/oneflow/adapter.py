@@ -55,6 +55,20 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv1d(x, weight, bias, **with_numbers(options))
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv2d(x, weight, bias, **with_numbers(options))
+
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv3d(x, weight, bias, **with_numbers(options))
+
+    def interpolate(self, x: Any, mode: str = "nearest", **options: Any) -> Any:
+        if mode == "nearest-exact":
+            raise Unsupported("oneflow.nn.functional.interpolate has no mode nearest-exact")
+        return self.framework.nn.functional.interpolate(x, mode=mode, **options)
+
     def remainder(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
         raise Unsupported("oneflow has no remainder")
 
@@ -118,3 +132,10 @@ class OneflowAdapter(TorchStyleAdapter):
         optimizer.step()
         after = optimizer.state_dict()["state"][0]
         return {"param": leaf, **{name: after[ours] for name, ours in names.items()}}
+
+
+def with_numbers(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a convolution; raises Unsupported for a padding by name."""
+    if isinstance(options.get("padding"), str):
+        raise Unsupported("OneFlow's convolutions take a padding in numbers")
+    return options

@@ -108,6 +108,51 @@ class PaddleAdapter(FunctionalAdapter):
     def local_response_norm(self, x: Any, **options: Any) -> Any:
         return self.functional.local_response_norm(x, data_format=self.layout(x), **options)
 
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv1d_transpose(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv2d_transpose(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv3d_transpose(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool1d has no dilation")
+        return self.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool2d has no dilation")
+        return self.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool3d has no dilation")
+        return self.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool1d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool2d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool2d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool3d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool3d(x, exclusive=not count_include_pad, **options)
+
+    def interpolate(self, x: Any, mode: str = "nearest", align_corners: Any = None, **options: Any) -> Any:
+        self.require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
+        # Paddle takes one number for images only.
+        stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
+        return self.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
+
+    def grid_sample(self, x: Any, grid: Any, mode: str = "bilinear", **options: Any) -> Any:
+        self.require(mode != "bicubic", "paddle.nn.functional.grid_sample has no mode bicubic")
+        return self.functional.grid_sample(x, grid, mode, **options)
+
+    @staticmethod
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise Unsupported(message)
+
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 

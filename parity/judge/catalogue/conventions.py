@@ -484,13 +484,122 @@ CONVENTIONS = (
     ),
     Entry(
         id="padding-mode",
-        title="the padding is not zero",
+        title="the padding has other values",
         what=(
-            "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or with zeros "
-            "at the end only."
+            "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or the "
+            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost."
         ),
         shows="Only outputs whose window reaches over the border are wrong, in every precision.",
-        source="The documentation of torch.nn.Conv2d, padding_mode.",
+        source="The documentation of torch.nn.Conv2d, padding_mode, and of torch.nn.MaxPool2d.",
+    ),
+    Entry(
+        id="padding-offset",
+        title="the padding is split differently between both ends",
+        what=(
+            "Windows begin an element or more later or earlier than they should: padding that belongs before the input "
+            "lies behind it, or the reverse. With an odd amount, SAME padding has to put one element more at one end."
+        ),
+        shows="The output is that of an input shifted along its axes, in every precision.",
+        known_in=(
+            "No framework is wrong here: TensorFlow's SAME padding puts 2 and 3 around a kernel of 7 with stride 2, "
+            "where a padding of 3 puts 3 and 3."
+        ),
+        source="The documentation of tf.nn on SAME padding.",
+    ),
+    Entry(
+        id="kernel-flipped",
+        title="the kernel is flipped: a convolution instead of a correlation",
+        what=(
+            "The op slides the kernel as it is stored (a cross-correlation); the backend reverses its axes first, as "
+            "the convolution of signal processing does."
+        ),
+        shows="Output and gradient of the weight are those of the reversed weight, in every precision.",
+        known_in="No framework is wrong here: numpy.convolve and scipy.signal.convolve flip the kernel.",
+        source="The documentation of torch.nn.Conv2d (cross-correlation) and of scipy.signal.convolve.",
+    ),
+    Entry(
+        id="option-ignored",
+        title="an option has no effect",
+        what=(
+            "The backend computes the op with the default of one option, such as a stride or dilation of 1, whatever "
+            "the config says. A kernel that was written for the default case does this."
+        ),
+        shows="The output is that of the op with the default, in every precision; at the default nothing differs.",
+        known_in="PaddlePaddle 3.3.1: conv2d with the padding `same` sets a dilation of 2 to 1.",
+        source="paddle/phi/kernels/cpu/conv_util.h, UpdatePaddingAndDilation; measured with parity on a CPU.",
+    ),
+    Entry(
+        id="groups-interleaved",
+        title="channels take turns in the groups",
+        what=(
+            "Channel c belongs to group c mod groups; it should belong to group c // (channels / groups), so that a "
+            "group has neighbouring channels."
+        ),
+        shows="With one group, or one channel per group, nothing differs; else every channel but a few is wrong.",
+        source="The documentation of torch.nn.Conv2d, groups.",
+    ),
+    Entry(
+        id="count-include-pad",
+        title="an average counts the padding, or does not",
+        what=(
+            "The sum over a window at the border is divided by another number of elements: those of the input, those "
+            "of the padding too, or those of the whole kernel where it reaches beyond the padding (ceil_mode)."
+        ),
+        shows="Only windows over the border are wrong, by a ratio of small whole numbers, in every precision.",
+        known_in=(
+            "No framework is wrong here: PyTorch counts the padding, PaddlePaddle (exclusive=True), ONNX "
+            "(count_include_pad=0) and TensorFlow do not."
+        ),
+        source="The documentation of torch.nn.AvgPool2d, of paddle.nn.AvgPool2D and of ONNX AveragePool.",
+    ),
+    Entry(
+        id="window-bounds",
+        title="adaptive windows have other bounds",
+        what=(
+            "If the number of windows does not divide the length, adaptive windows overlap and differ in length: from "
+            "floor(i n / m) to ceil((i + 1) n / m). The backend uses windows of one length, or windows that do not "
+            "overlap."
+        ),
+        shows="Nothing differs if the output's size divides the input's; else windows in the middle are wrong.",
+        source="The source of PyTorch, aten/src/ATen/native/AdaptivePooling.h, start_index and end_index.",
+    ),
+    Entry(
+        id="coordinate-transform",
+        title="another place in the input for each element of the output",
+        what=(
+            "Elements are mapped by another rule: centres at halves (half_pixel), the same first centre (asymmetric), "
+            "or the same first and last centre (align_corners). Another scale, that of the sizes for the one given, "
+            "has the same effect."
+        ),
+        shows="On a ramp the output is wrong by (scale - 1)/2, or by an amount that grows towards one end.",
+        known_in=(
+            "No framework is wrong here: PyTorch and TensorFlow 2 use half_pixel; PaddlePaddle's align_mode=1, "
+            "TensorFlow 1 and ONNX's asymmetric do not; PyTorch's nearest is asymmetric. In grid_sample align_corners "
+            "is True by default in PaddlePaddle and False in PyTorch."
+        ),
+        source="ONNX Resize (coordinate_transformation_mode); the documentation of paddle.nn.functional.interpolate.",
+    ),
+    Entry(
+        id="nearest-mode",
+        title="the nearest element is rounded differently",
+        what=(
+            "Nearest-neighbour interpolation takes the element at or before a place (floor), or the nearest one; two "
+            "that are equally near are decided by a convention."
+        ),
+        shows="Whole elements are those of a neighbour, in every precision; for a factor of 2 most rules agree.",
+        known_in="No framework is wrong here: PyTorch's nearest takes the floor, its nearest-exact and Pillow round.",
+        source="The documentation of torch.nn.functional.interpolate and of ONNX Resize, nearest_mode.",
+    ),
+    Entry(
+        id="cubic-coefficient",
+        title="another coefficient of the cubic kernel",
+        what="Cubic convolution has a free coefficient a: -0.75 in PyTorch, ONNX and OpenCV, -0.5 in Keys's paper.",
+        shows="The error is proportional to the difference of the coefficients, and zero at the input's own elements.",
+        known_in="No framework is wrong here: Pillow, TensorFlow 2 and PyTorch with antialias use -0.5.",
+        source=(
+            "R. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981; the documentation of ONNX "
+            "Resize, cubic_coeff_a."
+        ),
     ),
     Entry(
         id="repeated-rows",
