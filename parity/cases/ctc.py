@@ -40,7 +40,7 @@ def delayed(values: Array, n: int, fill: float) -> Array:
     return result
 
 
-defvjp(delayed, lambda _, values, n, fill: lambda g: delayed(g, -n, 0.0), None, None)
+defvjp(delayed, lambda _, _values, n, _fill: lambda g: delayed(g, -n, 0.0), None, None)
 
 
 def log_sum_exp(*terms: Any) -> Any:

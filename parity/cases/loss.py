@@ -222,13 +222,18 @@ def soft_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
     return (probabilities(shifted) * total(target, (1,)) - target) * g
 
 
+def entropy(target: Any) -> Any:
+    """-sum(target * log(target)), [rows, 1]; a target of 0 has none."""
+    return -total(np.where(target == 0, 0.0, target * np.log(target)), (1,))
+
+
 SOFT_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
     "": soft_loss,
     "fused": by_hand(soft_loss, soft_backward),
     "sum-is-one": by_hand(soft_loss, lambda g, _losses, shifted, target: (probabilities(shifted) - target) * g),
     "two-steps": lambda shifted, target: -total(target * anp.log(probabilities(shifted)), (1,)),
     "twice": lambda shifted, target: soft_loss(probabilities(shifted), target),
-    "divergence": lambda shifted, target: soft_loss(shifted, target) + total(target * np.log(target), (1,)),
+    "divergence": lambda shifted, target: soft_loss(shifted, target) - entropy(target),
 }
 """The reference, its gradient as kernels compute it, and as those do that take the sum of a target for 1. Others take
 the logarithm of a probability, take probabilities for logits, or subtract the entropy of the target."""
@@ -331,7 +336,7 @@ def nll_variants(params: NllLossParams, shapes: Mapping[str, Shape]) -> Iterable
         yield Variant("probability-form", {"taken_for": other}, shown_by="rows that are no log-probabilities")
 
 
-def soft_variants(params: SoftCrossEntropyParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+def soft_variants(params: SoftCrossEntropyParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Another divisor, other probabilities, targets whose sum is taken for 1."""
     yield from reductions(params.reduction, {"mean": SEVERAL, "sum": SEVERAL, "entries": "any target"})
     yield from probability_variants()

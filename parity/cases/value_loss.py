@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ LOG_FLOOR = -100.0
 """The smallest logarithm in torch.nn.functional.binary_cross_entropy, so that no loss is infinite."""
 SLOPE_FLOOR = 1e-12
 """The smallest divisor x * (1 - x) in its gradient (`EPSILON` in aten/src/ATen/native/Loss.cpp)."""
+NORMAL = Normal()
 PROBABILITIES = LogUniform(0.02, 0.98)
 LOG_PROBABILITIES = Uniform(-5.0, -0.05)
 DIFFERENCES = "differences of several sizes"
@@ -250,8 +252,8 @@ class ValueLoss:
     slope: Formula | None = None
     chained: Formula | None = None
     params: type[Any] = LossParams
-    x: Draw = Normal()
-    target: Draw = Normal()
+    x: Draw = NORMAL
+    target: Draw = NORMAL
     others: Mapping[str, Other] = field(default_factory=dict)
 
     def forms(self) -> dict[str, Formula]:
@@ -349,6 +351,19 @@ TABLE: Mapping[str, ValueLoss] = {
 }
 
 
+def loss_variants(row: ValueLoss, params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+    """What is mistaken for the loss, another divisor, targets paired with every x, no weights."""
+    for key, other in row.others.items():
+        yield Variant(other.id, {"form": key}, unstable=other.unstable, shown_by=other.shown_by)
+    if prod(shapes["x"]) > 1:
+        others = {"mean": SEVERAL, "sum": SEVERAL, "batchmean": SEVERAL}
+        yield from reductions(params.reduction, others if len(shapes["x"]) < 3 else {**others, "rows": SEVERAL})
+        if params.reduction != "none" and "pos_weight" not in shapes:
+            yield Variant("broadcast-pairs", {"paired": True}, shown_by="targets that differ")
+    if "pos_weight" in shapes:
+        yield Variant("affine-missing", absent=("pos_weight",), shown_by="weights that are not 1")
+
+
 def value_loss(name: str, row: ValueLoss) -> Op:
     """The op of a row."""
     forms = row.forms()
@@ -375,17 +390,6 @@ def value_loss(name: str, row: ValueLoss) -> Op:
         }
         return {"y": anp.reshape(total(losses, (0,)), ()) / divisors[how]}
 
-    def variants(params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-        for key, other in row.others.items():
-            yield Variant(other.id, {"form": key}, unstable=other.unstable, shown_by=other.shown_by)
-        if prod(shapes["x"]) > 1:
-            others = {"mean": SEVERAL, "sum": SEVERAL, "batchmean": SEVERAL}
-            yield from reductions(params.reduction, others if len(shapes["x"]) < 3 else {**others, "rows": SEVERAL})
-            if params.reduction != "none" and "pos_weight" not in shapes:
-                yield Variant("broadcast-pairs", {"paired": True}, shown_by="targets that differ")
-        if "pos_weight" in shapes:
-            yield Variant("affine-missing", absent=("pos_weight",), shown_by="weights that are not 1")
-
     def infer(params: Any, given: Mapping[str, Shape]) -> TensorShapes:
         """x and target: any shape; y: a scalar, or as x."""
         x = require_x(given, (), "")
@@ -402,7 +406,7 @@ def value_loss(name: str, row: ValueLoss) -> Op:
         inputs=(Input("x", row.x, differentiable=True), Input("target", row.target), *([pos_weight] * weighted)),
         infer_shapes=infer,
         reference=reference,
-        variants=variants,
+        variants=partial(loss_variants, row),
         forms=tuple({"form": form} for form in forms),
     )
 
