@@ -14,7 +14,7 @@ from autograd.tracer import getval
 from parity.cases.draw import Normal, Probabilities, Shape, Uniform
 from parity.cases.exact.summation import total
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import entries, rows_of, scalar
+from parity.cases.primitives import entries, narrow, rows_of, scalar
 from parity.cases.program import by_hand
 
 Reduction = Literal["none", "mean", "sum"]
@@ -46,9 +46,6 @@ class CrossEntropyParams(NllLossParams):
 
     label_smoothing: float = 0.0
 
-    def __post_init__(self) -> None:
-        require_share(self.label_smoothing)
-
 
 @dataclass(frozen=True)
 class SoftCrossEntropyParams:
@@ -56,15 +53,6 @@ class SoftCrossEntropyParams:
 
     reduction: Reduction = "mean"
     label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_share(self.label_smoothing)
-
-
-def require_share(label_smoothing: float) -> None:
-    """CaseError unless the number is a part of 1."""
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise CaseError("params.label_smoothing", f"{label_smoothing:g} is no part of 1")
 
 
 def log_loss(shifted: Any, target: Any) -> Any:
@@ -158,7 +146,7 @@ def cross_entropy(
     shift: bool = True,
     smoothing: float | None = None,
     others: bool = False,
-    by_row: bool = False,
+    by_row: str = "",
     floor: float = 0.0,
 ) -> dict[str, Any]:
     """The mean of -log softmax(x)[target] over the targets that are not ignored; x [..., C], target [...].
@@ -167,7 +155,7 @@ def cross_entropy(
     `backward` is one of `LOG_LOSSES`; without `shift` the maximum is not subtracted. `smoothing` replaces
     `label_smoothing`, the part of a target spread over all classes (Szegedy et al. 2016, arXiv:1512.00567, section 7),
     or over all `others`; its weights are those of the classes, or (`by_row`) a row has the mean weight of its smoothed
-    target. Shifted logits are clipped at `floor` if that is below 0.
+    target, which is `exact` or in a dtype. Shifted logits are clipped at `floor` if that is below 0.
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     index = np.where(target != params.ignore_index, target, 0)
@@ -185,9 +173,12 @@ def cross_entropy(
         part = part * n_classes / (n_classes - 1)
     weight = np.reshape(tensors["weight"], (1, -1)) if "weight" in tensors else scalar(1, x)
     if by_row:
-        weighed = (1 - part) * weights + part * np.mean(weight)
-        spread = -total(log_softmax(shifted), (1,)) / n_classes
-        smoothed = ((1 - part) * losses + part * spread) * weighed
+        low = part / n_classes
+        high = 1 - part + low
+        if by_row != "exact":
+            low, high = narrow(low, by_row), narrow(high, by_row)
+        weighed = (high - low) * weights + low * np.sum(weight)
+        smoothed = ((high - low) * losses - low * total(log_softmax(shifted), (1,))) * weighed
         return class_losses(tensors, params, smoothed, reduction, np.reshape(weighed, (-1,)))
     spread = -total(log_softmax(shifted) * weight, (1,)) / n_classes
     return class_losses(tensors, params, (1 - part) * (losses * weights) + part * spread, reduction)
@@ -263,8 +254,11 @@ def soft_cross_entropy(
     return {"y": total(losses, (0, 1)).reshape(()) / {"mean": n_rows, "sum": 1, "entries": x.size}[how]}
 
 
-def class_x(given: Mapping[str, Shape]) -> Shape:
-    """The shape (*, C) of x."""
+def class_x(params: Any, given: Mapping[str, Shape]) -> Shape:
+    """The shape (*, C) of x; CaseError too for a smoothing that is no part of 1."""
+    part = getattr(params, "label_smoothing", 0.0)
+    if not 0.0 <= part <= 1.0:
+        raise CaseError("params.label_smoothing", f"{part:g} is no part of 1")
     x = require_x(given, (), "")
     if len(x) < 2:
         raise CaseError("inputs.x", f"shape {list(x)} has {len(x)} axes; (*, classes) needs at least two")
@@ -273,7 +267,7 @@ def class_x(given: Mapping[str, Shape]) -> Shape:
 
 def class_shapes(params: NllLossParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x: (*, C); target: integers of shape (*); weight: (C,); y: a scalar, or as target."""
-    x = class_x(given)
+    x = class_x(params, given)
     target = require_shape(given, "target", x[:-1], f"x {list(x)}")
     inputs = {"x": x, "target": target, "weight": require_shape(given, "weight", x[-1:], f"x {list(x)}")}
     y = target if params.reduction == "none" else ()
@@ -282,7 +276,7 @@ def class_shapes(params: NllLossParams, given: Mapping[str, Shape]) -> TensorSha
 
 def soft_shapes(params: SoftCrossEntropyParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x and target: (*, C); y: a scalar, or (*)."""
-    x = class_x(given)
+    x = class_x(params, given)
     y = x[:-1] if params.reduction == "none" else ()
     return TensorShapes(inputs={"x": x, "target": require_shape(given, "target", x, f"x {list(x)}")}, outputs={"y": y})
 
@@ -316,7 +310,8 @@ def cross_entropy_variants(params: CrossEntropyParams, shapes: Mapping[str, Shap
         yield Variant("label-smoothing", {"smoothing": 0.0}, shown_by=UNEQUAL)
         yield Variant("label-smoothing", {"others": True}, shown_by=UNEQUAL)
         if "weight" in shapes:
-            yield Variant("label-smoothing", {"by_row": True}, shown_by="weights that differ")
+            for dtype in ("exact", "float32"):
+                yield Variant("label-smoothing", {"by_row": dtype}, shown_by="weights that differ")
 
 
 UNEQUAL = "logits that are not equal"

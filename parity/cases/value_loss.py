@@ -44,18 +44,12 @@ class SmoothL1Params(LossParams):
 
     beta: float = 1.0
 
-    def __post_init__(self) -> None:
-        require_positive("beta", self.beta)
-
 
 @dataclass(frozen=True)
 class HuberParams(LossParams):
     """torch.nn.functional.huber_loss: differences up to `delta` are squared."""
 
     delta: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("delta", self.delta)
 
 
 @dataclass(frozen=True)
@@ -73,14 +67,12 @@ class CosineSimilarityParams:
     dim: int = 1
     eps: float = 1e-8
 
-    def __post_init__(self) -> None:
-        require_positive("eps", self.eps)
 
-
-def require_positive(name: str, value: float) -> None:
+def require_positive(params: Any) -> None:
     """CaseError for a number that is not above 0."""
-    if not value > 0:
-        raise CaseError(f"params.{name}", f"{name} must be above 0, not {value:g}")
+    for name, value in vars(params).items():
+        if isinstance(value, float) and not value > 0:
+            raise CaseError(f"params.{name}", f"{name} must be above 0, not {value:g}")
 
 
 Formula = Callable[[Any, Any, Any], Any]
@@ -375,7 +367,8 @@ def value_loss(name: str, row: ValueLoss) -> Op:
     ) -> dict[str, Any]:
         x, target = tensors["x"], tensors["target"]
         if paired:
-            x, target = anp.reshape(x, (-1, 1)), np.reshape(target, (1, -1))
+            target = np.reshape(target, (1, -1))
+            x = anp.reshape(x, (-1, 1)) * np.ones_like(target)
         losses = formulas[form](x, target, Given(params, tensors.get("pos_weight")))
         how = reduction or params.reduction
         if how == "none":
@@ -392,6 +385,7 @@ def value_loss(name: str, row: ValueLoss) -> Op:
 
     def infer(params: Any, given: Mapping[str, Shape]) -> TensorShapes:
         """x and target: any shape; y: a scalar, or as x."""
+        require_positive(params)
         x = require_x(given, (), "")
         inputs = {"x": x, "target": require_shape(given, "target", x, f"x {list(x)}")}
         if weighted:
@@ -471,6 +465,7 @@ def cosine_similarity(
 
 def cosine_shapes(params: CosineSimilarityParams, given: Mapping[str, Shape]) -> TensorShapes:
     """x and other: the same shape; y: that without `dim`."""
+    require_positive(params)
     x = require_x(given, (), "")
     if not -len(x) <= params.dim < len(x):
         raise CaseError("params.dim", f"x {list(x)} has no axis {params.dim}")
