@@ -8,6 +8,7 @@ from parity.cases import (
     attention,
     clip,
     conv,
+    ctc,
     dropout,
     elementwise,
     embedding,
@@ -20,6 +21,7 @@ from parity.cases import (
     resample,
     softmax,
     uncentered,
+    value_loss,
 )
 from parity.cases.op import Op
 
@@ -37,6 +39,8 @@ FAMILIES = (
     pooling,
     resample,
     loss,
+    value_loss,
+    ctc,
     clip,
     optimizer,
 )

@@ -106,6 +106,13 @@ class OneflowAdapter(TorchStyleAdapter):
             scores = flow.where(keep_mask.bool(), scores, flow.full_like(scores, float("-inf")))
         return flow.matmul(flow.softmax(scores, dim=-1), value)
 
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.NLLLoss(weight, **options), x, target)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        logs = self.framework.nn.functional.log_softmax(x, -1)
+        return self.framework.nn.CTCLoss(**options)(logs, target, input_lengths, target_lengths)
+
     def lamb(self, **given: Any) -> Any:
         return self.updated("lamb", **given)
 

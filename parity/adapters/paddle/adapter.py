@@ -203,11 +203,41 @@ class PaddleAdapter(FunctionalAdapter):
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        # Paddle turns targets that it smooths into rows, of which it ignores none.
+        if options.get("label_smoothing"):
+            if bool((target == options.pop("ignore_index")).any()):
+                raise Unsupported("paddle.nn.functional.cross_entropy ignores no targets with label_smoothing")
+            return self.of_rows(self.functional.cross_entropy, x, target, weight=weight, **options)
+        return self.ignoring(self.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        losses = self.functional.cross_entropy(
+            x, target, reduction=reduction, soft_label=True, label_smoothing=label_smoothing
+        )
+        return losses.reshape(x.shape[:-1]) if reduction == "none" else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.functional.nll_loss, x, target, weight=weight, **options)
+
+    def ignoring(self, function: Any, x: Any, target: Any, ignore_index: int, **options: Any) -> Any:
         # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
-        x, target, ignored = x.reshape([-1, x.shape[-1]]), target.reshape([-1]), x.shape[-1]
+        ignored = x.shape[-1]
         target = self.framework.where(target == ignore_index, self.framework.full_like(target, ignored), target)
-        return self.functional.cross_entropy(x, target, ignore_index=ignored, reduction=reduction)
+        return self.of_rows(function, x, target, ignore_index=ignored, **options)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        # Paddle applies log_softmax itself.
+        return self.functional.ctc_loss(x, target.astype("int32"), input_lengths, target_lengths, **options)
+
+    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+        return self.functional.smooth_l1_loss(x, target, reduction, delta=beta, is_huber=False)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.functional.smooth_l1_loss(x, target, reduction, delta=delta)
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.functional.cosine_similarity(x, other, dim, eps)
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         if norm_type == 2.0:

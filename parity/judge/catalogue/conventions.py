@@ -483,6 +483,97 @@ CONVENTIONS = (
         source="The warning of torch.nn.functional.mse_loss about a target of another size.",
     ),
     Entry(
+        id="probability-form",
+        title="logits, probabilities and their logarithms are confused",
+        what=(
+            "A tensor is taken for logits where it holds probabilities, for probabilities where it holds logarithms, "
+            "or the reverse: a softmax or sigmoid is applied twice, or not at all. A gradient that takes the sum of a "
+            "target for 1 belongs here too."
+        ),
+        shows=(
+            "Losses and gradients are wrong in every precision, but training goes on, more slowly. Where inputs are "
+            "normalised already, only the gradient differs."
+        ),
+        source=(
+            "The documentation of torch.nn.CrossEntropyLoss (logits), torch.nn.NLLLoss (log-probabilities), "
+            "torch.nn.KLDivLoss (log_target) and keras.losses (from_logits)."
+        ),
+    ),
+    Entry(
+        id="entropy-included",
+        title="a divergence instead of a cross entropy, or the reverse",
+        what=(
+            "The entropy of the target is subtracted where it should not be, or is missing. It does not depend on the "
+            "input, so trainings are the same."
+        ),
+        shows="The loss is wrong by the entropy of the targets, in every precision; gradients are right.",
+        source="The documentation of torch.nn.KLDivLoss.",
+    ),
+    Entry(
+        id="operands-swapped",
+        title="the operands are exchanged",
+        what="The first operand is taken for the second, as when a function has the target first.",
+        shows="Results are those of the exchanged operands, in every precision; where these are equal, they are right.",
+        known_in="keras.losses take the target first, torch.nn.functional the input.",
+        source="The documentation of torch.nn.functional.kl_div and of keras.losses.kl_divergence.",
+    ),
+    Entry(
+        id="huber-form",
+        title="smooth L1 and Huber's loss are confused",
+        what=(
+            "The losses differ by a factor: smooth L1 divides Huber's loss by beta. For a beta of 1 they agree. The "
+            "pseudo-Huber loss is a smooth approximation of the latter."
+        ),
+        shows="Losses and gradients are wrong by the factor beta, or around |x - target| = delta, in every precision.",
+        known_in="PaddlePaddle's smooth_l1_loss is Huber's loss unless is_huber is False.",
+        source="The documentation of torch.nn.SmoothL1Loss and of paddle.nn.functional.smooth_l1_loss.",
+    ),
+    Entry(
+        id="log-floor",
+        title="the logarithm of a probability has another floor",
+        what=(
+            "Probabilities near 0 are clipped, or a small number is added, so that no loss is infinite. PyTorch clamps "
+            "the logarithm at -100; Keras clips probabilities to 1e-7 and 1 - 1e-7, which caps a loss at 16.1."
+        ),
+        shows="Losses of confident mistakes are too small, or infinite, in every precision; clipped gradients are 0.",
+        source="The documentation of torch.nn.BCELoss; keras.config.epsilon.",
+    ),
+    Entry(
+        id="log-of-probability",
+        title="the logarithm of a rounded probability",
+        what=(
+            "A softmax or sigmoid is computed first, and its logarithm then. Near 0 and 1 the probability is rounded, "
+            "or underflows. The logarithm itself is a sum that loses nothing."
+        ),
+        shows="Digits are lost where probabilities are near 1; where one underflows, the loss is infinite.",
+        source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="ctc-blank",
+        title="another class is the blank",
+        what="The blank between labels is the last class instead of the first, or the reverse.",
+        shows="Losses and gradients are those of other labels, in every precision.",
+        known_in="torch.nn.functional.ctc_loss has 0, tf.nn.ctc_loss has the last class unless blank_index is given.",
+        source="The documentation of these functions.",
+    ),
+    Entry(
+        id="ctc-repeats",
+        title="equal labels need no blank between them",
+        what=(
+            "An alignment may go from a label to the next one without a blank, even if both are the same class. Such "
+            "alignments stand for a single label."
+        ),
+        shows="Only targets with a label twice in a row have a loss that is too small, in every precision.",
+        source="A. Graves et al., Connectionist temporal classification, 2006, section 4.1.",
+    ),
+    Entry(
+        id="lengths-ignored",
+        title="the lengths of sequences are ignored",
+        what="All steps count, also those of the padding behind the end of a sequence.",
+        shows="Sequences of full length are right, all others are wrong, in every precision.",
+        source="The documentation of torch.nn.functional.ctc_loss, input_lengths.",
+    ),
+    Entry(
         id="padding-mode",
         title="the padding has other values",
         what=(
