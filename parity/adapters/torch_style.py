@@ -76,6 +76,35 @@ class FunctionalAdapter(Adapter):
         positions = self.framework.arange(x.shape[-2], device=x.device)
         return x + self.framework.nn.functional.embedding(positions, weight)
 
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.gather(x, dim, index)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.scatter_add(x, dim, index, src)
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.index_select(x, dim, index)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim=dim, descending=descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim=dim, largest=largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.framework.nn.functional.pad(x, list(pad), mode=mode, value=value)
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.framework.nn.functional.pixel_shuffle(x, upscale_factor)
+
+    def flip(self, x: Any, dims: Sequence[int]) -> Any:
+        return self.framework.flip(x, list(dims))
+
+    def roll(self, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+        return self.framework.roll(x, tuple(shifts), tuple(dims))
+
     def relu(self, x: Any) -> Any:
         return self.framework.nn.functional.relu(x)
 

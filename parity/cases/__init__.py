@@ -4,9 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parity.cases import attention, clip, conv, elementwise, embedding, loss, matmul, norm, optimizer, pooling
+from parity.cases import (
+    attention,
+    clip,
+    conv,
+    elementwise,
+    embedding,
+    indexing,
+    loss,
+    matmul,
+    norm,
+    optimizer,
+    pooling,
+    recurrent,
+    shape,
+)
 from parity.cases.op import Op
 
-FAMILIES = (norm, matmul, conv, embedding, attention, elementwise, pooling, loss, clip, optimizer)
+FAMILIES = (
+    norm,
+    matmul,
+    conv,
+    embedding,
+    indexing,
+    attention,
+    recurrent,
+    elementwise,
+    pooling,
+    shape,
+    loss,
+    clip,
+    optimizer,
+)
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 """Every op that parity knows, by name."""
