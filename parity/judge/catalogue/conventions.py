@@ -413,8 +413,8 @@ CONVENTIONS = (
         id="channel-order",
         title="the channels are split in another order",
         what=(
-            "Channels become blocks of pixels. Their factors are (channel, row, column) in PyTorch and ONNX's CRD mode, "
-            "(row, column, channel) in TensorFlow and ONNX's DCR mode."
+            "Channels become blocks of pixels. Their factors are (channel, row, column) in PyTorch and ONNX's CRD "
+            "mode, (row, column, channel) in TensorFlow and ONNX's DCR mode."
         ),
         shows="The right values at other places; with one channel in the output, both orders agree.",
         source="The documentation of ONNX's DepthToSpace, mode.",
@@ -423,9 +423,9 @@ CONVENTIONS = (
         id="gate-order",
         title="the gates are stored in another order",
         what=(
-            "The rows of a recurrent layer's weights hold its gates one after the other. For an LSTM the order is i, f, "
-            "g, o in PyTorch and Keras, i, o, f, g in ONNX and i, g, f, o in TensorFlow's BasicLSTMCell; for a GRU it is "
-            "r, z, n in PyTorch and z, r, n in Keras and ONNX."
+            "The rows of a recurrent layer's weights hold its gates one after the other. For an LSTM the order is i, "
+            "f, g, o in PyTorch and Keras, i, o, f, g in ONNX and i, g, f, o in TensorFlow's BasicLSTMCell; for a GRU "
+            "it is r, z, n in PyTorch and z, r, n in Keras and ONNX."
         ),
         shows="All states are wrong, and permuting the rows of weights and biases leaves only rounding.",
         source="The documentation of torch.nn.LSTM and torch.nn.GRU, and of ONNX's LSTM and GRU.",
@@ -449,9 +449,7 @@ CONVENTIONS = (
         ),
         shows="The cell state is wrong from the first step on, if the state before was not 0.",
         known_in="TensorFlow's BasicLSTMCell adds forget_bias=1.0; Keras initialises the bias with 1.",
-        source=(
-            "R. Jozefowicz, W. Zaremba, I. Sutskever, An Empirical Exploration of Recurrent Network Architectures, 2015."
-        ),
+        source="R. Jozefowicz et al., An Empirical Exploration of Recurrent Network Architectures, 2015.",
     ),
     Entry(
         id="reset-placement",
