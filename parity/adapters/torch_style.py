@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.adapters.base import Adapter
+from parity.adapters.base import Adapter, Unsupported
 
 OPTIMIZERS = {
     "sgd": "SGD",
@@ -119,6 +119,144 @@ class FunctionalAdapter(Adapter):
 
     def sigmoid(self, x: Any) -> Any:
         return self.framework.nn.functional.sigmoid(x)
+
+    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
+        return self.framework.nn.functional.leaky_relu(x, negative_slope)
+
+    def elu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.functional.elu(x, alpha)
+
+    def celu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.functional.celu(x, alpha=alpha)
+
+    def selu(self, x: Any) -> Any:
+        return self.framework.nn.functional.selu(x)
+
+    def mish(self, x: Any) -> Any:
+        return self.framework.nn.functional.mish(x)
+
+    def softsign(self, x: Any) -> Any:
+        return self.framework.nn.functional.softsign(x)
+
+    def hardswish(self, x: Any) -> Any:
+        return self.framework.nn.functional.hardswish(x)
+
+    def hardsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.functional.hardsigmoid(x)
+
+    def logsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.functional.logsigmoid(x)
+
+    def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+        return self.framework.nn.functional.softplus(x, beta, threshold)
+
+    def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+        return self.framework.nn.functional.hardtanh(x, min_val, max_val)
+
+    def exp(self, x: Any) -> Any:
+        return self.framework.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.framework.expm1(x)
+
+    def log(self, x: Any) -> Any:
+        return self.framework.log(x)
+
+    def log1p(self, x: Any) -> Any:
+        return self.framework.log1p(x)
+
+    def sqrt(self, x: Any) -> Any:
+        return self.framework.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return self.framework.rsqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        return self.framework.erf(x)
+
+    def abs(self, x: Any) -> Any:
+        return self.framework.abs(x)
+
+    def sin(self, x: Any) -> Any:
+        return self.framework.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return self.framework.cos(x)
+
+    def round(self, x: Any) -> Any:
+        return self.framework.round(x)
+
+    def pow(self, x: Any, exponent: float = 2.0) -> Any:
+        return self.framework.pow(x, exponent)
+
+    def clamp(self, x: Any, min: float | None = None, max: float | None = None) -> Any:  # noqa: A002 - PyTorch's names
+        return self.framework.clamp(x, min=min, max=max)
+
+    def remainder(self, x: Any, other: Any) -> Any:
+        return self.framework.remainder(x, other)
+
+    def fmod(self, x: Any, other: Any) -> Any:
+        return self.framework.fmod(x, other)
+
+    def atan2(self, x: Any, other: Any) -> Any:
+        return self.framework.atan2(x, other)
+
+    def maximum(self, x: Any, other: Any) -> Any:
+        return self.framework.maximum(x, other)
+
+    def minimum(self, x: Any, other: Any) -> Any:
+        return self.framework.minimum(x, other)
+
+    def where(self, condition: Any, x: Any, other: Any) -> Any:
+        return self.framework.where(condition != 0, x, other)
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, dim=dim, keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, dim=dim, keepdim=keepdim)
+
+    def amax(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amax(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def amin(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amin(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def logsumexp(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def prod(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        if dim is None and not keepdim:
+            return self.framework.prod(x)
+        if not isinstance(dim, int):
+            raise Unsupported(f"{self.framework.__name__}.prod takes one axis, or all without keepdim")
+        return self.framework.prod(x, dim=dim, keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim=dim, correction=correction, keepdim=keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.std(x, dim=dim, correction=correction, keepdim=keepdim)
+
+    def cumsum(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.cumsum(x, dim)
+
+    def vector_norm(
+        self,
+        x: Any,
+        ord: float = 2.0,  # noqa: A002 - PyTorch's name
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        return self.framework.linalg.vector_norm(x, ord, dim, keepdim)
+
+    def argmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.argmax(x, dim)
+
+    @staticmethod
+    def axes(x: Any, dim: int | Sequence[int] | None) -> Any:
+        """The axes of a reduction; all for None."""
+        return tuple(range(len(x.shape))) if dim is None else dim
 
     def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
         return self.framework.nn.functional.scaled_dot_product_attention(query, key, value)

@@ -17,6 +17,7 @@ from parity.cases import (
     optimizer,
     pooling,
     recurrent,
+    reduction,
     shape,
 )
 from parity.cases.op import Op
@@ -30,6 +31,7 @@ FAMILIES = (
     attention,
     recurrent,
     elementwise,
+    reduction,
     pooling,
     shape,
     loss,

@@ -91,6 +91,26 @@ class OneflowAdapter(TorchStyleAdapter):
             setattr(module, f"{name}_l0", leaf)
         return module
 
+    def remainder(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
+        raise Unsupported("oneflow has no remainder")
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.moment("var", x, dim, correction, keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.moment("std", x, dim, correction, keepdim)
+
+    def moment(self, name: str, x: Any, dim: Any, correction: int, keepdim: bool) -> Any:
+        if correction not in (0, 1):
+            raise Unsupported(f"oneflow.{name} has no correction of {correction}")
+        return getattr(self.framework, name)(x, dim=dim, unbiased=correction == 1, keepdim=keepdim)
+
     def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
         # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
         scores = self.framework.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5

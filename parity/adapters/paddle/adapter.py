@@ -145,6 +145,35 @@ class PaddleAdapter(FunctionalAdapter):
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 
+    def fmod(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
+        raise Unsupported("paddle has no fmod")
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, axis=dim, keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, axis=dim, keepdim=keepdim)
+
+    def amax(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amax(x, axis=dim, keepdim=keepdim)
+
+    def amin(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amin(x, axis=dim, keepdim=keepdim)
+
+    def logsumexp(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, axis=dim, keepdim=keepdim)
+
+    def prod(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.prod(x, axis=dim, keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim, correction=correction, keepdim=keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        if correction not in (0, 1):
+            raise Unsupported(f"paddle.std has no correction of {correction}")
+        return self.framework.std(x, dim, correction == 1, keepdim)
+
     def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
         return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))

@@ -65,7 +65,7 @@ class Envelope:
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
         """A part of the size of `values`, in every group of more than one element."""
-        errors = np.asarray(np.abs(values))
+        errors = np.asarray(np.abs(values, dtype=np.result_type(values, np.float32)))
         errors *= unit
         if not np.isfinite(errors.max(initial=0.0)):
             errors[~np.isfinite(errors)] = 0
@@ -180,7 +180,7 @@ class EnvelopeRuns:
             **other,
         )
         with np.errstate(over="ignore"):
-            return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
+            return {n: result.astype(dtype_of(result, self._dtype), copy=False) for n, result in values.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -236,6 +236,14 @@ TINY, HUGE = 1e-130, 1e130
 def largest(values: Array) -> Any:
     """The largest magnitude, 0 of none; NaN where a value is."""
     return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
+
+
+INTEGERS = "int64"
+
+
+def dtype_of(exact: Array, dtype: str) -> str:
+    """The dtype in which a cell of `dtype` has a tensor: integers are int64 in every cell."""
+    return INTEGERS if exact.dtype.kind == "i" else dtype
 
 
 def work_dtype(dtype: str, oracle: Array) -> Any:

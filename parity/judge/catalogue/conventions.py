@@ -178,9 +178,9 @@ CONVENTIONS = (
         id="wrong-axis",
         title="computed over the wrong axes",
         what=(
-            "A mean, a sum, a sort or an index runs over the wrong axes: the batch instead of the features, the "
-            "channels instead of the positions, one axis instead of two. Channels-last data in a channels-first op "
-            "does the same."
+            "A reduction or the statistics of a normalisation run over the wrong axes: the batch instead of the "
+            "features, the channels instead of the positions, one axis instead of two. Channels-last data in a "
+            "channels-first op does the same."
         ),
         shows=(
             "Every row is wrong, in every precision, and the oracle over the other axes leaves only rounding. After a "
@@ -285,11 +285,11 @@ CONVENTIONS = (
     Entry(
         id="norm-type",
         title="a different norm",
-        what=(
-            "Gradients are clipped by a different norm than the config's: the 1-norm, the 2-norm or the largest "
-            "element."
+        what="A norm is not the config's: the 1-norm, the 2-norm or the largest element instead.",
+        shows=(
+            "A norm is wrong by the ratio of the two norms; after clipping, so are all gradients, and total_norm is "
+            "the other norm."
         ),
-        shows="All tensors are wrong by one factor, the ratio of the two norms, and total_norm is the other norm.",
     ),
     Entry(
         id="norms-added",
@@ -467,6 +467,40 @@ CONVENTIONS = (
         what="A GRU's new state is (1 - z) n + z h in PyTorch, and z n + (1 - z) h in some papers.",
         shows="All states are wrong; negating the rows of the update gate leaves only rounding.",
         source="K. Cho et al., 2014 (https://arxiv.org/abs/1406.1078), and J. Chung et al., 2014 (1412.3555).",
+    ),
+    Entry(
+        id="rounding-mode",
+        title="values are rounded to integers in another way",
+        what=(
+            "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
+            "it away from zero, as C's round does, or round all values down or towards zero."
+        ),
+        shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
+        known_in=(
+            "torch.round, numpy.round, jax.numpy.round, tf.round and ONNX Round take the even one; paddle.round goes "
+            "away from zero."
+        ),
+        source="The documentation of torch.round and of ONNX Round; C11, 7.12.9.6 (round) and 7.12.9.4 (rint).",
+    ),
+    Entry(
+        id="remainder-sign",
+        title="the remainder has the sign of the dividend instead of the divisor, or the reverse",
+        what=(
+            "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
+            "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
+        ),
+        shows="Elements whose operands have different signs are wrong by y; all others are right.",
+        source="The documentation of torch.remainder and of torch.fmod; ONNX Mod, attribute fmod.",
+    ),
+    Entry(
+        id="cumulative-form",
+        title="a cumulative sum leaves the element out, or runs from the end",
+        what=(
+            "A cumulative sum includes the element itself and runs from the start. Frameworks also offer exclusive "
+            "and reversed ones, and a kernel that is a backward pass of one is its reverse."
+        ),
+        shows="Every element is wrong by itself, or the sums are those of the reversed axis, in every precision.",
+        source="The documentation of tf.math.cumsum (exclusive, reverse) and of ONNX CumSum.",
     ),
     Entry(
         id="attribute-precision",
