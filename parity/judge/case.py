@@ -161,10 +161,11 @@ class Cell:
         return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
-        """The backend's result for every tensor of the oracle that it can return, in this dtype."""
+        """The backend's result for every tensor of the oracle that it can return, in this dtype, integers in float64."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
-        return {n: in_dtype(outcome.outputs.get(n), dtype_of(self.oracle[n], self.dtype)) for n in names}
+        dtypes = {n: WIDEST if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
+        return {n: in_dtype(outcome.outputs.get(n), dtypes[n]) for n in names}
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
