@@ -66,6 +66,7 @@ DIAGNOSES = (
     "rounding-mode",
     "remainder-sign",
     "cumulative-form",
+    "gradient-by-division",
     "attribute-precision",
     "weight-decay-coupling",
     "bias-correction",

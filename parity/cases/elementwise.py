@@ -1,6 +1,7 @@
 """Functions of every element: a row of the table each.
 
-A function's parameters without a default are the op's tensors, those with one its params.
+A function's parameters without a default are the op's tensors, those with one its params; keyword-only ones are numbers
+that a kernel may add, 0 in the op.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from autograd.extend import defvjp
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape, Uniform
-from parity.cases.op import Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import erf, pi, scalar
+from parity.cases.op import Fit, IncompatibleError, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.primitives import erf, narrow, pi, scalar
 from parity.cases.program import by_hand, primitive
 
 Function = Callable[..., Any]
@@ -45,6 +46,14 @@ def shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
 
 
 # Functions.
+
+
+def magnitude(x: Any) -> Any:
+    """|x|, whose gradient at 0 is 0."""
+    return magnitude_of(x)
+
+
+magnitude_of = by_hand(lambda x: np.abs(x), lambda g, _y, x: g * np.sign(x))
 
 
 def relu(x: Any) -> Any:
@@ -83,17 +92,17 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 def logsigmoid(x: Any) -> Any:
     """log(sigmoid(x)), without overflow."""
-    return anp.where(x <= 0, x, 0.0) - anp.log1p(anp.exp(-anp.abs(x)))
+    return anp.where(x <= 0, x, 0.0) - anp.log1p(anp.exp(-magnitude(x)))
 
 
 def mish(x: Any) -> Any:
     """x * tanh(log(1 + exp(x))) (Misra 2019)."""
-    return x * anp.tanh(anp.where(x <= 0, 0.0, x) + anp.log1p(anp.exp(-anp.abs(x))))
+    return x * anp.tanh(anp.where(x <= 0, 0.0, x) + anp.log1p(anp.exp(-magnitude(x))))
 
 
 def softsign(x: Any) -> Any:
     """x / (1 + |x|)."""
-    return x / (1 + anp.abs(x))
+    return x / (1 + magnitude(x))
 
 
 def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
@@ -143,9 +152,19 @@ def gelu_sigmoid(x: Any) -> Any:
     return x * sigmoid(x * 1.702)
 
 
-def rsqrt(x: Any) -> Any:
+def log(x: Any, *, eps: float = 0.0) -> Any:
+    """The natural logarithm."""
+    return anp.log(x + eps if eps else x)
+
+
+def sqrt(x: Any, *, eps: float = 0.0) -> Any:
+    """The square root."""
+    return anp.sqrt(x + eps if eps else x)
+
+
+def rsqrt(x: Any, *, eps: float = 0.0) -> Any:
     """1 / sqrt(x)."""
-    return 1 / anp.sqrt(x)
+    return 1 / sqrt(x, eps=eps)
 
 
 def power(x: Any, exponent: float = 2.0) -> Any:
@@ -192,7 +211,7 @@ def atan2(x: Any, other: Any) -> Any:
 
 def half_away(x: Any) -> Any:
     """x rounded to an integer; halves away from 0."""
-    return anp.sign(x) * anp.floor(anp.abs(x) + 0.5)
+    return anp.sign(x) * anp.floor(magnitude(x) + 0.5)
 
 
 # Derivatives as kernels compute them, in x and y = f(x).
@@ -231,7 +250,7 @@ def mish_slope(x: Any, _y: Any) -> Any:
 
 def softsign_slope(x: Any, _y: Any) -> Any:
     """Of `softsign`."""
-    d = 1 + anp.abs(x)
+    d = 1 + magnitude(x)
     return 1 / (d * d)
 
 
@@ -301,17 +320,18 @@ def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[
 # Ops.
 
 
-def signature(function: Function) -> tuple[Sequence[str], type[Any]]:
-    """The names of a function's tensors, and the dataclass of its params; NumPy's own functions take x."""
+def signature(function: Function) -> tuple[Sequence[str], type[Any], Sequence[str]]:
+    """A function's tensors, the dataclass of its params, and its keyword-only numbers; NumPy's functions take x."""
     items = inspect.signature(getattr(function, "raw", function)).parameters.values()
     named = [item for item in items if item.kind is item.POSITIONAL_OR_KEYWORD]
     numbers = [item for item in named if item.default is not item.empty]
     tensors = [item.name for item in named if item.default is item.empty]
+    added = [item.name for item in items if item.kind is item.KEYWORD_ONLY and named]
     if not numbers:
-        return tensors or ["x"], NoParams
+        return tensors or ["x"], NoParams, added
     hints = get_type_hints(function)
     rows = [(item.name, hints[item.name], field(default=item.default)) for item in numbers]
-    return tensors, make_dataclass(f"{function.__name__.title()}Params", rows, frozen=True)
+    return tensors, make_dataclass(f"{function.__name__.title()}Params", rows, frozen=True), added
 
 
 def elementwise(
@@ -325,22 +345,29 @@ def elementwise(
     instead: str = "activation-form",
     values: Mapping[str, Sequence[float]] | None = None,
     condition: str = "",
+    exact: bool = False,
 ) -> Op:
     """The op y = function(x, ...), all tensors of one shape.
 
     `draws` are the domains of tensors, by default Normal(). `slope(x, y, *numbers)` is the derivative as kernels
     compute it. `others` are functions that a kernel may compute `instead` (the diagnosis), `values` are those that
-    frameworks have for a param. The tensor `condition` holds integers, 0 or 1.
+    frameworks have for a param, beside PyTorch's default. The tensor `condition` holds integers, 0 or 1. An `exact` op
+    rounds nothing.
     """
-    names, kind = signature(function)
-    replaced, domains, usual = dict(others or {}), dict(draws or {}), dict(values or {})
+    names, kind, added = signature(function)
+    replaced, domains = dict(others or {}), dict(draws or {})
     numbers = [f.name for f in fields(kind)]
+    usual = {f.name: (f.default,) for f in fields(kind) if isinstance(f.default, float)} | dict(values or {})
     fused_forms = {"": with_slope(function, slope)} if slope else {}
     fused_forms |= {form: with_slope(other, slope) for form, other in replaced.items() if slope}
 
-    def reference(tensors: Mapping[str, Any], params: Any, *, fused: bool = False, form: str = "") -> dict[str, Any]:
+    def reference(
+        tensors: Mapping[str, Any], params: Any, *, fused: bool = False, form: str = "", **options: float
+    ) -> dict[str, Any]:
+        if options and (form or fused):
+            raise IncompatibleError("only the op's own form takes further numbers")
         used = fused_forms[form] if fused else replaced.get(form, function)
-        return {"y": used(*(tensors[n] for n in names), *(getattr(params, n) for n in numbers))}
+        return {"y": used(*(tensors[n] for n in names), *(getattr(params, n) for n in numbers), **options)}
 
     def variants(given: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
         for fused in [{}, {"fused": True}] if slope else [{}]:
@@ -366,8 +393,12 @@ def elementwise(
         infer_shapes=infer_shapes,
         reference=reference,
         variants=variants,
-        fits=tuple(Fit("option-value", param, attrgetter(param), ANYWHERE) for param in usual),
+        fits=(
+            *(Fit("option-value", param, attrgetter(param), ANYWHERE) for param in usual),
+            *(Fit("eps-value", option, lambda _: 0.0, "inputs near 0") for option in added),
+        ),
         forms=({"fused": True},) if slope else (),
+        exact=exact,
     )
 
 
@@ -390,9 +421,16 @@ OPS = (
         others={"leaky_relu": leaky_relu, "relu6": lambda x: hardtanh(x, 0.0, 6.0)},
     ),
     elementwise("leaky_relu", leaky_relu, "x, less below 0", values={"negative_slope": (0.01, 0.2, 0.3)}),
-    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope, values={"alpha": (1.0,)}),
-    elementwise("selu", selu, "elu with constants that keep mean and variance", slope=selu_slope),
-    elementwise("celu", celu, "x, below 0 alpha * (exp(x / alpha) - 1)", slope=celu_slope, values={"alpha": (1.0,)}),
+    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope),
+    elementwise(
+        "selu",
+        selu,
+        "elu with constants that keep mean and variance",
+        slope=selu_slope,
+        others={"float32": lambda x: narrow(SELU_SCALE, "float32") * elu(x, narrow(SELU_ALPHA, "float32"))},
+        instead="attribute-precision",
+    ),
+    elementwise("celu", celu, "x, below 0 alpha * (exp(x / alpha) - 1)", slope=celu_slope),
     GELU,
     elementwise(
         "silu",
@@ -408,7 +446,6 @@ OPS = (
         "log(1 + exp(beta * x)) / beta",
         slope=softplus_slope,
         others={"without threshold": lambda x, beta, _: softplus(x, beta, np.inf)},
-        values={"threshold": (20.0,), "beta": (1.0,)},
     ),
     elementwise("softsign", softsign, "x / (1 + |x|)", slope=softsign_slope),
     elementwise("hardswish", hardswish, "x * hardsigmoid(x)", others={"silu": silu}),
@@ -416,7 +453,11 @@ OPS = (
         "hardsigmoid",
         hardsigmoid,
         "relu6(x + 3) / 6",
-        others={"hard_sigmoid": lambda x: hardtanh(0.2 * x + 0.5, 0.0, 1.0), "sigmoid": sigmoid},
+        others={
+            "hard_sigmoid": lambda x: hardtanh(0.2 * x + 0.5, 0.0, 1.0),
+            "0.1666667": lambda x: hardtanh(0.1666667 * x + 0.5, 0.0, 1.0),
+            "sigmoid": sigmoid,
+        },
     ),
     elementwise("hardtanh", hardtanh, "x between two limits"),
     elementwise(
@@ -444,12 +485,12 @@ OPS = (
     ),
     elementwise("exp", anp.exp, "exponential function"),
     elementwise("expm1", anp.expm1, "exp(x) - 1"),
-    elementwise("log", anp.log, "natural logarithm", draws=POSITIVE),
+    elementwise("log", log, "natural logarithm", draws=POSITIVE),
     elementwise("log1p", anp.log1p, "log(1 + x)", draws={"x": Uniform(-0.7, 2.0)}),
-    elementwise("sqrt", anp.sqrt, "square root", draws=POSITIVE, slope=lambda _, y: 0.5 / y),
+    elementwise("sqrt", sqrt, "square root", draws=POSITIVE, slope=lambda _, y: 0.5 / y),
     elementwise("rsqrt", rsqrt, "1 / sqrt(x)", draws=POSITIVE, slope=lambda _, y: -0.5 * y * y * y),
     elementwise("erf", erf, "error function"),
-    elementwise("abs", anp.abs, "magnitude"),
+    elementwise("abs", magnitude, "magnitude"),
     elementwise("sin", anp.sin, "sine"),
     elementwise("cos", anp.cos, "cosine"),
     elementwise("pow", power, "x^exponent", draws=POSITIVE),
@@ -461,6 +502,7 @@ OPS = (
         draws={"x": Normal(0.0, 3.0)},
         others={"half away from 0": half_away, "floor": anp.floor, "trunc": anp.trunc},
         instead="rounding-mode",
+        exact=True,
     ),
     elementwise(
         "remainder",
@@ -478,8 +520,13 @@ OPS = (
         others={"remainder": remainder},
         instead="remainder-sign",
     ),
-    elementwise("atan2", atan2, "the angle of the point (other, x)"),
-    elementwise("maximum", maximum, "the larger of two"),
-    elementwise("minimum", minimum, "the smaller of two"),
+    elementwise(
+        "atan2",
+        atan2,
+        "the angle of the point (other, x)",
+        others={"atan": lambda x, other: anp.arctan(x / other)},
+    ),
+    elementwise("maximum", maximum, "the larger of two", others={"minimum": minimum}),
+    elementwise("minimum", minimum, "the smaller of two", others={"maximum": maximum}),
     elementwise("where", where, "x where the condition holds, else other", condition="condition"),
 )

@@ -17,7 +17,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape
-from parity.cases.elementwise import raised
+from parity.cases.elementwise import magnitude, raised, sqrt
 from parity.cases.exact.summation import total
 from parity.cases.norm import OFFSET, statistics
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_x
@@ -32,7 +32,9 @@ FEW = "few elements in a reduction: n - 1 is then far from n"
 INFINITY = float("inf")
 NORM_TYPES = (1.0, 2.0, INFINITY)
 NORMAL = Normal()
-EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a norm near 0")
+PADDLE_EPS = 1e-12
+"""What the backward pass of PaddlePaddle 3.3.1 adds to the norm, measured on a CPU."""
+EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a result near 0")
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,31 @@ fused_var = by_hand(
 )
 
 
-def std(x: Any, axes: Axes, correction: int = 1, **options: Any) -> Any:
-    """The root of `var`."""
-    return anp.sqrt(var(x, axes, correction, **options))
+def std(x: Any, axes: Axes, correction: int = 1, *, eps: float = 0.0, **options: Any) -> Any:
+    """The root of `var`, with `eps` under it."""
+    return sqrt(var(x, axes, correction, **options), eps=eps)
 
 
-prod = by_hand(lambda x, axes: anp.prod(x, axis=axes, keepdims=True), lambda g, _y, x, axes: g * other_factors(x, axes))
+def prod(x: Any, axes: Axes, *, backward: str = "") -> Any:
+    """The product; `backward`: its gradient is y / x, `divided` by 0 too, or `safe`."""
+    return PRODUCTS[backward](x, axes)
+
+
+def plain_product(x: Any, axes: Axes) -> Any:
+    """np.prod."""
+    return np.prod(x, axis=axes, keepdims=True)
+
+
+def safe_backward(g: Any, y: Any, x: Any, axes: Axes) -> Any:
+    """y / x, where x is not 0."""
+    return anp.where(x == 0, g * other_factors(x, axes), g * y / anp.where(x == 0, scalar(1, x), x))
+
+
+PRODUCTS: Mapping[str, Callable[..., Any]] = {
+    "": by_hand(plain_product, lambda g, _y, x, axes: g * other_factors(x, axes)),
+    "divided": by_hand(plain_product, lambda g, y, x, _axes: g * y / x),
+    "safe": by_hand(plain_product, safe_backward),
+}
 
 
 @primitive
@@ -160,24 +181,39 @@ def logsumexp(x: Any, axes: Axes, *, shift: bool = True, divided: bool = False, 
 fused_logsumexp = by_hand(lambda x, axes: logsumexp(x, axes), lambda g, y, x, _axes: g * anp.exp(x - y))
 
 
-def vector_norm(x: Any, axes: Axes, ord: float = 2.0, *, eps: float = 0.0, divided: bool = False) -> Any:  # noqa: A002 - PyTorch's name
-    """(sum |x|^ord)^(1/ord), with the mean if it is `divided`; at 2 with `eps` under the root."""
+def vector_norm(
+    x: Any,
+    axes: Axes,
+    ord: float = 2.0,  # noqa: A002 - PyTorch's name
+    *,
+    eps: float = 0.0,
+    backward_eps: float = 0.0,
+    divided: bool = False,
+) -> Any:
+    """(sum |x|^ord)^(1/ord), with the mean if it is `divided`.
+
+    At 2, `eps` is under the root, and `backward_eps` is added to the norm that the gradient is divided by.
+    """
     if ord in (INFINITY, -INFINITY):
-        return (amax if ord > 0 else amin)(anp.abs(x), axes)
+        return (amax if ord > 0 else amin)(magnitude(x), axes)
     if ord == 2:
-        return root_mean_square(x, axes, eps, divided)
-    size = anp.abs(x)
+        return root_mean_square(x, axes, eps, backward_eps, divided)
+    size = magnitude(x)
     return summed(size, axes, divided=divided) if ord == 1 else raised(summed(raised(size, ord), axes), 1 / ord)
 
 
-def root_mean_square_backward(g: Any, y: Any, x: Any, axes: Axes, _eps: float, divided: bool) -> Any:
+def root_of_squares(x: Any, axes: Axes, eps: float, _backward_eps: float, divided: bool) -> Any:
+    """The root of the sum, or mean, of squares."""
+    return sqrt(summed(x * x, axes, divided=divided), eps=eps)
+
+
+def root_backward(g: Any, y: Any, x: Any, axes: Axes, _eps: float, backward_eps: float, divided: bool) -> Any:
     """x / norm, and 0 for a norm of 0."""
-    return anp.where(y == 0, 0.0, x / (y * (count(x, axes) if divided else 1)) * g)
+    quotient = x / (y + backward_eps if backward_eps else y)
+    return anp.where(y == 0, 0.0, quotient * g / count(x, axes) if divided else quotient * g)
 
 
-root_mean_square = by_hand(
-    lambda x, axes, eps, divided: anp.sqrt(summed(x * x, axes, divided=divided) + eps), root_mean_square_backward
-)
+root_mean_square = by_hand(root_of_squares, root_backward)
 
 
 def running(x: Any, axis: int, backwards: bool) -> Any:
@@ -283,6 +319,8 @@ def norm_variants(params: NormParams) -> Iterable[Variant]:
     yield from (Variant("norm-type", params={"ord": kind}, shown_by=SEVERAL) for kind in others)
     if params.ord in (1, 2):
         yield Variant("mean-vs-sum", {"divided": True}, shown_by=SEVERAL)
+    if params.ord == 2:
+        yield Variant("eps-value", {"backward_eps": PADDLE_EPS}, shown_by="float64")
 
 
 def cumsum_variants(_params: AxisParams) -> Iterable[Variant]:
@@ -300,15 +338,26 @@ MOMENT: Mapping[str, Any] = {
 OPS = (
     reduction("sum", summed, "sum over axes", hypotheses=mean_or_sum(divided=True)),
     reduction("mean", mean, "mean over axes", hypotheses=mean_or_sum(divided=False)),
-    reduction("prod", prod, "product over axes", draw=LogUniform(0.5, 2.0, signed=True)),
+    reduction(
+        "prod",
+        prod,
+        "product over axes",
+        draw=LogUniform(0.5, 2.0, signed=True),
+        hypotheses=lambda _: [
+            Variant("gradient-by-division", {"backward": "divided"}, shown_by="an element that is 0")
+        ],
+        forms=({"backward": "safe"},),
+    ),
     reduction("amax", amax, "the largest; equal ones share the gradient"),
     reduction("amin", amin, "the smallest; equal ones share the gradient"),
     reduction("logsumexp", logsumexp, "log(sum(exp(x)))", hypotheses=logsumexp_variants, forms=({"fused": True},)),
     reduction("var", var, "variance, over n - correction", **MOMENT),
-    reduction("std", std, "root of the variance", **MOMENT),
+    reduction("std", std, "root of the variance", fits=(EPS,), **MOMENT),
     reduction(
         "vector_norm", vector_norm, "(sum |x|^ord)^(1/ord)", params=NormParams, hypotheses=norm_variants, fits=(EPS,)
     ),
     reduction("cumsum", cumsum, "sums up to each element", params=AxisParams, hypotheses=cumsum_variants, whole=True),
-    reduction("argmax", argmax, "index of the largest, an integer", params=AxisParams, differentiable=False),
+    reduction(
+        "argmax", argmax, "index of the largest, an integer", params=AxisParams, differentiable=False, exact=True
+    ),
 )

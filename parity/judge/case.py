@@ -161,7 +161,7 @@ class Cell:
         return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
-        """The backend's result for every tensor of the oracle that it can return, in this dtype, integers in float64."""
+        """The backend's result for every tensor of the oracle that it can return, in this dtype (integers: float64)."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
         dtypes = {n: WIDEST if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}

@@ -164,9 +164,8 @@ class EnvelopeRuns:
         case, op, kind = self._case, OPS[self._case.op], run % FIRST_RUNS
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
-        perturbed_inputs = {
-            name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
-        }
+        step = 0 if op.exact else run
+        perturbed_inputs = {n: perturbed(values, self._dtype, case.id, n, step) for n, values in self._inputs.items()}
         functions = IN_PAIRS, IN_SEQUENCE, rounded_otherwise(generator(run, case.id, "rounding"))
         values = evaluate(
             op,

@@ -470,21 +470,18 @@ CONVENTIONS = (
     ),
     Entry(
         id="rounding-mode",
-        title="values are rounded to integers in another way",
+        title="values are rounded to integers another way",
         what=(
             "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
             "it away from zero, as C's round does, or round all values down or towards zero."
         ),
         shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
-        known_in=(
-            "torch.round, numpy.round, jax.numpy.round, tf.round and ONNX Round take the even one; paddle.round goes "
-            "away from zero."
-        ),
+        known_in="PyTorch 2.13.0, PaddlePaddle 3.3.1, OneFlow 0.9.0 and NumPy take the even one, as ONNX Round does.",
         source="The documentation of torch.round and of ONNX Round; C11, 7.12.9.6 (round) and 7.12.9.4 (rint).",
     ),
     Entry(
         id="remainder-sign",
-        title="the remainder has the sign of the dividend instead of the divisor, or the reverse",
+        title="the remainder has the sign of the other operand",
         what=(
             "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
             "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
@@ -494,13 +491,24 @@ CONVENTIONS = (
     ),
     Entry(
         id="cumulative-form",
-        title="a cumulative sum leaves the element out, or runs from the end",
+        title="a cumulative sum is exclusive or reversed",
         what=(
             "A cumulative sum includes the element itself and runs from the start. Frameworks also offer exclusive "
             "and reversed ones, and a kernel that is a backward pass of one is its reverse."
         ),
         shows="Every element is wrong by itself, or the sums are those of the reversed axis, in every precision.",
         source="The documentation of tf.math.cumsum (exclusive, reverse) and of ONNX CumSum.",
+    ),
+    Entry(
+        id="gradient-by-division",
+        title="the gradient of a product is the product divided by the factor",
+        what=(
+            "The gradient of a product in one of its factors is the product of the others. As the whole product "
+            "divided by that factor it is 0/0 where the factor is 0."
+        ),
+        shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
+        known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
+        source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
     ),
     Entry(
         id="attribute-precision",

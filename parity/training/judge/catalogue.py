@@ -151,7 +151,7 @@ TRAININGS = (
     ),
     Entry(
         id="activation-form",
-        title="a different form of the activation function",
+        title="a different form of the function",
         what=(
             "GELU has an exact form with the error function and an approximation with tanh; they differ by 4.7e-4 at "
             "most. Hard sigmoid is relu6(x + 3)/6 or 0.2 x + 0.5; softplus is linear above a threshold or nowhere."
