@@ -61,6 +61,7 @@ DIAGNOSES = (
     "gate-order",
     "state-not-carried",
     "forget-bias",
+    "gates-coupled",
     "reset-placement",
     "update-complement",
     "rounding-mode",

@@ -155,16 +155,24 @@ def scatter_add(
     dim: int | None = None,
     offset: int = 0,
     wrapped: bool = False,
-    overwritten: bool = False,
+    repeated: str = "added",
 ) -> dict[str, Any]:
-    """x plus src[i, j, ...] at [i, index[i, j], ...]; with `overwritten` the last src instead of x. Else as gather."""
+    """x plus src[i, j, ...] at [i, index[i, j], ...].
+
+    `repeated`: the last src stands instead of x (`overwritten`), only the last is added (`once`, as `y[index] += src`
+    does), or they and x are `averaged`. Else as gather.
+    """
     x, index, src = tensors["x"], tensors["index"], tensors["src"]
     axis = axis_of(params.dim if dim is None else dim, x.shape)
     index = moved(index, offset, x.shape[axis], wrapped) if offset else index
     like = getval(x)
-    if overwritten:
-        return {"y": x * outside(like, index, axis) + assigned(src, like, index, axis)}
-    return {"y": x + scattered(src, like, index, axis)}
+    if repeated in ("overwritten", "once"):
+        values = gathered(x, index, axis) + src if repeated == "once" else src
+        return {"y": x * outside(like, index, axis) + assigned(values, like, index, axis)}
+    y = x + scattered(src, like, index, axis)
+    if repeated == "averaged":
+        y = y / (1 + scattered(np.ones_like(getval(src)), like, index, axis))
+    return {"y": y}
 
 
 def index_select(
@@ -303,7 +311,9 @@ def scatter_variants(params: IndexParams, shapes: Mapping[str, Shape]) -> Iterab
     """Another axis, another origin of the index, values that overwrite each other."""
     yield from other_axes(params.dim, shapes["x"], shapes["index"])
     yield from offsets(shapes["x"][params.dim])
-    yield Variant("repeated-rows", {"overwritten": True}, shown_by="any index")
+    yield Variant("repeated-rows", {"repeated": "overwritten"}, shown_by="any index")
+    yield Variant("repeated-rows", {"repeated": "once"}, shown_by=REPEATED)
+    yield Variant("mean-vs-sum", {"repeated": "averaged"}, shown_by="any index")
 
 
 def select_variants(params: IndexParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:

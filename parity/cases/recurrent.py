@@ -11,7 +11,7 @@ import numpy as np
 from autograd.extend import defvjp_argnum
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.elementwise import sigmoid
+from parity.cases.elementwise import relu, sigmoid
 from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import part, scalar
@@ -99,7 +99,14 @@ def identity(x: Any) -> Any:
     return x
 
 
-SQUASH: Mapping[str, Any] = {"tanh": anp.tanh, "sigmoid": sigmoid, "hard": hard_sigmoid, "none": identity}
+SQUASH: Mapping[str, Any] = {
+    "tanh": anp.tanh,
+    "sigmoid": sigmoid,
+    "hard": hard_sigmoid,
+    "relu": relu,
+    "none": identity,
+}
+"""The activations of gates and states, by the names of the references' options."""
 
 
 def lstm(
@@ -108,6 +115,7 @@ def lstm(
     *,
     order: str = "ifgo",
     forget_bias: float = 0.0,
+    coupled: bool = False,
     carried: bool = True,
     gate: str = "sigmoid",
     candidate: str = "tanh",
@@ -115,8 +123,9 @@ def lstm(
 ) -> dict[str, Any]:
     """c' = f c + i g, h' = o tanh(c') (torch.nn.LSTM); y is h' of every step.
 
-    `order` of the gates in the weights' rows; `forget_bias` is added to f's; if states are not `carried`, every step
-    begins with h0. `gate`, `candidate` and `output` are the activations of the gates, of g and of c'.
+    `order` of the gates in the weights' rows; `forget_bias` is added to f's, and `coupled` gates have f = 1 - i
+    (Greff et al. 2015, arXiv:1503.04069, CIFG); if states are not `carried`, every step begins with h0. `gate`,
+    `candidate` and `output` are the activations of the gates, of g and of c'.
     """
     x, weight, bias = tensors["x"], tensors["weight_hh"], tensors.get("bias_hh")
     start, c, steps = start_of(tensors, "h0"), start_of(tensors, "c0"), []
@@ -125,6 +134,7 @@ def lstm(
         gates = gates_of(step_of(given, t) + projected(h if carried else start, weight, bias), order)
         forget = gates["f"] + forget_bias if forget_bias else gates["f"]
         i, f, o = (SQUASH[gate](values) for values in (gates["i"], forget, gates["o"]))
+        f = 1 - i if coupled else f
         c = f * c + i * SQUASH[candidate](gates["g"])
         h = o * SQUASH[output](c)
         steps.append(h)
@@ -145,7 +155,8 @@ def gru(
     """n = tanh(W_in x + r (W_hn h)), h' = (1 - z) n + z h (torch.nn.GRU); y is h' of every step.
 
     `order` of the gates in the weights' rows; `reset` is applied `after` or `before` the product with h (then the bias
-    is added outside it), or is `missing`; `complement` exchanges z and 1 - z. Else as lstm.
+    is added outside it), `within` (after it, with the bias outside), or is `missing`; `complement` exchanges z and
+    1 - z. Else as lstm.
     """
     x, weight, bias = tensors["x"], tensors["weight_hh"], tensors.get("bias_hh")
     start, steps = start_of(tensors, "h0"), []
@@ -155,8 +166,8 @@ def gru(
         before = h if carried else start
         ours, theirs = gates_of(step_of(given, t), order), gates_of(projected(before, weight, bias), order)
         r, z = (SQUASH[gate](ours[name] + theirs[name]) for name in "rz")
-        if reset == "before":
-            product = matmul(r * before, rows["n"])
+        if reset in ("before", "within"):
+            product = matmul(r * before, rows["n"]) if reset == "before" else r * matmul(before, rows["n"])
             inner = product if bias is None else product + gates_of(bias, order)["n"]
         else:
             inner = r * theirs["n"] if reset == "after" else theirs["n"]
@@ -177,21 +188,23 @@ def recurrent_variants(shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     if shapes["x"][0] > 1:
         yield Variant("state-not-carried", {"carried": False}, shown_by=LATER)
     yield Variant("activation-form", {"gate": "hard"}, shown_by=ANY)
-    yield Variant("activation-form", {"candidate": "none"}, shown_by=ANY)
+    yield from (Variant("activation-form", {"candidate": name}, shown_by=ANY) for name in ("none", "relu"))
 
 
 def lstm_variants(_params: RecurrentParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """The orders of other formats, a forget bias, activations that are left out."""
     yield from (Variant("gate-order", {"order": order}, shown_by=ANY) for order in LSTM_ORDERS)
     yield Variant("forget-bias", {"forget_bias": 1.0}, shown_by=ANY)
-    yield Variant("activation-form", {"output": "none"}, shown_by=ANY)
+    yield from (Variant("activation-form", {"output": name}, shown_by=ANY) for name in ("none", "relu"))
+    yield Variant("gates-coupled", {"coupled": True}, shown_by=ANY)
     yield from recurrent_variants(shapes)
 
 
 def gru_variants(_params: RecurrentParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """The orders of other formats, the reset before the product or missing, z and 1 - z exchanged."""
     yield from (Variant("gate-order", {"order": order}, shown_by=ANY) for order in GRU_ORDERS)
-    yield from (Variant("reset-placement", {"reset": reset}, shown_by=ANY) for reset in ("before", "missing"))
+    for reset in ("before", "missing", *(["within"] if "bias_hh" in shapes else [])):
+        yield Variant("reset-placement", {"reset": reset}, shown_by=ANY)
     yield Variant("update-complement", {"complement": True}, shown_by=ANY)
     yield from recurrent_variants(shapes)
 

@@ -452,6 +452,13 @@ CONVENTIONS = (
         source="R. Jozefowicz et al., An Empirical Exploration of Recurrent Network Architectures, 2015.",
     ),
     Entry(
+        id="gates-coupled",
+        title="the forget gate is the complement of the input gate",
+        what="An LSTM with coupled gates forgets 1 - i of its cell state, and has no forget gate of its own.",
+        shows="All states are wrong, and the rows of the forget gate get no gradient.",
+        source="K. Greff et al., LSTM: A Search Space Odyssey, 2015 (https://arxiv.org/abs/1503.04069), CIFG.",
+    ),
+    Entry(
         id="reset-placement",
         title="the reset gate is applied before the product",
         what=(

@@ -24,7 +24,7 @@ from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import proposals
+from parity.judge.diagnose.proposals import absent, proposals
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -90,7 +90,7 @@ class Inquiry:
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
-            several = [e for origin in origins for e in extended(origin, self._edits(origin))]
+            several = [e for o in origins for e in extended(o, [*self._edits(o), *absent(o)])]
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
