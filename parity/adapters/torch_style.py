@@ -162,6 +162,35 @@ class FunctionalAdapter(Adapter):
         positions = self.framework.arange(x.shape[-2], device=x.device)
         return x + self.framework.nn.functional.embedding(positions, weight)
 
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.gather(x, dim, index)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.scatter_add(x, dim, index, src)
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.index_select(x, dim, index)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim=dim, descending=descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim=dim, largest=largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.framework.nn.functional.pad(x, list(pad), mode=mode, value=value)
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.framework.nn.functional.pixel_shuffle(x, upscale_factor)
+
+    def flip(self, x: Any, dims: Sequence[int]) -> Any:
+        return self.framework.flip(x, list(dims))
+
+    def roll(self, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+        return self.framework.roll(x, tuple(shifts), tuple(dims))
+
     def relu(self, x: Any) -> Any:
         return self.framework.nn.functional.relu(x)
 
@@ -361,7 +390,8 @@ class FunctionalAdapter(Adapter):
     def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
         return self.of_rows(self.framework.nn.functional.cross_entropy, x, target, weight=weight, **options)
 
-    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        options = {"reduction": reduction, "label_smoothing": label_smoothing}
         rows = target.reshape((-1, target.shape[-1]))
         losses = self.framework.nn.functional.cross_entropy(x.reshape((-1, x.shape[-1])), rows, **options)
         return losses.reshape(x.shape[:-1]) if losses.shape else losses
@@ -384,11 +414,11 @@ class FunctionalAdapter(Adapter):
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
 
-    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
-        return self.framework.nn.functional.smooth_l1_loss(x, target, **options)
+    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+        return self.framework.nn.functional.smooth_l1_loss(x, target, reduction=reduction, beta=beta)
 
-    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
-        return self.framework.nn.functional.huber_loss(x, target, **options)
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.framework.nn.functional.huber_loss(x, target, reduction=reduction, delta=delta)
 
     def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.binary_cross_entropy(x, target, reduction=reduction)

@@ -156,6 +156,48 @@ class PaddleAdapter(FunctionalAdapter):
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.take_along_axis(x, index, dim, broadcast=False)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.put_along_axis(x, index, src, dim, reduce="add", broadcast=False)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim, descending), self.framework.argsort(x, dim, descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim, largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.functional.pad(x, list(pad), mode, value, pad_from_left_axis=False)
+
+    def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None and c0 is None else tuple(self.state(s, x, weights) for s in (h0, c0))
+        y, (h, c) = self.recurrent(self.framework.nn.LSTM, x, weights)(x, states)
+        return {"y": y, "h": h[0], "c": c[0]}
+
+    def gru(self, x: Any, h0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None else self.state(h0, x, weights)
+        y, h = self.recurrent(self.framework.nn.GRU, x, weights)(x, states)
+        return {"y": y, "h": h[0]}
+
+    def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """An initial state of one layer; zeros where there is none."""
+        zeros = self.framework.zeros([x.shape[1], weights["weight_hh"].shape[1]], x.dtype)
+        return (zeros if state is None else state).unsqueeze(0)
+
+    @staticmethod
+    def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """A layer that takes steps first, with our own leaves as its parameters."""
+        if not {"bias_ih", "bias_hh"} <= weights.keys():
+            # Paddle 3.3.1 ends with SIGSEGV in the backward pass of a layer with bias_ih_attr=False on a CPU.
+            raise Unsupported(f"paddle.nn.{kind.__name__} has no backward pass without biases")
+        layer = kind(x.shape[2], weights["weight_hh"].shape[1], time_major=True)
+        layer._all_weights = [weights[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return layer
+
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 

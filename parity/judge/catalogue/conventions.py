@@ -694,10 +694,10 @@ CONVENTIONS = (
     ),
     Entry(
         id="repeated-rows",
-        title="gradients of a row that is looked up twice overwrite each other",
+        title="values with the same index overwrite each other",
         what=(
-            "The gradient of a row is that of its last occurrence; it should be the sum over all occurrences. The "
-            "kernel assigns instead of adding atomically."
+            "The gradient of a row that is looked up twice, or a scattered value, is that of its last occurrence; it "
+            "should be the sum over all occurrences. The kernel assigns instead of adding atomically."
         ),
         shows="Rows that are looked up once are right, others are too small, in every precision.",
         source="The documentation of numpy.add.at, which adds where an assignment by index does not.",
@@ -709,6 +709,102 @@ CONVENTIONS = (
         shows="All positions are wrong, as if the rows were shifted; gradients are in the wrong rows.",
         known_in="fairseq's and Hugging Face's RoBERTa start at padding_idx + 1, which is 2.",
         source="transformers, models/roberta/modeling_roberta.py, create_position_ids_from_input_ids.",
+    ),
+    Entry(
+        id="index-offset",
+        title="indices are counted from another origin",
+        what=(
+            "An index is taken, or returned, one too large or too small, as between languages that count from 0 and "
+            "from 1. At the end of the axis it is clipped or wraps around."
+        ),
+        shows="Neighbours of the right elements are taken; returned indices are all wrong by one.",
+        source="The documentation of numpy.take, mode.",
+    ),
+    Entry(
+        id="sort-order",
+        title="sorted in the other order",
+        what=(
+            "Values are sorted in descending instead of ascending order or the reverse, the smallest are taken instead "
+            "of the largest, or the most extreme value comes last instead of first."
+        ),
+        shows="Values and indices are right in reverse order, or those of the other end.",
+        source="The documentation of torch.sort and torch.topk.",
+    ),
+    Entry(
+        id="padding-order",
+        title="the border's sizes belong to other sides",
+        what=(
+            "A list of sizes begins with the last axis in one convention and with the first in another, and the size "
+            "before an axis is exchanged with that after it."
+        ),
+        shows="The right values at a shifted place; with other sizes the shape differs.",
+        source="The documentation of torch.nn.functional.pad (last axis first) and numpy.pad (first axis first).",
+    ),
+    Entry(
+        id="channel-order",
+        title="the channels are split in another order",
+        what=(
+            "Channels become blocks of pixels. Their factors are (channel, row, column) in PyTorch and ONNX's CRD "
+            "mode, (row, column, channel) in TensorFlow and ONNX's DCR mode."
+        ),
+        shows="The right values at other places; with one channel in the output, both orders agree.",
+        source="The documentation of ONNX's DepthToSpace, mode.",
+    ),
+    Entry(
+        id="gate-order",
+        title="the gates are stored in another order",
+        what=(
+            "The rows of a recurrent layer's weights hold its gates one after the other. For an LSTM the order is i, "
+            "f, g, o in PyTorch and Keras, i, o, f, g in ONNX and i, g, f, o in TensorFlow's BasicLSTMCell; for a GRU "
+            "it is r, z, n in PyTorch and z, r, n in Keras and ONNX."
+        ),
+        shows="All states are wrong, and permuting the rows of weights and biases leaves only rounding.",
+        source="The documentation of torch.nn.LSTM and torch.nn.GRU, and of ONNX's LSTM and GRU.",
+    ),
+    Entry(
+        id="state-not-carried",
+        title="a recurrent layer loses its state",
+        what=(
+            "The initial state is ignored, or every step begins with the initial state instead of with the state after "
+            "the step before."
+        ),
+        shows="The first step is right and later ones are wrong, or the reverse: all but late steps are wrong.",
+        source="The documentation of torch.nn.LSTM, h_0 and c_0.",
+    ),
+    Entry(
+        id="forget-bias",
+        title="1 is added to the forget gate",
+        what=(
+            "The forget gate begins open, by a constant that is added in the cell, or by initialising its bias. A "
+            "weight that was trained with the constant lacks it elsewhere."
+        ),
+        shows="The cell state is wrong from the first step on, if the state before was not 0.",
+        known_in="TensorFlow's BasicLSTMCell adds forget_bias=1.0; Keras initialises the bias with 1.",
+        source="R. Jozefowicz et al., An Empirical Exploration of Recurrent Network Architectures, 2015.",
+    ),
+    Entry(
+        id="gates-coupled",
+        title="the forget gate is the complement of the input gate",
+        what="An LSTM with coupled gates forgets 1 - i of its cell state, and has no forget gate of its own.",
+        shows="All states are wrong, and the rows of the forget gate get no gradient.",
+        source="K. Greff et al., LSTM: A Search Space Odyssey, 2015 (https://arxiv.org/abs/1503.04069), CIFG.",
+    ),
+    Entry(
+        id="reset-placement",
+        title="the reset gate is applied before the product",
+        what=(
+            "A GRU's candidate is tanh(W x + r (U h + b)) in PyTorch and cuDNN, and tanh(W x + U (r h) + b) in the "
+            "first paper and by default in ONNX. It may also be left out."
+        ),
+        shows="All states are wrong, and only by the candidate: with a reset gate of 1 the forms agree.",
+        source="The documentation of torch.nn.GRU and of ONNX's GRU, linear_before_reset; Keras's GRU, reset_after.",
+    ),
+    Entry(
+        id="update-complement",
+        title="the update gate is exchanged with its complement",
+        what="A GRU's new state is (1 - z) n + z h in PyTorch, and z n + (1 - z) h in some papers.",
+        shows="All states are wrong; negating the rows of the update gate leaves only rounding.",
+        source="K. Cho et al., 2014 (https://arxiv.org/abs/1406.1078), and J. Chung et al., 2014 (1412.3555).",
     ),
     Entry(
         id="rounding-mode",
