@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import autograd.numpy as anp
@@ -15,13 +14,11 @@ from autograd.tracer import getval
 from parity.cases.draw import Shape
 from parity.cases.loss import SEVERAL, Reduction, X, reductions
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import Array, entries, part, rows_of, scalar
+from parity.cases.primitives import Array, entries, rows_of, scalar
 from parity.cases.program import primitive
 
 NEVER = -1e30
 """The logarithm of an impossible alignment's probability: finite, so that no gradient is NaN."""
-
-EVERY = slice(None)
 
 
 @dataclass(frozen=True)
@@ -32,21 +29,60 @@ class CtcLossParams:
     reduction: Reduction = "mean"
 
 
-@primitive
-def delayed(values: Array, n: int, fill: float) -> Array:
-    """values [rows, columns], moved by `n` columns to the right, or to the left; `fill` comes in."""
+def moved(values: Array, n: int, fill: float) -> Array:
+    """values [rows, columns], `n` columns to the right, or to the left; `fill` comes in."""
     result = np.full_like(values, fill)
-    result[:, max(n, 0) : result.shape[1] + min(n, 0)] = values[:, max(-n, 0) : values.shape[1] - max(n, 0)]
+    result[:, max(n, 0) : values.shape[1] + min(n, 0)] = values[:, max(-n, 0) : values.shape[1] - max(n, 0)]
     return result
 
 
-defvjp(delayed, lambda _, _values, n, _fill: lambda g: delayed(g, -n, 0.0), None, None)
+def paths_to(states: Array, skips: Array) -> Array:
+    """The logarithms [3, N, states] of what comes to each state: from itself, the one before, and over a blank."""
+    return np.stack([states, moved(states, 1, NEVER), np.where(skips, moved(states, 2, NEVER), NEVER)])
 
 
-def log_sum_exp(*terms: Any) -> Any:
-    """log(sum(exp(term) for term in terms))."""
-    largest = reduce(np.maximum, map(getval, terms))
-    return anp.log(sum(anp.exp(term - largest) for term in terms)) + largest
+def walked(emitted: Array, skips: Array, ends: Array) -> list[Array]:
+    """The states [N, states] after each step, which stay as they are from `ends` on."""
+    walk = [np.where(np.arange(skips.shape[1]) < 2, emitted[0], emitted.dtype.type(NEVER))]
+    for step in range(1, len(emitted)):
+        paths = paths_to(walk[-1], skips)
+        largest = paths.max(axis=0)
+        following = np.log(np.sum(np.exp(paths - largest), axis=0)) + largest + emitted[step]
+        walk.append(np.where(step < ends[:, None], following, walk[-1]))
+    return walk
+
+
+@primitive
+def last_states(emitted: Array, skips: Array, ends: Array) -> Array:
+    """log of the probability of all alignments that end in each state [N, states].
+
+    `emitted` [T, N, states] are the log-probabilities of the states' labels; `skips`: a state is reached from the last
+    but one; `ends` [N] are the numbers of steps. One step of a program, whatever T: a step for each would be thousands.
+    """
+    return walked(emitted, skips, ends)[-1]
+
+
+@primitive
+def flows(g: Array, emitted: Array, skips: Array, ends: Array) -> Array:
+    """The gradient of `last_states`: what of `g` flows through each state, back along the walk."""
+    walk, result = walked(emitted, skips, ends), np.zeros_like(emitted)
+    for step in reversed(range(1, len(emitted))):
+        going = np.where(step < ends[:, None], g, 0)
+        powers = np.exp(paths_to(walk[step - 1], skips) - paths_to(walk[step - 1], skips).max(axis=0))
+        same, before, skipped = powers / powers.sum(axis=0) * going
+        result[step] = going
+        g = (g - going) + same + moved(before, -1, 0) + moved(skipped, -2, 0)
+    result[0] = np.where(np.arange(g.shape[1]) < 2, g, 0)
+    return result
+
+
+defvjp(last_states, lambda _, emitted, skips, ends: lambda g: flows(g, emitted, skips, ends), None, None)
+
+
+def log_sum_exp(one: Any, other: Any) -> Any:
+    """log(exp(one) + exp(other))."""
+    largest = np.maximum(getval(one), getval(other))
+    return anp.log(anp.exp(one - largest) + anp.exp(other - largest)) + largest
 
 
 def log_softmax(x: Any) -> Any:
@@ -72,25 +108,18 @@ def ctc_loss(
     between them. `padded` takes all steps of x.
     """
     x, target, lengths = tensors["x"], tensors["target"], tensors["target_lengths"]
-    (n_steps, n, n_classes), width = x.shape, 2 * target.shape[1] + 1
+    n_steps, n, n_classes = x.shape
     logs = log_softmax(x) if normalized else x
     labels = labels_between_blanks(target, params.blank)
     rows = np.reshape(np.arange(n), (-1, 1)) * n_classes + labels
-    emitted = rows_of(anp.reshape(anp.transpose(logs, (1, 2, 0)), (n * n_classes, n_steps)), rows)
-    steps = [anp.reshape(part(emitted, (EVERY, EVERY, slice(i, i + 1))), (n, width)) for i in range(n_steps)]
-    never = scalar(NEVER, x)
+    by_class = rows_of(anp.reshape(anp.transpose(logs, (1, 2, 0)), (n * n_classes, n_steps)), rows)
     skips = labels != params.blank
     if not merged:
-        skips = skips & (labels != delayed(labels, 2, -1))
-    states = anp.where(np.arange(width) < 2, steps[0], never)
-    for step in range(1, n_steps):
-        skipping = anp.where(skips, delayed(states, 2, NEVER), never)
-        reached = log_sum_exp(states, delayed(states, 1, NEVER), skipping)
-        following = reached + steps[step]
-        ended = step >= tensors["input_lengths"]
-        states = following if padded else anp.where(np.reshape(ended, (-1, 1)), states, following)
-    ends = (entries(states, 2 * lengths), entries(states, 2 * lengths - 1))
-    losses = -anp.reshape(log_sum_exp(*ends), (n,))
+        first = np.full((n, 2), True)
+        skips = skips & np.concatenate([first, labels[:, 2:] != labels[:, :-2]], axis=1)
+    ends = np.full(n, n_steps) if padded else tensors["input_lengths"]
+    states = last_states(anp.transpose(by_class, (2, 0, 1)), skips, ends)
+    losses = -anp.reshape(log_sum_exp(entries(states, 2 * lengths), entries(states, 2 * lengths - 1)), (n,))
     return {"y": reduced(losses, tensors, reduction or params.reduction)}
 
 

@@ -163,25 +163,27 @@ def cross_entropy(
     shifted = shifted_logits(logits) if shift else logits
     if floor:
         shifted = anp.where(shifted < floor, scalar(floor, x), shifted)
-    weights = np.reshape(weights_of(tensors, index), (-1, 1))
     losses = LOG_LOSSES[backward](shifted, index)
     part = params.label_smoothing if smoothing is None else smoothing
+    weighted = "weight" in tensors
+    weights = np.reshape(weights_of(tensors, index), (-1, 1)) if weighted else None
     if not part:
-        return class_losses(tensors, params, losses * weights if "weight" in tensors else losses, reduction)
-    n_classes = shifted.shape[1]
+        return class_losses(tensors, params, losses * weights if weighted else losses, reduction)
+    logs, n_classes = log_softmax(shifted), shifted.shape[1]
     if others:
         part = part * n_classes / (n_classes - 1)
-    weight = np.reshape(tensors["weight"], (1, -1)) if "weight" in tensors else scalar(1, x)
     if by_row:
         low = part / n_classes
         high = 1 - part + low
         if by_row != "exact":
             low, high = narrow(low, by_row), narrow(high, by_row)
-        weighed = (high - low) * weights + low * np.sum(weight)
-        smoothed = ((high - low) * losses - low * total(log_softmax(shifted), (1,))) * weighed
+        weighed = (high - low) * weights + low * np.sum(tensors["weight"])
+        smoothed = ((high - low) * losses - low * total(logs, (1,))) * weighed
         return class_losses(tensors, params, smoothed, reduction, np.reshape(weighed, (-1,)))
-    spread = -total(log_softmax(shifted) * weight, (1,)) / n_classes
-    return class_losses(tensors, params, (1 - part) * (losses * weights) + part * spread, reduction)
+    if weighted:
+        losses, logs = losses * weights, logs * np.reshape(tensors["weight"], (1, -1))
+    spread = -total(logs, (1,)) / n_classes
+    return class_losses(tensors, params, (1 - part) * losses + part * spread, reduction)
 
 
 def nll_loss(

@@ -15,7 +15,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape, Uniform
 from parity.cases.exact.summation import total
-from parity.cases.loss import KERAS_EPSILON, SEVERAL, Reduction, X, reductions
+from parity.cases.loss import KERAS_EPSILON, SEVERAL, Reduction, X, log_softmax, reductions, shifted_logits
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import scalar
 from parity.cases.program import by_hand
@@ -216,6 +216,12 @@ def kl_slope(_x: Any, target: Any, given: Given) -> Any:
     return -np.exp(target) if given.params.log_target else -target
 
 
+def kl_of_logits(x: Any, target: Any, given: Given) -> Any:
+    """The loss of log_softmax(x) along the last axis."""
+    logs = log_softmax(shifted_logits(anp.reshape(x, (-1, x.shape[-1]))))
+    return kl(anp.reshape(logs, x.shape), target, given)
+
+
 def clipped_kl(x: Any, target: Any, given: Given) -> Any:
     """The loss of targets that are clipped as Keras does."""
     p = np.exp(target) if given.params.log_target else target
@@ -329,6 +335,7 @@ TABLE: Mapping[str, ValueLoss] = {
             "probabilities": Other(
                 "probability-form", lambda x, t, given: kl(anp.log(anp.abs(x)), t, given), "log-probabilities x"
             ),
+            "logits": Other("probability-form", kl_of_logits, "rows that are no log-probabilities"),
             "log_target": Other(
                 "probability-form",
                 lambda x, t, given: kl(x, t, given, log_target=not given.params.log_target),

@@ -253,13 +253,14 @@ class PaddleAdapter(FunctionalAdapter):
             return self.of_rows(self.functional.cross_entropy, x, target, weight=weight, **options)
         return self.ignoring(self.functional.cross_entropy, x, target, weight=weight, **options)
 
-    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
-        losses = self.functional.cross_entropy(
-            x, target, reduction=reduction, soft_label=True, label_smoothing=label_smoothing
-        )
-        return losses.reshape(x.shape[:-1]) if reduction == "none" else losses
+    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
+        losses = self.functional.cross_entropy(x, target, soft_label=True, **options)
+        return losses.reshape(x.shape[:-1]) if losses.shape else losses
 
     def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        # Paddle 3.3.1 writes beyond its memory there: SIGSEGV, SIGABRT, or a hang.
+        if x.dtype == self.framework.float64 and bool((target == options["ignore_index"]).any()):
+            raise Unsupported("paddle.nn.functional.nll_loss in float64 crashes where targets are ignored")
         return self.of_rows(self.functional.nll_loss, x, target, weight=weight, **options)
 
     def ignoring(self, function: Any, x: Any, target: Any, ignore_index: int, **options: Any) -> Any:
@@ -272,11 +273,11 @@ class PaddleAdapter(FunctionalAdapter):
         # Paddle applies log_softmax itself.
         return self.functional.ctc_loss(x, target.astype("int32"), input_lengths, target_lengths, **options)
 
-    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-        return self.functional.smooth_l1_loss(x, target, reduction, delta=beta, is_huber=False)
+    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.functional.smooth_l1_loss(x, target, options["reduction"], options["beta"], is_huber=False)
 
-    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-        return self.functional.smooth_l1_loss(x, target, reduction, delta=delta)
+    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.functional.smooth_l1_loss(x, target, options["reduction"], options["delta"])
 
     def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
         return self.functional.cosine_similarity(x, other, dim, eps)
