@@ -16,6 +16,7 @@ DIAGNOSES = (
     "stale",
     "reduced-precision",
     "degenerate-gradient",
+    "gradient-choice",
     "localized",
     "input-mutated",
     "stateful",

@@ -27,7 +27,7 @@ SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
 """Worse verdicts are higher."""
 FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
 PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
-FINDINGS = FAILING - {Verdict.ROUNDING.value}
+FINDINGS = FAILING - {Verdict.ROUNDING.value, Verdict.CHOICE.value}
 """Verdicts for which some backend has to exceed the error bound."""
 FAILING_STATES = frozenset(state.value for state in State if state.fails)
 """The states of a `known` entry that fail the run."""

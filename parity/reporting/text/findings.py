@@ -30,6 +30,7 @@ SWEPT = re.compile(r"(?:^|-)([A-Za-z_][\w.]*)=(.*?)(?=-[A-Za-z_][\w.]*=|$)")
 
 WITHOUT_CAUSE: Mapping[str, str] = {
     "rounding": "rounding alone: the tolerance is tighter than the dtype allows",
+    "choice": "another valid gradient where several are right",
     "nonfinite": "NaN or infinity in one backend only",
     "structure": "shape, dtype or set of outputs differs",
 }
