@@ -17,6 +17,7 @@ DIAGNOSES = (
     "reduced-precision",
     "degenerate-gradient",
     "gradient-choice",
+    "param-value",
     "localized",
     "input-mutated",
     "stateful",

@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.cases.blocked import LARGE
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.choices import Choices, Chosen
@@ -150,7 +149,7 @@ class Cell:
     @cached_property
     def terms(self) -> Mapping[str, Envelope]:
         """A unit roundoff of the terms that cancel in a tensor."""
-        op, unit = OPS[self.case.op], UNIT_ROUNDOFF[self.dtype]
+        op, unit = self.case.definition, UNIT_ROUNDOFF[self.dtype]
         if op.gradient_scale is None:
             return dict.fromkeys(self.oracle, Envelope(0.0, 0.0))
         scales = op.gradient_scale(op, self.case.params, self.inputs, self.case.gradients)

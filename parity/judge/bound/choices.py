@@ -16,7 +16,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.draw import generator
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
@@ -148,7 +147,7 @@ class Choices:
             moved[name.removeprefix(GRADIENT)] = self._inputs[name.removeprefix(GRADIENT)] + distance * shift.astype(
                 dtype
             )
-        return evaluate(OPS[self._case.op], self._case.params, moved, dtype=dtype, outputs=tuple(self._exact))
+        return evaluate(self._case.definition, self._case.params, moved, dtype=dtype, outputs=tuple(self._exact))
 
     def _rounding(self, tensor: str, kinks: Mask, dtype: str) -> float:
         """The error of a careful implementation in a tensor, without its kinks."""

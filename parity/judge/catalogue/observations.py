@@ -212,6 +212,18 @@ OBSERVATIONS = (
         source="F. H. Clarke, Generalized gradients and applications, Trans. AMS 205 (1975).",
     ),
     Entry(
+        id="param-value",
+        title="a param has another value",
+        what=(
+            "The op is computed with another value of a param than the case gives: a default instead of what was "
+            "passed, or a constant in the kernel."
+        ),
+        shows=(
+            "With one other number in the reference, every tensor lies within the error bound. If the backend could be "
+            "called again, the number also predicts its results for other inputs."
+        ),
+    ),
+    Entry(
         id="localized",
         title="wrong in one part of the tensor only",
         what=(

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.edits import Edit, described, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import differences
@@ -140,8 +139,8 @@ class Evaluator:
         op: Op | None = None,
         chosen: Chosen | None = None,
     ) -> None:
-        self.case, self.dtype, self.inputs, self._chosen = case, dtype, inputs, chosen
-        self.op = op or OPS[case.op]
+        self.case, self.dtype, self.inputs, self.chosen = case, dtype, inputs, chosen
+        self.op = op or case.definition
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self.envelopes = self._at_kinks(envelopes)
         self._predictions: dict[str, Prediction | None] = {}
@@ -212,10 +211,10 @@ class Evaluator:
 
     def _at_kinks(self, envelopes: Mapping[str, Envelope]) -> Mapping[str, Envelope]:
         """The envelopes as they are for gradients that are a choice."""
-        if self._chosen is None:
+        if self.chosen is None:
             return envelopes
         unit = UNIT_ROUNDOFF[self.dtype]
-        return {name: self._chosen.envelope(name, envelope, unit) for name, envelope in envelopes.items()}
+        return {name: self.chosen.envelope(name, envelope, unit) for name, envelope in envelopes.items()}
 
     def _runs(self, alteration: Alteration, values: Mapping[str, Array], **unstable: Any) -> EnvelopeRuns:
         case, tensors = self._changed_case(alteration), self.tensors(alteration)

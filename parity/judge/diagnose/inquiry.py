@@ -183,7 +183,8 @@ class Inquiry:
         if answer is None:
             return None
         observed = {name: answer.get(name) for name in self._question.observed}
-        return Question(self._prepare(case, dtype, inputs, observed), observed)
+        choosing = observed if self._question.evaluator.chosen is not None else {}
+        return Question(self._prepare(case, dtype, inputs, choosing), observed)
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that also predict the results for other inputs and options, the best first."""
