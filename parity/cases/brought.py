@@ -10,7 +10,7 @@ import builtins
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
@@ -22,10 +22,11 @@ from typing import Any, get_type_hints
 
 import autograd.numpy
 import numpy as np
+from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Traced, trace
+from parity.cases.program import Traced, leaves, trace
 
 MODULE = "parity_reference"
 TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
@@ -36,7 +37,40 @@ SAMPLE = 0.75
 """What the inputs hold while shapes are learnt."""
 NUMPY = ModuleType("numpy")
 """NumPy for a reference: autograd's functions, and what autograd lacks."""
-vars(NUMPY).update({**vars(np), **vars(autograd.numpy)})
+
+
+def take(values: Any, index: Any, axis: int | None = None) -> Any:
+    """np.take, with a gradient."""
+    return values.reshape(-1)[index] if axis is None else values[(slice(None),) * (axis % values.ndim) + (index,)]
+
+
+def take_along_axis(values: Any, index: Any, axis: int) -> Any:
+    """np.take_along_axis, with a gradient."""
+    places = [np.arange(n).reshape((-1,) + (1,) * (values.ndim - i - 1)) for i, n in enumerate(index.shape)]
+    return values[tuple(index if i == axis % values.ndim else place for i, place in enumerate(places))]
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """np.stack."""
+    return autograd.numpy.concatenate([autograd.numpy.expand_dims(item, axis) for item in arrays], axis=axis)
+
+
+def array(values: Any, *rest: Any, **keywords: Any) -> Any:
+    """np.array; traced numbers in lists stay traced."""
+    if is_traced(values):
+        return values
+    if isinstance(values, (list, tuple)) and any(map(is_traced, leaves(values))):
+        return stack([array(item) for item in values])
+    return np.array(values, *rest, **keywords)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether it is a stand-in."""
+    return isinstance(getval(value), Traced)
+
+
+OWN = {function.__name__: function for function in (take, take_along_axis, stack, array)}
+vars(NUMPY).update({**vars(np), **vars(autograd.numpy), **OWN, "asarray": array})
 
 
 class BroughtError(ValueError):
@@ -246,4 +280,4 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping
 
 def is_array(value: Any) -> bool:
     """Whether a reference may return it: a tensor, a stand-in for one, or a number."""
-    return isinstance(value, (np.ndarray, np.generic, Traced, float, int)) or hasattr(value, "_value")
+    return isinstance(getval(value), (np.ndarray, np.generic, Traced, float, int))
