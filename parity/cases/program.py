@@ -226,6 +226,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> Any:
         if function in ABOUT_SHAPES:
             return function(*(concrete(item) for item in operands), **keywords)
+        if function in MOMENTS:
+            return MOMENTS[function](*operands, **keywords)
         return self.tape.record(function, tuple(operands), keywords)
 
     @property
@@ -291,6 +293,27 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __iadd__(self, other: Any) -> Any:
         return self + other
+
+
+def mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.mean as a sum, so that edits know what it adds up."""
+    total = np.sum(x, axis=axis, keepdims=keepdims)
+    return total / (math.prod(x.shape) // max(math.prod(total.shape), 1))
+
+
+def var(x: Any, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Any:
+    """np.var in two passes."""
+    centred = x - mean(x, axis, keepdims=True)
+    total = np.sum(centred * centred, axis=axis, keepdims=keepdims)
+    return total / (math.prod(x.shape) // max(math.prod(total.shape), 1) - ddof)
+
+
+def std(x: Any, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Any:
+    """The root of `var`."""
+    return np.sqrt(var(x, axis, ddof=ddof, keepdims=keepdims))
+
+
+MOMENTS: Mapping[Callable[..., Any], Callable[..., Any]] = {np.mean: mean, np.var: var, np.std: std}
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:

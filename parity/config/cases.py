@@ -122,7 +122,7 @@ def _op(case: Node, scope: Scope) -> str | None:
         scope.report.add(case, 'a case needs an "op" (or is a "kind: train")', key=f"{case.key}.op", allowed=scope.ops)
         return None
     if reference is None and node.text not in scope.ops:
-        scope.report.add(node, f"parity knows no op {node.text}; {DOOR}", allowed=scope.ops, near=node.text)
+        scope.report.add(node, f"parity knows no op {node.text} ({DOOR})", allowed=scope.ops, near=node.text)
     elif reference is not None and node.text in scope.ops:
         scope.report.add(reference, f"parity has a reference of its own for {node.text}; give your op another name")
     elif reference is not None and not node.text.isidentifier():
@@ -139,7 +139,7 @@ def _with_parts(case: Node) -> Node:
 
 
 PARTS = ("params", "inputs")
-DOOR = "to bring your own, give the case a `reference:`, a file with a NumPy function of that name (docs/own-kernel.md)"
+DOOR = "to bring your own, give the case a `reference:`, see docs/own-kernel.md"
 
 
 def tolerance_of(name: str, values: Any, scope: Scope) -> Any:
