@@ -77,7 +77,7 @@ class Choices:
     def __init__(self, case: CasePlan, inputs: Arrays, oracle: Arrays) -> None:
         self._case, self._inputs, self._oracle = case, inputs, oracle
         self._exact = {n: v for n, v in oracle.items() if n.startswith(GRADIENT) and n.removeprefix(GRADIENT) in inputs}
-        self._roundoff = float(np.finfo(next(iter(oracle.values())).dtype).eps)
+        self._roundoff = max((float(np.finfo(values.dtype).eps) for values in self._exact.values()), default=0.0)
         self._unmoved: dict[str, Mapping[str, Envelope]] = {}
 
     def chosen(self, observed: Arrays, dtype: str) -> Chosen | None:
