@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import call
+from tests.conftest import ROOT, call
 
-REFERENCE = """\
-import numpy as np
-
-
-def my_swiglu(x, gate, alpha=1.0):
-    sigmoid = 1 / (1 + np.exp(-alpha * gate))
-    return x * gate * sigmoid
-"""
+SECTION = (ROOT / "docs" / "own-kernel.md").read_text().split("## An op that parity does not know")[1]
+FILES = {body.split()[1]: body for body in re.findall(r"```(?:python|yaml)\n(# .*?)```", SECTION, re.DOTALL)}
+"""The files that the documentation shows."""
+SHOWN = re.findall(r"```\n(.*?)```", SECTION, re.DOTALL)[0]
+REFERENCE = FILES["my_reference.py"]
 TORCH = """\
 import torch
 
@@ -65,9 +63,12 @@ def test_right_kernels_pass(tmp_path: Path, parity_run: Callable):
 
 
 @pytest.mark.frameworks
-def test_a_wrong_kernel_is_named_and_shown(tmp_path: Path, parity_run: Callable):
-    done = run_kernel(tmp_path, parity_run, "x * torch.sigmoid(alpha * gate)")
+def test_the_documented_kernel_is_named_and_shown(tmp_path: Path, parity_run: Callable):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    done = parity_run(tmp_path / "my_swiglu.yaml")
     assert done.code == 1
+    assert SHOWN in done.stdout
     found = done.results["diagnoses"]
     assert {(row["backend"], row["id"]) for row in found} == {("mine", "reference-edit")}
     assert "computes x, where the reference has x * gate" in f"computes {found[0]['evidence']['expression']}"
