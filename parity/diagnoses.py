@@ -16,6 +16,8 @@ DIAGNOSES = (
     "stale",
     "reduced-precision",
     "degenerate-gradient",
+    "gradient-choice",
+    "param-value",
     "localized",
     "input-mutated",
     "stateful",

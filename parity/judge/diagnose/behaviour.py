@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import WORK, Array
@@ -185,7 +184,7 @@ def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
 def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]:
     """The exact outputs."""
     with np.errstate(all="ignore"):
-        return evaluate(OPS[case.op], case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
+        return evaluate(case.definition, case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
 
 
 Part = tuple[slice, ...]

@@ -40,7 +40,7 @@ TIED = 0.3
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
-Prepare = Callable[[CasePlan, str, Mapping[str, Array]], Evaluator]
+Prepare = Callable[[CasePlan, str, Mapping[str, Array], Observed], Evaluator]
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class Inquiry:
         answer = None if self._kernel is None else self._kernel(case, dtype, inputs)
         if answer is None:
             return None
-        evaluator = self._prepare(case, dtype, inputs)
-        lacking = self._question.evaluator.base.keys() - self._question.observed.keys()
-        return Question(evaluator, {n: answer.get(n) for n in evaluator.base if n not in lacking})
+        observed = {name: answer.get(name) for name in self._question.observed}
+        choosing = observed if self._question.evaluator.chosen is not None else {}
+        return Question(self._prepare(case, dtype, inputs, choosing), observed)
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that also predict the results for other inputs and options, the best first."""
@@ -234,7 +234,7 @@ class Inquiry:
         """Evaluators for other inputs, if the backend cannot be called."""
         evaluator = self._question.evaluator
         drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
-        return [self._prepare(case, evaluator.dtype, inputs) for case, inputs in drawn]
+        return [self._prepare(case, evaluator.dtype, inputs, {}) for case, inputs in drawn]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best remaining explanation; the others are rivals if the backend could not be called."""
