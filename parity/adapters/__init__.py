@@ -9,6 +9,7 @@ ADAPTERS = {
     "torch": "parity.adapters.torch.adapter:TorchAdapter",
     "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
+    "jax": "parity.adapters.jax.adapter:JaxAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""
@@ -22,6 +23,7 @@ MODES = {
     "paddle:amp-bf16": "parity.adapters.paddle.modes:PaddleAmp",
     "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",
     "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
+    "jax:jit": "parity.adapters.jax.modes:JaxJit",
 }
 """Adapter and mode, other than eager, to its class."""
 

@@ -105,6 +105,12 @@ PINS = {
         eras=(Era((0, 9), extras=("numpy<1.24",)),),  # 0.8.0 uses np.bool, which numpy 1.24 removed
         size="about 4 GB",
     ),
+    "jax": Pin(
+        modules=("jax", "jaxlib"),
+        distributions=("jax",),
+        version="0.10.2",
+        pythons=("3.11", "3.12", "3.13"),
+    ),
     "numpy": Pin(
         modules=("autograd",),
         bare=True,
