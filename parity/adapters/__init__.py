@@ -10,6 +10,7 @@ ADAPTERS = {
     "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
     "jax": "parity.adapters.jax.adapter:JaxAdapter",
+    "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""

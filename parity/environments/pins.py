@@ -111,6 +111,13 @@ PINS = {
         version="0.10.2",
         pythons=("3.11", "3.12", "3.13"),
     ),
+    "onnxruntime": Pin(
+        modules=("onnxruntime", "onnx"),
+        distributions=("onnxruntime", "onnxruntime-gpu"),
+        version="1.31.1",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("onnx==1.23.2",),
+    ),
     "numpy": Pin(
         modules=("autograd",),
         bare=True,

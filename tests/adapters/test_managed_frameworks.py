@@ -13,7 +13,7 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax",)
+BACKENDS = ("jax", "onnxruntime")
 MODES = [f"{name}:{mode}" for name in BACKENDS for mode in ADAPTERS[name].modes if mode != "eager"]
 
 
@@ -48,7 +48,7 @@ CASES = (
 
 def test_a_mode_computes_what_its_framework_computes_eagerly(parity_run):
     cases = "".join(f"  - {case}\n" for case in CASES)
-    backends = ", ".join(f'"{name}"' for name in (*BACKENDS, *MODES))
+    backends = ", ".join(f'"{name}"' for name in (*(mode.partition(":")[0] for mode in MODES), *MODES))
     finished = parity_run(f"version: 1\nbackends: [{backends}]\ncases:\n{cases}")
     assert finished.code == 0, finished.stdout
     for mode in MODES:
@@ -79,15 +79,28 @@ def test_a_user_s_gradient_is_that_of_the_framework_s_transform(parity_run, tmp_
     assert finished.code == 1, finished.stdout
     assert {row["tensor"] for row in finished.failing(actual="mine")} == {"grad.x"}
     assert "computes 0.25, where the reference has 0" in finished.stdout
-    repro(finished, backend)
 
 
-def repro(finished, backend):
-    """The scripts of the findings show them in the framework's own environment, without parity."""
+FINDINGS = """
+version: 1
+dtypes: [float32]
+backends: [numpy, {backends}]
+cases:
+  - {{id: near-constant, op: layer_norm, params: {{normalized_shape: [33]}}, inputs: {{x: {{shape: [16, 33], offset: 1000}}}}}}
+  - {{id: batch, op: batch_norm, inputs: {{x: {{shape: [16, 4]}}}}}}
+"""
+FOUND = {"jax": {"variance-naive"}, "onnxruntime": {"running-var-ddof"}}
+
+
+def test_a_finding_is_named_and_its_script_shows_it_without_parity(parity_run):
+    finished = parity_run(FINDINGS.format(backends=", ".join(BACKENDS)))
+    for backend in BACKENDS:
+        assert {row["id"] for row in finished.results["diagnoses"] if row["backend"] == backend} >= FOUND[backend]
     folder = finished.run_dir / "repro"
     assert call("repro", finished.run_dir, "--all").returncode == 0
-    scripts = sorted(path for path in folder.glob("*.py") if not path.name.endswith(".ops.py"))
-    python = next(row["executable"] for row in finished.results["backends"] if row["framework"] == backend)
-    for code, printed in run_together({python: scripts}, folder).values():
+    executables = {row["name"]: row["executable"] for row in finished.results["backends"]}
+    scripts = {executables[name]: sorted(folder.glob(f"*.{name}.py")) for name in BACKENDS}
+    assert all(scripts.values())
+    for code, printed in run_together(scripts, folder).values():
         assert code == 1, printed
         assert "the difference is there" in printed
