@@ -10,6 +10,7 @@ ADAPTERS = {
     "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
     "jax": "parity.adapters.jax.adapter:JaxAdapter",
+    "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
     "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
@@ -25,6 +26,7 @@ MODES = {
     "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",
     "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
     "jax:jit": "parity.adapters.jax.modes:JaxJit",
+    "tensorflow:xla": "parity.adapters.tensorflow.modes:TensorflowXla",
 }
 """Adapter and mode, other than eager, to its class."""
 

@@ -36,6 +36,7 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
     "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
     "jax": AdapterTraits(("eager", "jit")),
+    "tensorflow": AdapterTraits(("eager", "xla")),
     "onnxruntime": AdapterTraits(),
     "numpy": AdapterTraits(),
 }

@@ -111,6 +111,13 @@ PINS = {
         version="0.10.2",
         pythons=("3.11", "3.12", "3.13"),
     ),
+    "tensorflow": Pin(
+        modules=("tensorflow",),
+        distributions=("tensorflow-cpu", "tensorflow"),
+        version="2.21.0",
+        pythons=("3.11", "3.12", "3.13"),
+        size="about 1.5 GB",
+    ),
     "onnxruntime": Pin(
         modules=("onnxruntime", "onnx"),
         distributions=("onnxruntime", "onnxruntime-gpu"),

@@ -13,7 +13,7 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax", "onnxruntime")
+BACKENDS = ("jax", "tensorflow", "onnxruntime")
 MODES = [f"{name}:{mode}" for name in BACKENDS for mode in ADAPTERS[name].modes if mode != "eager"]
 
 
@@ -66,6 +66,13 @@ def relu(x):
 
 relu.defvjp(lambda x: (relu(x), x), lambda x, grad: (jnp.where(x > 0, grad, grad * 0.25),))
 """,
+    "tensorflow": """
+import tensorflow as tf
+
+@tf.custom_gradient
+def relu(x):
+    return tf.maximum(x, tf.zeros(1, x.dtype)), lambda grad: tf.where(x > 0, grad, grad * 0.25)
+""",
 }
 """A kernel whose gradient is 0.25 where it should be 0; zeros are of the framework's default dtype."""
 
@@ -83,13 +90,14 @@ def test_a_user_s_gradient_is_that_of_the_framework_s_transform(parity_run, tmp_
 
 FINDINGS = """
 version: 1
-dtypes: [float32]
+dtypes: [float64]
 backends: [numpy, {backends}]
 cases:
   - {{id: near-constant, op: layer_norm, params: {{normalized_shape: [33]}}, inputs: {{x: {{shape: [16, 33], offset: 1000}}}}}}
   - {{id: batch, op: batch_norm, inputs: {{x: {{shape: [16, 4]}}}}}}
+  - {{id: gelu, op: gelu, inputs: {{x: {{shape: [4, 9]}}}}}}
 """
-FOUND = {"jax": {"variance-naive"}, "onnxruntime": {"running-var-ddof"}}
+FOUND = {"jax": {"variance-naive"}, "tensorflow": {"reduced-precision"}, "onnxruntime": {"running-var-ddof"}}
 
 
 def test_a_finding_is_named_and_its_script_shows_it_without_parity(parity_run):
