@@ -14,7 +14,7 @@ class TensorflowXla(TensorflowAdapter):
 
     def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **given: Any) -> Any:
-            every = {**dict(enumerate(args)), **given}
+            every: dict[Any, Any] = {**dict(enumerate(args)), **given}
             tensors = {key: value for key, value in every.items() if self.framework.is_tensor(value)}
 
             def program(tensors: Any) -> Any:
