@@ -96,6 +96,8 @@ def attend(
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2))
     mask = added if kept is None else kept
+    if placement and mask is None:
+        raise IncompatibleError("there is no mask to be placed")
     if placement == "before":
         scores = scaled(scores + mask)
     else:
