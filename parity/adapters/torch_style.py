@@ -390,8 +390,7 @@ class FunctionalAdapter(Adapter):
     def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
         return self.of_rows(self.framework.nn.functional.cross_entropy, x, target, weight=weight, **options)
 
-    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
-        options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
         rows = target.reshape((-1, target.shape[-1]))
         losses = self.framework.nn.functional.cross_entropy(x.reshape((-1, x.shape[-1])), rows, **options)
         return losses.reshape(x.shape[:-1]) if losses.shape else losses
@@ -414,11 +413,11 @@ class FunctionalAdapter(Adapter):
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
 
-    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-        return self.framework.nn.functional.smooth_l1_loss(x, target, reduction=reduction, beta=beta)
+    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.smooth_l1_loss(x, target, **options)
 
-    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-        return self.framework.nn.functional.huber_loss(x, target, reduction=reduction, delta=delta)
+    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.huber_loss(x, target, **options)
 
     def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.binary_cross_entropy(x, target, reduction=reduction)

@@ -174,7 +174,7 @@ def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
 
 def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
     """The first and the last row of each kind, if the op accepts one alone and integers mean the same there."""
-    integers = OPS[case.op].infer_shapes(case.params, shapes_of(case, inputs)).integers
+    integers = case.definition.infer_shapes(case.params, shapes_of(case, inputs)).integers
     for dim in sizes_of(case, inputs):
         found = dim.shapes((case, dict(inputs)), 1)
         if found is not None and found[1].integers == integers:
