@@ -13,7 +13,17 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Probabilities, Shape, Uniform
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.op import (
+    CaseError,
+    Fit,
+    IncompatibleError,
+    Input,
+    Op,
+    TensorShapes,
+    Variant,
+    require_shape,
+    require_x,
+)
 from parity.cases.primitives import entries, narrow, rows_of, scalar
 from parity.cases.program import by_hand
 
@@ -173,6 +183,8 @@ def cross_entropy(
     if others:
         part = part * n_classes / (n_classes - 1)
     if by_row:
+        if weights is None:
+            raise IncompatibleError("without weights, a row has none")
         low = part / n_classes
         high = 1 - part + low
         if by_row != "exact":
