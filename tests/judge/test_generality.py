@@ -115,7 +115,8 @@ MOST_ELEMENTS, MOST_CASES = 4000, 4
 
 def small_cases() -> Iterator[CasePlan]:
     """The smallest cases of every op in the shipped configs."""
-    cases = [case for path in sorted(CONFIGS.glob("*.yaml")) for case in load_plan([path], Overrides()).cases]
+    paths = sorted((*CONFIGS.glob("*.yaml"), *CONFIGS.glob("ops/*.yaml")))
+    cases = [case for path in paths for case in load_plan([path], Overrides()).cases]
     for op in OPS:
         mine = sorted((case for case in cases if case.op == op), key=n_elements)
         yield from [case for case in mine[:MOST_CASES] if case is mine[0] or n_elements(case) <= MOST_ELEMENTS]
