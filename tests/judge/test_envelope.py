@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parity.cases.attention import AttentionParams
 from parity.cases.draw import Normal, TensorPlan, Uniform
 from parity.cases.elementwise import GeluParams, NoParams
 from parity.cases.embedding import EmbeddingParams
@@ -322,7 +323,7 @@ def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do
     shapes = {"query": (2, 2, 3, 16), "key": (2, 2, 1, 16), "value": (2, 2, 1, 16), "grad.y": (2, 2, 3, 16)}
     tensors = tuple(TensorPlan(name, shape, Normal()) for name, shape in shapes.items())
     case = CasePlan(
-        "one-key", "scaled_dot_product_attention", NoParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
+        "one-key", "scaled_dot_product_attention", AttentionParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
     )  # fmt: skip
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     key, value, grad = (inputs[name] for name in ("key", "value", "grad.y"))
