@@ -55,7 +55,6 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
-<<<<<<< HEAD
     def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
         return self.framework.nn.functional.conv1d(x, weight, bias, **with_numbers(options))
 
@@ -69,7 +68,7 @@ class OneflowAdapter(TorchStyleAdapter):
         if mode == "nearest-exact":
             raise Unsupported("oneflow.nn.functional.interpolate has no mode nearest-exact")
         return self.framework.nn.functional.interpolate(x, mode=mode, **options)
-=======
+
     def remainder(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
         raise Unsupported("oneflow has no remainder")
 
@@ -89,7 +88,6 @@ class OneflowAdapter(TorchStyleAdapter):
         if correction not in (0, 1):
             raise Unsupported(f"oneflow.{name} has no correction of {correction}")
         return getattr(self.framework, name)(x, dim=dim, unbiased=correction == 1, keepdim=keepdim)
->>>>>>> main
 
     def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
         # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
