@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -165,6 +167,19 @@ def test_every_transform_is_named(change):
         first = next(d for d in found.diagnoses if d.dtype == dtype and d.id == expected)
         assert first.explained
         assert first.residual_before > OFF > first.residual_after
+
+
+def test_an_ignored_option_explains_another_shape_and_the_gradients_that_it_lacks():
+    case = planned("conv1d", x=(2, 3, 9), weight=(4, 3, 3), dilation=2)
+    plain = replace(case.params, dilation=1)
+
+    def make(inputs, dtype):
+        return evaluate(OPS["conv1d"], plain, {n: v for n, v in inputs.items() if n != "grad.y"}, dtype=dtype)
+
+    found = judged(case, make)
+    assert [names(found, dtype) for dtype in BOTH] == [["option-ignored"]] * 2
+    other = judged(case, lambda inputs, dtype: {"y": np.cos(make(inputs, dtype)["y"])})
+    assert "option-ignored" not in {name for dtype in BOTH for name in names(other, dtype)}
 
 
 def test_a_transform_and_a_variant_together():
