@@ -57,6 +57,7 @@ CASES = {
     "std": planned("std", x=(6, 5), dim=1),
     "vector-norm": planned("vector_norm", x=(6, 5), dim=1),
     "cumsum": planned("cumsum", x=(6, 5), dim=1),
+    "sort": planned("sort", x=(4, 9)),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }
 VARIANTS = [
