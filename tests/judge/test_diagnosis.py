@@ -67,6 +67,7 @@ CASES = {
     "nearest": planned("interpolate", x=(2, 3, 5, 7), scale_factor=1.7),
     "bicubic": planned("interpolate", x=(2, 3, 5, 7), size=8, mode="bicubic"),
     "grid-sample": planned("grid_sample", x=(2, 3, 5, 6)),
+    "sort": planned("sort", x=(4, 9)),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }
 VARIANTS = [
