@@ -24,6 +24,7 @@ from parity.cases.program import by_hand, primitive
 Function = Callable[..., Any]
 POSITIVE: Mapping[str, Draw] = {"x": LogUniform(0.1, 10.0)}
 AWAY_FROM_ZERO: Mapping[str, Draw] = {"x": Normal(0.0, 3.0), "other": LogUniform(0.5, 4.0, signed=True)}
+USUAL_EPS = 1e-6
 ANYWHERE = "inputs that are not near 0"
 
 
@@ -395,7 +396,7 @@ def elementwise(
         variants=variants,
         fits=(
             *(Fit("option-value", param, attrgetter(param), ANYWHERE) for param in usual),
-            *(Fit("eps-value", option, lambda _: 0.0, "inputs near 0") for option in added),
+            *(Fit("eps-value", option, lambda _: USUAL_EPS, "inputs near 0") for option in added),
         ),
         forms=({"fused": True},) if slope else (),
         exact=exact,
