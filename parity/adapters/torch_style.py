@@ -57,8 +57,46 @@ class FunctionalAdapter(Adapter):
         y = self.framework.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, **options)
         return {"y": y, "running_mean": running_mean, "running_var": running_var}
 
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.framework.nn.functional.rms_norm(x, tuple(normalized_shape), weight, eps)
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.local_response_norm(x, **options)
+
+    def normalize(self, x: Any, p: float, dim: int, eps: float) -> Any:
+        return self.framework.nn.functional.normalize(x, p, dim, eps)
+
+    def evonorm_s0(self, x: Any, num_groups: int, eps: float, weight: Any, bias: Any, v: Any) -> Any:
+        # No framework has it: its users write it from primitives, as timm's EvoNorm2dS0 does.
+        def per_channel(values: Any) -> Any:
+            return values.reshape((1, -1) + (1,) * (len(x.shape) - 2))
+
+        groups = x.reshape((x.shape[0], num_groups, -1))
+        deviation = (groups.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
+        gated = x * self.framework.nn.functional.sigmoid(per_channel(v) * x)
+        y = (gated.reshape(groups.shape) / deviation).reshape(x.shape)
+        return y * per_channel(weight) + per_channel(bias)
+
+    def dropout(self, x: Any, p: float, training: bool) -> Any:
+        return self.framework.nn.functional.dropout(x, p, training=training)
+
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.linear(x, weight, bias)
+
+    def matmul(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def bmm(self, x: Any, other: Any) -> Any:
+        return self.framework.bmm(x, other)
+
+    def outer(self, x: Any, other: Any) -> Any:
+        return self.framework.outer(x, other)
+
+    def einsum(self, x: Any, other: Any, equation: str) -> Any:
+        return self.framework.einsum(equation, x, other)
+
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        return self.framework.nn.functional.bilinear(x, other, weight, bias)
 
     def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: int) -> Any:
         return self.framework.nn.functional.conv2d(x, weight, bias, **options)
@@ -229,8 +267,17 @@ class FunctionalAdapter(Adapter):
         """The axes of a reduction; all for None."""
         return tuple(range(len(x.shape))) if dim is None else dim
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
-        return self.framework.nn.functional.scaled_dot_product_attention(query, key, value)
+    def softmax(self, x: Any, dim: int) -> Any:
+        return self.framework.nn.functional.softmax(x, dim)
+
+    def log_softmax(self, x: Any, dim: int) -> Any:
+        return self.framework.nn.functional.log_softmax(x, dim)
+
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
+        mask = attn_mask if keep_mask is None else keep_mask.bool()
+        return self.framework.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
@@ -247,6 +294,21 @@ class FunctionalAdapter(Adapter):
     def heads_first(self, x: Any) -> Any:
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return x.transpose(1, 2)
+
+    def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
+        # No framework has a function for it on a CPU: models write these lines (transformers, GPT-J).
+        (length, d), stack = x.shape[-2:], self.framework.stack
+        frequencies = base ** (self.numbers(0, d, 2, x) / -d)
+        angles = self.numbers(0, length, 1, x).reshape((-1, 1)) * frequencies
+        cos, sin = angles.cos(), angles.sin()
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., : d // 2], x[..., d // 2 :])
+        rotated = a * cos - b * sin, a * sin + b * cos
+        if interleaved:
+            return stack(rotated, -1).reshape(x.shape)
+        return self.framework.concat(rotated, -1)
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype, device=like.device)
 
     def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
         function = self.framework.nn.functional.cross_entropy

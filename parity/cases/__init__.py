@@ -8,6 +8,7 @@ from parity.cases import (
     attention,
     clip,
     conv,
+    dropout,
     elementwise,
     embedding,
     loss,
@@ -16,9 +17,26 @@ from parity.cases import (
     optimizer,
     pooling,
     reduction,
+    softmax,
+    uncentered,
 )
 from parity.cases.op import Op
 
-FAMILIES = (norm, matmul, conv, embedding, attention, elementwise, reduction, pooling, loss, clip, optimizer)
+FAMILIES = (
+    norm,
+    uncentered,
+    dropout,
+    matmul,
+    conv,
+    embedding,
+    softmax,
+    attention,
+    elementwise,
+    reduction,
+    pooling,
+    loss,
+    clip,
+    optimizer,
+)
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 """Every op that parity knows, by name."""

@@ -75,10 +75,22 @@ class OneflowAdapter(TorchStyleAdapter):
             raise Unsupported(f"oneflow.{name} has no correction of {correction}")
         return getattr(self.framework, name)(x, dim=dim, unbiased=correction == 1, keepdim=keepdim)
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
         # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
-        scores = self.framework.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
-        return self.framework.matmul(self.framework.softmax(scores, dim=-1), value)
+        flow, scale = self.framework, options.get("scale")
+        if options.get("enable_gqa"):
+            shared = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+        scores = flow.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if options.get("is_causal"):
+            keep_mask = flow.ones(tuple(scores.shape[-2:])).tril()
+        if attn_mask is not None:
+            scores = scores + attn_mask
+        if keep_mask is not None:
+            scores = flow.where(keep_mask.bool(), scores, flow.full_like(scores, float("-inf")))
+        return flow.matmul(flow.softmax(scores, dim=-1), value)
 
     def lamb(self, **given: Any) -> Any:
         return self.updated("lamb", **given)

@@ -97,6 +97,17 @@ class PaddleAdapter(FunctionalAdapter):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.functional.linear(x, weight.t(), bias)
 
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        rows, others = (tensor.reshape([-1, tensor.shape[-1]]) for tensor in (x, other))
+        y = self.functional.bilinear(rows, others, weight, None if bias is None else bias.reshape([1, -1]))
+        return y.reshape([*x.shape[:-1], -1])
+
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.functional.rms_norm(x, list(normalized_shape), weight, eps)[0]
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.functional.local_response_norm(x, data_format=self.layout(x), **options)
+
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
@@ -132,9 +143,17 @@ class PaddleAdapter(FunctionalAdapter):
             raise Unsupported(f"paddle.std has no correction of {correction}")
         return self.framework.std(x, dim, correction == 1, keepdim)
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
+        # Grouped heads follow from the shapes; releases before 3.3 have no scale.
+        given = {name: item for name, item in options.items() if name != "enable_gqa" and item is not None}
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
-        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))
+        mask = attn_mask if keep_mask is None else keep_mask.astype("bool")
+        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value, mask, **given))
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype)
 
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])

@@ -122,7 +122,8 @@ CONVENTIONS = (
         title="epsilon is outside the square root instead of inside, or the reverse",
         what=(
             "The denominator is sqrt(v) + eps instead of sqrt(v + eps), or the reverse. For a large v they agree to "
-            "many digits; for v near eps or eps^2 they are far apart."
+            "many digits; for v near eps or eps^2 they are far apart. A norm is kept above zero by max(norm, eps), by "
+            "sqrt(max(sum, eps)) or by a sum."
         ),
         shows=(
             "Rows of small variance are wrong and rows of large variance are right, in every precision. A large eps "
@@ -130,7 +131,9 @@ CONVENTIONS = (
         ),
         known_in=(
             "PyTorch Geometric's LayerNorm before July 2021 added eps outside. PyTorch's RMSprop adds it outside; "
-            "those of TensorFlow, Keras, PaddlePaddle, OneFlow and optax add it inside."
+            "those of TensorFlow, Keras, PaddlePaddle, OneFlow and optax add it inside. PyTorch's normalize divides by "
+            "max(norm, eps), OneFlow 0.9.0's by sqrt(max(sum(x^2), eps)); in PaddlePaddle 3.3.1's the norm has the "
+            "derivative x/(norm + eps)."
         ),
         source=(
             "PyTorch Geometric pull request 2917 (https://github.com/pyg-team/pytorch_geometric/pull/2917); for large "
@@ -212,6 +215,40 @@ CONVENTIONS = (
         ),
     ),
     Entry(
+        id="mean-subtracted",
+        title="a mean is subtracted that should stay",
+        what=(
+            "RMSNorm divides by the root mean square. The backend subtracts the mean first, as LayerNorm does, or "
+            "divides by the standard deviation. For inputs with a mean near zero the two agree."
+        ),
+        shows="The rows of y have a mean of zero, or are too large, in every precision.",
+        source=(
+            "B. Zhang and R. Sennrich, Root Mean Square Layer Normalization, 2019 (https://arxiv.org/abs/1910.07467)."
+        ),
+    ),
+    Entry(
+        id="weight-offset",
+        title="the weight is stored less one, or the reverse",
+        what=(
+            "Gemma's RMSNorm multiplies with 1 + weight, and its checkpoints hold weights near 0; others multiply with "
+            "the weight. A checkpoint or a kernel of one kind is wrong in the other."
+        ),
+        shows="The output is wrong by the normalised input, in every precision; the gradient of the weight is right.",
+        known_in="No framework is wrong here: Gemma and T5 differ.",
+        source="transformers, models/gemma/modeling_gemma.py, GemmaRMSNorm.",
+    ),
+    Entry(
+        id="dropout-scaling",
+        title="dropout scales in evaluation",
+        what=(
+            "What is kept is scaled by 1/(1 - p) in training, and evaluation changes nothing; or training scales "
+            "nothing, and evaluation multiplies with 1 - p. The backend scales in evaluation, where it should not."
+        ),
+        shows="The output in evaluation is x times 1 - p or 1/(1 - p), in every precision.",
+        known_in="PaddlePaddle has both, as mode upscale_in_train (its default) and downscale_in_infer.",
+        source="The documentation of paddle.nn.functional.dropout; N. Srivastava et al., Dropout, JMLR 2014.",
+    ),
+    Entry(
         id="statistics-source",
         title="running statistics instead of the batch's, or the reverse",
         what=(
@@ -285,7 +322,10 @@ CONVENTIONS = (
     Entry(
         id="norm-type",
         title="a different norm",
-        what="A norm is not the config's: the 1-norm, the 2-norm or the largest element instead.",
+        what=(
+            "Gradients are clipped, or rows divided, by a different norm than the config's: the 1-norm, the 2-norm or "
+            "the largest element."
+        ),
         shows=(
             "A norm is wrong by the ratio of the two norms; after clipping, so are all gradients, and total_norm is "
             "the other norm."
@@ -302,10 +342,91 @@ CONVENTIONS = (
     ),
     Entry(
         id="causal-mask",
-        title="a query sees only the keys up to its own position",
-        what="Scores of later keys are masked, as in a decoder, although every query should see every key.",
+        title="a causal mask where there should be none, or the reverse",
+        what=(
+            "A query sees only the keys up to its own position, as in a decoder, although it should see every key; or "
+            "it sees every key although the attention is causal."
+        ),
         shows="The last query of a sequence is right, all others are wrong, in every precision.",
         source="A. Vaswani et al., Attention Is All You Need, 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.",
+    ),
+    Entry(
+        id="mask-alignment",
+        title="the causal mask is shifted",
+        what=(
+            "A causal mask ends at another diagonal: it drops a query's own key, keeps the next one, or is aligned to "
+            "the last query and the last key. PyTorch aligns to the first ones; FlashAttention from 2.1 on to the last."
+        ),
+        shows=(
+            "With as many keys as queries, alignments agree; with more keys, all queries but the last are wrong, in "
+            "every precision."
+        ),
+        source=(
+            "The documentation of torch.nn.attention.bias, causal_upper_left and causal_lower_right; the README of "
+            "FlashAttention, 2.1."
+        ),
+    ),
+    Entry(
+        id="mask-complement",
+        title="the boolean mask means the opposite",
+        what=(
+            "True keeps a key in one function and drops it in another: scaled_dot_product_attention keeps, the key "
+            "padding mask of torch.nn.MultiheadAttention drops."
+        ),
+        shows="Each query sees exactly the other keys, in every precision; queries that lose all keys are NaN.",
+        source=(
+            "The documentation of torch.nn.functional.scaled_dot_product_attention and of torch.nn.MultiheadAttention."
+        ),
+    ),
+    Entry(
+        id="mask-placement",
+        title="the mask is applied in the wrong place",
+        what=(
+            "A mask is added to the scores before they are scaled, a boolean mask is added as 0 and 1 or multiplied "
+            "with the scores, or with the probabilities after the softmax, which then do not sum to 1. It should be "
+            "added to the scaled scores, a boolean one as 0 and -inf."
+        ),
+        shows="Masked keys keep some weight, or the others have too little, in every precision.",
+        source="A. Vaswani et al., Attention Is All You Need, 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.",
+    ),
+    Entry(
+        id="mask-ignored",
+        title="the mask is not applied",
+        what="The mask has no effect: it is not passed on, or the kernel that was chosen does not support it.",
+        shows="The result is that without the mask, in every precision.",
+    ),
+    Entry(
+        id="head-grouping",
+        title="query heads use other key heads",
+        what=(
+            "With fewer key heads than query heads, neighbouring query heads share a key head (repeat_interleave). "
+            "Repeating the heads as a whole (repeat, tile) pairs query head h with key head h % n."
+        ),
+        shows="All heads but the first are wrong unless there is one key head, in every precision.",
+        source=(
+            "J. Ainslie et al., GQA, 2023 (https://arxiv.org/abs/2305.13245); the documentation of "
+            "torch.nn.functional.scaled_dot_product_attention, enable_gqa."
+        ),
+    ),
+    Entry(
+        id="rotary-pairs",
+        title="rotary embedding pairs other features",
+        what=(
+            "Feature i is rotated with its neighbour (GPT-J, the original), or with feature i + d/2 (GPT-NeoX, "
+            "transformers' Llama). Weights of one kind must be permuted for the other."
+        ),
+        shows="The first position is right and all others are wrong, in every precision; norms are right.",
+        source="J. Su et al., RoFormer, 2021 (https://arxiv.org/abs/2104.09864); transformers, rotate_half.",
+    ),
+    Entry(
+        id="rotary-angles",
+        title="rotary embedding rotates by other angles",
+        what=(
+            "The base, the exponent or the direction of the rotation differs: base ** (-2i/d) is the frequency of pair "
+            "i, and long-context models have another base. The evidence has the one that fits."
+        ),
+        shows="The first position is right, and the error grows with the position, in every precision.",
+        source="J. Su et al., RoFormer, 2021 (https://arxiv.org/abs/2104.09864), section 3.4.2.",
     ),
     Entry(
         id="softmax-unshifted",
@@ -316,6 +437,16 @@ CONVENTIONS = (
         ),
         shows="Large scores give inf or NaN; others differ by rounding only.",
         source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="log-of-softmax",
+        title="the logarithm of a softmax",
+        what=(
+            "log(softmax(x)) is computed in two steps. That is exact in theory, but a probability underflows to 0 if "
+            "x is more than 103 below its maximum in float32; its logarithm is -inf."
+        ),
+        shows="Very unlikely classes are -inf, and their gradients NaN; others differ by rounding only.",
+        source="The documentation of torch.nn.functional.log_softmax.",
     ),
     Entry(
         id="logits-clipped",
