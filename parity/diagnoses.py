@@ -69,6 +69,8 @@ DIAGNOSES = (
     "remainder-sign",
     "cumulative-form",
     "gradient-by-division",
+    "exp-overflow",
+    "cancellation-near-0",
     "attribute-precision",
     "weight-decay-coupling",
     "bias-correction",

@@ -26,6 +26,8 @@ POSITIVE: Mapping[str, Draw] = {"x": LogUniform(0.1, 10.0)}
 AWAY_FROM_ZERO: Mapping[str, Draw] = {"x": Normal(0.0, 3.0), "other": LogUniform(0.5, 4.0, signed=True)}
 USUAL_EPS = 1e-6
 ANYWHERE = "inputs that are not near 0"
+OVERFLOW, CANCELLATION = "exp-overflow", "cancellation-near-0"
+LOSSES = {OVERFLOW: "inputs so large that exp overflows", CANCELLATION: "inputs so small that exp is nearly 1"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return anp.where(x <= 0, alpha * anp.expm1(anp.where(x <= 0, x, 0.0)), x)
 
 
+ELU_LOSSES: Mapping[str, Function] = {
+    OVERFLOW: lambda x, alpha: anp.where(x <= 0, alpha * anp.expm1(x), x),
+    CANCELLATION: lambda x, alpha: anp.where(x <= 0, alpha * (anp.exp(anp.where(x <= 0, x, 0.0)) - 1), x),
+}
+
+
 def selu(x: Any) -> Any:
     """`elu` with two constants that keep mean and variance (Klambauer et al. 2017)."""
     return SELU_SCALE * elu(x, SELU_ALPHA)
@@ -99,6 +107,13 @@ def logsigmoid(x: Any) -> Any:
 def mish(x: Any) -> Any:
     """x * tanh(log(1 + exp(x))) (Misra 2019)."""
     return x * anp.tanh(anp.where(x <= 0, 0.0, x) + anp.log1p(anp.exp(-magnitude(x))))
+
+
+def mish_by_exp(x: Any) -> Any:
+    """`mish` as x * n / (n + 2), n = exp(x) * (exp(x) + 2)."""
+    e = anp.exp(x)
+    n = e * (e + 2)
+    return x * n / (n + 2)
 
 
 def softsign(x: Any) -> Any:
@@ -271,6 +286,12 @@ def silu_slope(x: Any, _y: Any) -> Any:
     return s * (1 + x * (1 - s))
 
 
+def silu_slope_by_exp(x: Any, _y: Any) -> Any:
+    """Of `silu`, by exp(-x)."""
+    e = anp.exp(-x)
+    return 1 / (1 + e) * (1 + x * e / (1 + e))
+
+
 def gelu_slope(x: Any, _y: Any) -> Any:
     """Of `gelu`: the normal distribution function, plus x times its density."""
     cdf = 0.5 * (1 + erf(x * anp.sqrt(scalar(0.5, x))))
@@ -344,6 +365,7 @@ def elementwise(
     slope: Function | None = None,
     others: Mapping[str, Function] | None = None,
     instead: str = "activation-form",
+    unstable: Mapping[str, Function] | None = None,
     values: Mapping[str, Sequence[float]] | None = None,
     condition: str = "",
     exact: bool = False,
@@ -351,12 +373,12 @@ def elementwise(
     """The op y = function(x, ...), all tensors of one shape.
 
     `draws` are the domains of tensors, by default Normal(). `slope(x, y, *numbers)` is the derivative as kernels
-    compute it. `others` are functions that a kernel may compute `instead` (the diagnosis), `values` are those that
-    frameworks have for a param, beside PyTorch's default. The tensor `condition` holds integers, 0 or 1. An `exact` op
-    rounds nothing.
+    compute it. `others` are functions that a kernel may compute `instead` (the diagnosis); `unstable`, by diagnosis,
+    are equal in exact arithmetic alone. `values` are those that frameworks have for a param, beside PyTorch's default.
+    The tensor `condition` holds integers, 0 or 1. An `exact` op rounds nothing.
     """
     names, kind, added = signature(function)
-    replaced, domains = dict(others or {}), dict(draws or {})
+    replaced, domains, lossy = dict(others or {}), dict(draws or {}), dict(unstable or {})
     numbers = [f.name for f in fields(kind)]
     usual = {f.name: (f.default,) for f in fields(kind) if isinstance(f.default, float)} | dict(values or {})
     fused_forms = {"": with_slope(function, slope)} if slope else {}
@@ -367,12 +389,13 @@ def elementwise(
     ) -> dict[str, Any]:
         if options and (form or fused):
             raise IncompatibleError("only the op's own form takes further numbers")
-        used = fused_forms[form] if fused else replaced.get(form, function)
+        used = fused_forms[form] if fused else (replaced | lossy).get(form, function)
         return {"y": used(*(tensors[n] for n in names), *(getattr(params, n) for n in numbers), **options)}
 
     def variants(given: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
         for fused in [{}, {"fused": True}] if slope else [{}]:
             yield from (Variant(instead, {"form": form, **fused}, shown_by=ANYWHERE) for form in replaced)
+        yield from (Variant(loss, {"form": loss}, unstable=True, shown_by=LOSSES[loss]) for loss in lossy)
         for param, found in usual.items():
             different = [number for number in found if number != getattr(given, param)]
             yield from (Variant("option-value", params={param: number}, shown_by=ANYWHERE) for number in different)
@@ -422,7 +445,7 @@ OPS = (
         others={"leaky_relu": leaky_relu, "relu6": lambda x: hardtanh(x, 0.0, 6.0)},
     ),
     elementwise("leaky_relu", leaky_relu, "x, less below 0", values={"negative_slope": (0.01, 0.2, 0.3)}),
-    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope),
+    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope, unstable=ELU_LOSSES),
     elementwise(
         "selu",
         selu,
@@ -430,8 +453,18 @@ OPS = (
         slope=selu_slope,
         others={"float32": lambda x: narrow(SELU_SCALE, "float32") * elu(x, narrow(SELU_ALPHA, "float32"))},
         instead="attribute-precision",
+        unstable={loss: lambda x, elu=other: SELU_SCALE * elu(x, SELU_ALPHA) for loss, other in ELU_LOSSES.items()},
     ),
-    elementwise("celu", celu, "x, below 0 alpha * (exp(x / alpha) - 1)", slope=celu_slope),
+    elementwise(
+        "celu",
+        celu,
+        "x, below 0 alpha * (exp(x / alpha) - 1)",
+        slope=celu_slope,
+        unstable={
+            loss: lambda x, alpha, elu=other: anp.where(x <= 0, elu(x / alpha, alpha), x)
+            for loss, other in ELU_LOSSES.items()
+        },
+    ),
     GELU,
     elementwise(
         "silu",
@@ -439,8 +472,9 @@ OPS = (
         "x * sigmoid(x)",
         slope=silu_slope,
         others={"hardswish": hardswish, "sigmoid-1.702": gelu_sigmoid},
+        unstable={OVERFLOW: with_slope(silu, silu_slope_by_exp)},
     ),
-    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope),
+    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope, unstable={OVERFLOW: mish_by_exp}),
     elementwise(
         "softplus",
         softplus,
@@ -472,7 +506,7 @@ OPS = (
             "softsign": lambda x: 0.5 + 0.5 * softsign(x),
         },
     ),
-    elementwise("logsigmoid", logsigmoid, "log(sigmoid(x))"),
+    elementwise("logsigmoid", logsigmoid, "log(sigmoid(x))", unstable={OVERFLOW: lambda x: anp.log(sigmoid(x))}),
     elementwise(
         "tanh",
         anp.tanh,
@@ -485,9 +519,15 @@ OPS = (
         },
     ),
     elementwise("exp", anp.exp, "exponential function"),
-    elementwise("expm1", anp.expm1, "exp(x) - 1"),
+    elementwise("expm1", anp.expm1, "exp(x) - 1", unstable={CANCELLATION: lambda x: anp.exp(x) - 1}),
     elementwise("log", log, "natural logarithm", draws=POSITIVE),
-    elementwise("log1p", anp.log1p, "log(1 + x)", draws={"x": Uniform(-0.7, 2.0)}),
+    elementwise(
+        "log1p",
+        anp.log1p,
+        "log(1 + x)",
+        draws={"x": Uniform(-0.7, 2.0)},
+        unstable={CANCELLATION: lambda x: anp.log(1 + x)},
+    ),
     elementwise("sqrt", sqrt, "square root", draws=POSITIVE, slope=lambda _, y: 0.5 / y),
     elementwise("rsqrt", rsqrt, "1 / sqrt(x)", draws=POSITIVE, slope=lambda _, y: -0.5 * y * y * y),
     elementwise("erf", erf, "error function"),
