@@ -143,8 +143,11 @@ def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:  #
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x))."""
-    return 1 / (1 + anp.exp(-x))
+    """1 / (1 + exp(-x)), whose gradient does not overflow with exp(-x)."""
+    return logistic(x)
+
+
+logistic = by_hand(lambda x: 1 / (1 + np.exp(-x)), lambda g, y, _x: g * (y * (1 - y)))
 
 
 def silu(x: Any) -> Any:
@@ -385,17 +388,23 @@ def elementwise(
     fused_forms |= {form: with_slope(other, slope) for form, other in replaced.items() if slope}
 
     def reference(
-        tensors: Mapping[str, Any], params: Any, *, fused: bool = False, form: str = "", **options: float
+        tensors: Mapping[str, Any],
+        params: Any,
+        *,
+        fused: bool = False,
+        form: str = "",
+        loss: str = "",
+        **options: float,
     ) -> dict[str, Any]:
-        if options and (form or fused):
-            raise IncompatibleError("only the op's own form takes further numbers")
-        used = fused_forms[form] if fused else (replaced | lossy).get(form, function)
+        if bool(form or fused) + bool(loss) + bool(options) > 1:
+            raise IncompatibleError("another form has neither a lossy one nor further numbers")
+        used = fused_forms[form] if fused else (replaced | lossy).get(form or loss, function)
         return {"y": used(*(tensors[n] for n in names), *(getattr(params, n) for n in numbers), **options)}
 
     def variants(given: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
         for fused in [{}, {"fused": True}] if slope else [{}]:
             yield from (Variant(instead, {"form": form, **fused}, shown_by=ANYWHERE) for form in replaced)
-        yield from (Variant(loss, {"form": loss}, unstable=True, shown_by=LOSSES[loss]) for loss in lossy)
+        yield from (Variant(loss, {"loss": loss}, unstable=True, shown_by=LOSSES[loss]) for loss in lossy)
         for param, found in usual.items():
             different = [number for number in found if number != getattr(given, param)]
             yield from (Variant("option-value", params={param: number}, shown_by=ANYWHERE) for number in different)

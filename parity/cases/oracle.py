@@ -47,7 +47,8 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
             if all(isinstance(item, (int, float)) for item in operands):
                 return values
             shift = np.asarray(rng.uniform(-0.5, 0.5, values.shape) * np.finfo(values.dtype).eps, values.dtype)
-            return values + size(values, *map(np.abs, operands)) * shift
+            perturbed = values + size(values, *map(np.abs, operands)) * shift
+            return np.where(np.isinf(values), values, perturbed)  # not inf - inf
 
         return result
 
