@@ -98,11 +98,59 @@ class FunctionalAdapter(Adapter):
     def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.bilinear(x, other, weight, bias)
 
-    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: int) -> Any:
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv1d(x, weight, bias, **options)
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
         return self.framework.nn.functional.conv2d(x, weight, bias, **options)
 
-    def avg_pool2d(self, x: Any, kernel_size: int) -> Any:
-        return self.framework.nn.functional.avg_pool2d(x, kernel_size, kernel_size)
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv3d(x, weight, bias, **options)
+
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose1d(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose2d(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose3d(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool1d(x, **options)
+
+    def avg_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool2d(x, **options)
+
+    def avg_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool3d(x, **options)
+
+    def adaptive_avg_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool1d(x, output_size)
+
+    def adaptive_avg_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool2d(x, output_size)
+
+    def adaptive_max_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool1d(x, output_size)
+
+    def adaptive_max_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool2d(x, output_size)
+
+    def interpolate(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.interpolate(x, **options)
+
+    def grid_sample(self, x: Any, grid: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.grid_sample(x, grid, **options)
 
     def flatten(self, x: Any) -> Any:
         return self.framework.flatten(x, 1)
@@ -113,6 +161,35 @@ class FunctionalAdapter(Adapter):
     def position_embedding(self, x: Any, weight: Any) -> Any:
         positions = self.framework.arange(x.shape[-2], device=x.device)
         return x + self.framework.nn.functional.embedding(positions, weight)
+
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.gather(x, dim, index)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.scatter_add(x, dim, index, src)
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.index_select(x, dim, index)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim=dim, descending=descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim=dim, largest=largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.framework.nn.functional.pad(x, list(pad), mode=mode, value=value)
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.framework.nn.functional.pixel_shuffle(x, upscale_factor)
+
+    def flip(self, x: Any, dims: Sequence[int]) -> Any:
+        return self.framework.flip(x, list(dims))
+
+    def roll(self, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+        return self.framework.roll(x, tuple(shifts), tuple(dims))
 
     def relu(self, x: Any) -> Any:
         return self.framework.nn.functional.relu(x)
@@ -310,13 +387,50 @@ class FunctionalAdapter(Adapter):
     def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
         return self.framework.arange(start, stop, step, dtype=like.dtype, device=like.device)
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
-        function = self.framework.nn.functional.cross_entropy
-        x, target = x.reshape((-1, x.shape[-1])), target.reshape((-1,))
-        return function(x, target, ignore_index=ignore_index, reduction=reduction)
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        options = {"reduction": reduction, "label_smoothing": label_smoothing}
+        rows = target.reshape((-1, target.shape[-1]))
+        losses = self.framework.nn.functional.cross_entropy(x.reshape((-1, x.shape[-1])), rows, **options)
+        return losses.reshape(x.shape[:-1]) if losses.shape else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.nll_loss, x, target, weight=weight, **options)
+
+    def of_rows(self, function: Any, x: Any, target: Any, **options: Any) -> Any:
+        """A loss of x [rows, C] and target [rows], in the shape of `target` where it is not reduced."""
+        losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
+        return losses.reshape(target.shape) if losses.shape else losses
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        functional = self.framework.nn.functional
+        return functional.ctc_loss(functional.log_softmax(x, -1), target, input_lengths, target_lengths, **options)
+
+    def l1_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.l1_loss(x, target, reduction=reduction)
 
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
+
+    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+        return self.framework.nn.functional.smooth_l1_loss(x, target, reduction=reduction, beta=beta)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.framework.nn.functional.huber_loss(x, target, reduction=reduction, delta=delta)
+
+    def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.binary_cross_entropy(x, target, reduction=reduction)
+
+    def binary_cross_entropy_with_logits(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.binary_cross_entropy_with_logits(x, target, **options)
+
+    def kl_div(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.kl_div(x, target, **options)
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.framework.nn.functional.cosine_similarity(x, other, dim, eps)
 
     def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
         """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""
