@@ -97,6 +97,7 @@ DIAGNOSES = (
     "remainder-sign",
     "cumulative-form",
     "gradient-by-division",
+    "last-of-equals",
     "exp-overflow",
     "cancellation-near-0",
     "attribute-precision",

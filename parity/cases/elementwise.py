@@ -181,9 +181,10 @@ def sqrt(x: Any, *, eps: float = 0.0) -> Any:
     return anp.sqrt(x + eps if eps else x)
 
 
-def rsqrt(x: Any, *, eps: float = 0.0) -> Any:
+def rsqrt(x: Any, *, eps: float = 0.0, denominator_eps: float = 0.0) -> Any:
     """1 / sqrt(x)."""
-    return 1 / sqrt(x, eps=eps)
+    root = sqrt(x, eps=eps)
+    return 1 / (root + denominator_eps if denominator_eps else root)
 
 
 def power(x: Any, exponent: float = 2.0) -> Any:
@@ -221,6 +222,11 @@ def fmod(x: Any, other: Any) -> Any:
 
 
 defvjp(fmod, lambda *_: lambda g: g, lambda _, x, other: lambda g: -g * np.trunc(x / other))
+
+
+def nearest_remainder(x: Any, other: Any) -> Any:
+    """x - other * round(x / other), as C's remainder."""
+    return x - other * anp.rint(x / other)
 
 
 def atan2(x: Any, other: Any) -> Any:
@@ -559,7 +565,7 @@ OPS = (
         remainder,
         "x - other * floor(x / other)",
         draws=AWAY_FROM_ZERO,
-        others={"fmod": fmod},
+        others={"fmod": fmod, "nearest": nearest_remainder},
         instead="remainder-sign",
     ),
     elementwise(
@@ -567,7 +573,7 @@ OPS = (
         fmod,
         "x - other * trunc(x / other)",
         draws=AWAY_FROM_ZERO,
-        others={"remainder": remainder},
+        others={"remainder": remainder, "nearest": nearest_remainder},
         instead="remainder-sign",
     ),
     elementwise(

@@ -56,6 +56,7 @@ CASES = {
     "prod": planned("prod", draws={"x": Integers(-1, 3)}, x=(6, 5), dim=1),
     "std": planned("std", x=(6, 5), dim=1),
     "vector-norm": planned("vector_norm", x=(6, 5), dim=1),
+    "argmax": planned("argmax", draws={"x": Integers(0, 3)}, x=(6, 8), dim=1),
     "cumsum": planned("cumsum", x=(6, 5), dim=1),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }

@@ -819,7 +819,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="remainder-sign",
-        title="the remainder has the sign of the other operand",
+        title="the quotient of a remainder is rounded another way",
         what=(
             "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
             "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
@@ -847,6 +847,13 @@ CONVENTIONS = (
         shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
         known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
         source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
+    ),
+    Entry(
+        id="last-of-equals",
+        title="of equal elements, the last one is taken",
+        what="Several elements are the largest, and the index is that of the last one; it should be that of the first.",
+        shows="Indices are wrong where the largest element occurs more than once, and right elsewhere.",
+        source="The documentation of torch.argmax, of numpy.argmax and of ONNX ArgMax (select_last_index).",
     ),
     Entry(
         id="exp-overflow",
