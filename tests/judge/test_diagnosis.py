@@ -58,6 +58,7 @@ CASES = {
     "prod": planned("prod", draws={"x": Integers(-1, 3)}, x=(6, 5), dim=1),
     "std": planned("std", x=(6, 5), dim=1),
     "vector-norm": planned("vector_norm", x=(6, 5), dim=1),
+    "argmax": planned("argmax", draws={"x": Integers(0, 3)}, x=(6, 8), dim=1),
     "cumsum": planned("cumsum", x=(6, 5), dim=1),
     "conv": planned("conv1d", x=(2, 4, 9), weight=(6, 2, 3), stride=2, padding=2, dilation=2, groups=2),
     "conv-transpose": planned("conv_transpose1d", x=(2, 4, 5), weight=(4, 4, 3), stride=2, padding=1),
