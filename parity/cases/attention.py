@@ -12,7 +12,17 @@ import numpy as np
 from parity.cases.draw import Float64, Normal, Shape
 from parity.cases.exact.matmul import matmul
 from parity.cases.matmul import linear
-from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.op import (
+    CaseError,
+    Fit,
+    IncompatibleError,
+    Input,
+    Op,
+    TensorShapes,
+    Variant,
+    require_shape,
+    require_x,
+)
 from parity.cases.primitives import part, rows_of, scalar
 from parity.cases.softmax import gradient_scale, positive_gradient, shared_variants, softmax
 
