@@ -35,6 +35,9 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "torch": AdapterTraits(("eager", "compile", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS),
     "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
     "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
+    "jax": AdapterTraits(("eager", "jit")),
+    "tensorflow": AdapterTraits(("eager", "xla")),
+    "onnxruntime": AdapterTraits(),
     "numpy": AdapterTraits(),
 }
 """The adapters that a config may name."""

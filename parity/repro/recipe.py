@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.adapters import adapter_class
 from parity.cases import OPS
 from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
 from parity.cases.program import in_dtype
@@ -122,8 +123,9 @@ class ScriptRecipe:
 
     @property
     def upstream(self) -> list[str]:
-        """The outputs with a grad_output."""
-        return [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+        """The outputs with a grad_output; none of a framework that is forward only."""
+        given = [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+        return given if adapter_class(self.framework).differentiable else []
 
     @property
     def differentiable(self) -> list[str]:

@@ -117,7 +117,7 @@ class Scan:
             for name in origin.wrong
             if (values := origin.observed.get(name)) is not None
             and (exact := origin.prediction[name].values) is not None
-            and values.shape == exact.shape
+            and values.shape == exact.shape == np.shape(self._evaluator.base[name].values)
             and name in self._program.outputs
         }
         self._limits = {name: self._limit(name) for name in self._wrong}
@@ -204,7 +204,7 @@ class Scan:
     def _fits(self, name: str, values: Array | None) -> bool:
         """Whether a prediction matches the observed tensor: roughly, then by the error bound."""
         observed = self._wrong[name]
-        if values is None or values.dtype.kind != "f" or values.shape != observed.shape:
+        if values is None or values.dtype.kind not in "fi" or values.shape != observed.shape:
             return False
         with np.errstate(invalid="ignore", over="ignore"):
             beyond = np.abs(values - observed) > self._limits[name]

@@ -25,7 +25,7 @@ from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Pre
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import proposals
+from parity.judge.diagnose.proposals import absent, proposals
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -107,7 +107,7 @@ class Inquiry:
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
-            several = [e for origin in origins for e in extended(origin, self._edits(origin))]
+            several = [e for o in origins for e in extended(o, [*self._edits(o), *absent(o)])]
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
