@@ -161,6 +161,7 @@ class Op:
     other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error. `statistics`
     says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind spots of a
     case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision together.
+    An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a tie.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Op:
     remarks: Callable[[Any, Any, Mapping[str, Any]], Iterable[str]] = no_remarks
     gradient_scale: Callable[[Any, Any, Mapping[str, Any], bool], Mapping[str, Any]] | None = None
     rounded_together: tuple[tuple[str, ...], ...] = ()
+    exact: bool = False
 
     @property
     def data(self) -> str | None:

@@ -132,11 +132,12 @@ def _planned(
     report: Problems,
 ) -> TensorPlan | None:
     bounds = shapes.integers.get(name)
-    default = item.default if bounds is None else Integers(*bounds)
+    default = item.default or (None if bounds is None else Integers(*bounds))
     plan = _plan(name, spec, default, tuple(shapes.inputs[name]), case, report)
     if plan is None or bounds is None:
         return plan
-    problem = integers_problem(plan, bounds, getattr(params, "ignore_index", None))
+    ignored = getattr(params, "ignore_index", None)
+    problem = None if plan.draw is default else integers_problem(plan, bounds, ignored)
     if problem is not None:
         add_at(case, f"inputs.{name}", problem, report)
         return None

@@ -29,7 +29,10 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]
 
 
 def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
-    """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
+    """One result as an array; a plain Python number has no dtype of its own and takes the cell's.
+
+    Integers of any size are int64, as they are among the inputs: which size a framework uses for indices is its own.
+    """
     if value is None:
         return None
     if isinstance(value, (bool, int, float)):
@@ -38,9 +41,14 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     if math.prod(described[1]) > max_elements:
         return described
     if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
+        return widened(np.asarray(value))
     try:
-        return np.asarray(adapter.to_numpy(value))
+        return widened(np.asarray(adapter.to_numpy(value)))
     except TypeError:
         # NumPy has no bfloat16 and no float8: the reply says what it was.
         return described
+
+
+def widened(array: Any) -> Any:
+    """Integers as int64; other arrays as they are."""
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array

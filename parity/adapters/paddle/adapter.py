@@ -97,15 +97,150 @@ class PaddleAdapter(FunctionalAdapter):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.functional.linear(x, weight.t(), bias)
 
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        rows, others = (tensor.reshape([-1, tensor.shape[-1]]) for tensor in (x, other))
+        y = self.functional.bilinear(rows, others, weight, None if bias is None else bias.reshape([1, -1]))
+        return y.reshape([*x.shape[:-1], -1])
+
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.functional.rms_norm(x, list(normalized_shape), weight, eps)[0]
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.functional.local_response_norm(x, data_format=self.layout(x), **options)
+
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv1d_transpose(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv2d_transpose(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv3d_transpose(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool1d has no dilation")
+        return self.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool2d has no dilation")
+        return self.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool3d has no dilation")
+        return self.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool1d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool2d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool2d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool3d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool3d(x, exclusive=not count_include_pad, **options)
+
+    def interpolate(self, x: Any, mode: str = "nearest", align_corners: Any = None, **options: Any) -> Any:
+        self.require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
+        # Paddle takes one number for images only.
+        stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
+        return self.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
+
+    def grid_sample(self, x: Any, grid: Any, mode: str = "bilinear", **options: Any) -> Any:
+        self.require(mode != "bicubic", "paddle.nn.functional.grid_sample has no mode bicubic")
+        return self.functional.grid_sample(x, grid, mode, **options)
+
+    @staticmethod
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise Unsupported(message)
+
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
+
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.take_along_axis(x, index, dim, broadcast=False)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.put_along_axis(x, index, src, dim, reduce="add", broadcast=False)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim, descending), self.framework.argsort(x, dim, descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim, largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.functional.pad(x, list(pad), mode, value, pad_from_left_axis=False)
+
+    def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None and c0 is None else tuple(self.state(s, x, weights) for s in (h0, c0))
+        y, (h, c) = self.recurrent(self.framework.nn.LSTM, x, weights)(x, states)
+        return {"y": y, "h": h[0], "c": c[0]}
+
+    def gru(self, x: Any, h0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None else self.state(h0, x, weights)
+        y, h = self.recurrent(self.framework.nn.GRU, x, weights)(x, states)
+        return {"y": y, "h": h[0]}
+
+    def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """An initial state of one layer; zeros where there is none."""
+        zeros = self.framework.zeros([x.shape[1], weights["weight_hh"].shape[1]], x.dtype)
+        return (zeros if state is None else state).unsqueeze(0)
+
+    @staticmethod
+    def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """A layer that takes steps first, with our own leaves as its parameters."""
+        if not {"bias_ih", "bias_hh"} <= weights.keys():
+            # Paddle 3.3.1 ends with SIGSEGV in the backward pass of a layer with bias_ih_attr=False on a CPU.
+            raise Unsupported(f"paddle.nn.{kind.__name__} has no backward pass without biases")
+        layer = kind(x.shape[2], weights["weight_hh"].shape[1], time_major=True)
+        layer._all_weights = [weights[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return layer
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def fmod(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
+        raise Unsupported("paddle has no fmod")
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, axis=dim, keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, axis=dim, keepdim=keepdim)
+
+    def amax(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amax(x, axis=dim, keepdim=keepdim)
+
+    def amin(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amin(x, axis=dim, keepdim=keepdim)
+
+    def logsumexp(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, axis=dim, keepdim=keepdim)
+
+    def prod(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.prod(x, axis=dim, keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim, correction=correction, keepdim=keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        if correction not in (0, 1):
+            raise Unsupported(f"paddle.std has no correction of {correction}")
+        return self.framework.std(x, dim, correction == 1, keepdim)
+
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
+        # Grouped heads follow from the shapes; releases before 3.3 have no scale.
+        given = {name: item for name, item in options.items() if name != "enable_gqa" and item is not None}
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
-        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))
+        mask = attn_mask if keep_mask is None else keep_mask.astype("bool")
+        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value, mask, **given))
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype)
 
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.draw import generator
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, rounded_otherwise
 from parity.config.plan import CasePlan
@@ -65,7 +64,7 @@ class Envelope:
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
         """A part of the size of `values`, in every group of more than one element."""
-        errors = np.asarray(np.abs(values))
+        errors = np.asarray(np.abs(values, dtype=np.result_type(values, np.float32)))
         errors *= unit
         if not np.isfinite(errors.max(initial=0.0)):
             errors[~np.isfinite(errors)] = 0
@@ -161,12 +160,11 @@ class EnvelopeRuns:
         return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
 
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
-        case, op, kind = self._case, OPS[self._case.op], run % FIRST_RUNS
+        case, op, kind = self._case, self._case.definition, run % FIRST_RUNS
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
-        perturbed_inputs = {
-            name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
-        }
+        step = 0 if op.exact else run
+        perturbed_inputs = {n: perturbed(values, self._dtype, case.id, n, step) for n, values in self._inputs.items()}
         functions = IN_PAIRS, IN_SEQUENCE, rounded_otherwise(generator(run, case.id, "rounding"))
         values = evaluate(
             op,
@@ -180,7 +178,7 @@ class EnvelopeRuns:
             **other,
         )
         with np.errstate(over="ignore"):
-            return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
+            return {n: result.astype(dtype_of(result, self._dtype), copy=False) for n, result in values.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -236,6 +234,14 @@ TINY, HUGE = 1e-130, 1e130
 def largest(values: Array) -> Any:
     """The largest magnitude, 0 of none; NaN where a value is."""
     return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
+
+
+INTEGERS = "int64"
+
+
+def dtype_of(exact: Array, dtype: str) -> str:
+    """The dtype in which a cell of `dtype` has a tensor: integers are int64 in every cell."""
+    return INTEGERS if exact.dtype.kind == "i" else dtype
 
 
 def work_dtype(dtype: str, oracle: Array) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
+from parity.judge.bound.envelope import INTEGERS, dtype_of
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
@@ -32,7 +32,7 @@ def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle
     """
     large = sum(values.size for values in inputs.values()) > MAX_LONG
     wide = np.longdouble if "float64" in case.dtypes and not large else np.float64
-    return evaluate(OPS[case.op], case.params, inputs, dtype=wide, gradients=case.gradients)
+    return evaluate(case.definition, case.params, inputs, dtype=wide, gradients=case.gradients)
 
 
 MAX_LONG = 1 << 20
@@ -63,10 +63,16 @@ class CellJudge:
         names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
         return [self.compare_tensor(tensor, actual, expected) for tensor in names]
 
+    def limits(self, tensor: str) -> tuple[float, float]:
+        """rtol and atol; integers must be equal."""
+        if tensor in self.oracle and self.oracle[tensor].dtype.kind == "i":
+            return 0.0, 0.0
+        tolerance = self.case.tolerance.lookup(self.dtype, tensor)
+        return tolerance.rtol, tolerance.atol
+
     def compare_tensor(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
         """One tensor of one outcome against that of another."""
-        tolerance = self.case.tolerance.lookup(self.dtype, tensor)
-        limits = (tolerance.rtol, tolerance.atol)
+        limits = self.limits(tensor)
         names = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
         message = why_not_compared(tensor, actual, expected)
         if message:
@@ -102,8 +108,9 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
     """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios use them
-    unrounded."""
-    return Output(dtype, values.shape, values.astype(np.float64, copy=False))
+    unrounded. Integers stay integers."""
+    own = dtype_of(values, dtype)
+    return Output(own, values.shape, values if own == INTEGERS else values.astype(np.float64, copy=False))
 
 
 def verdict_of(metrics: Metrics) -> Verdict:
