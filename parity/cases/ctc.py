@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from parity.cases.draw import Shape
 from parity.cases.loss import SEVERAL, Reduction, X, reductions
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import Array, entries, rows_of, scalar
-from parity.cases.program import primitive
+from parity.cases.program import by_hand, primitive
 
 NEVER = -1e30
 """The logarithm of an impossible alignment's probability: finite, so that no gradient is NaN."""
@@ -91,28 +91,36 @@ def log_softmax(x: Any) -> Any:
     return shifted - anp.log(anp.sum(anp.exp(shifted), axis=-1, keepdims=True))
 
 
+LOGS: Mapping[str, Callable[[Any], Any]] = {
+    "": log_softmax,
+    "raw": lambda x: x,
+    "raw-values": by_hand(lambda x: x, lambda g, _y, x: g - anp.exp(x) * anp.sum(g, axis=-1, keepdims=True)),
+}
+"""The logarithms of probabilities: normalised, taken as they are, or so in values only. PyTorch's ctc_loss does the
+last: its gradient is that of log_softmax, whatever the input comes from (aten/src/ATen/native/LossCTC.cpp)."""
+
+
 def ctc_loss(
     tensors: Mapping[str, Any],
     params: CtcLossParams,
     *,
     reduction: str = "",
-    normalized: bool = True,
+    logs: str = "",
     merged: bool = False,
     padded: bool = False,
 ) -> dict[str, Any]:
     """-log of the probability of every target [N, S], from log-probabilities x [T, N, C].
 
-    x is `normalized` by log_softmax, which leaves log-probabilities as they are; every framework's gradient goes
-    through it. `reduction` replaces that of the params: `batch` divides by N, `labels` by the sum of the targets'
-    lengths, `steps` each loss by its input's length. A label that comes twice may be `merged`: no blank is needed
-    between them. `padded` takes all steps of x.
+    x goes through log_softmax, which leaves log-probabilities as they are, or through another of `LOGS`. `reduction`
+    replaces that of the params: `batch` divides by N, `labels` by the sum of the targets' lengths, `steps` each loss by
+    its input's length. A label that comes twice may be `merged`: no blank is needed between them. `padded` takes all
+    steps of x.
     """
     x, target, lengths = tensors["x"], tensors["target"], tensors["target_lengths"]
     n_steps, n, n_classes = x.shape
-    logs = log_softmax(x) if normalized else x
     labels = labels_between_blanks(target, params.blank)
     rows = np.reshape(np.arange(n), (-1, 1)) * n_classes + labels
-    by_class = rows_of(anp.reshape(anp.transpose(logs, (1, 2, 0)), (n * n_classes, n_steps)), rows)
+    by_class = rows_of(anp.reshape(anp.transpose(LOGS[logs](x), (1, 2, 0)), (n * n_classes, n_steps)), rows)
     skips = labels != params.blank
     if not merged:
         first = np.full((n, 2), True)
@@ -170,7 +178,8 @@ def ctc_variants(params: CtcLossParams, shapes: Mapping[str, Shape]) -> Iterable
     yield from reductions(params.reduction, several)
     last = shapes["x"][2] - 1
     yield Variant("ctc-blank", params={"blank": 0 if params.blank == last else last}, shown_by="any target")
-    yield Variant("probability-form", {"normalized": False}, shown_by="the gradient of log-probabilities")
+    yield Variant("probability-form", {"logs": "raw"}, shown_by="the gradient of log-probabilities")
+    yield Variant("probability-form", {"logs": "raw-values"}, shown_by="logits")
     yield Variant("ctc-repeats", {"merged": True}, shown_by="a label that comes twice in a row")
     yield Variant("lengths-ignored", {"padded": True}, shown_by="inputs that are shorter than T")
 

@@ -111,6 +111,33 @@ LOG_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
 logarithm of a probability, of one that Keras clipped, or take probabilities for logits."""
 
 
+def soft_loss(shifted: Any, target: Any) -> Any:
+    """-sum(target * log softmax(shifted)), [rows, 1]."""
+    return -total(target * log_softmax(shifted), (1,))
+
+
+def soft_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
+    """(softmax * sum(target) - target) * g."""
+    return (probabilities(shifted) * total(target, (1,)) - target) * g
+
+
+def entropy(target: Any) -> Any:
+    """-sum(target * log(target)), [rows, 1]; a target of 0 has none."""
+    return -total(np.where(target == 0, 0.0, target * np.log(target)), (1,))
+
+
+SOFT_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "": soft_loss,
+    "fused": by_hand(soft_loss, soft_backward),
+    "sum-is-one": by_hand(soft_loss, lambda g, _losses, shifted, target: (probabilities(shifted) - target) * g),
+    "two-steps": lambda shifted, target: -total(target * anp.log(probabilities(shifted)), (1,)),
+    "twice": lambda shifted, target: soft_loss(probabilities(shifted), target),
+    "divergence": lambda shifted, target: soft_loss(shifted, target) - entropy(target),
+}
+"""The reference, its gradient as kernels compute it, and as those do that take the sum of a target for 1. Others take
+the logarithm of a probability, take probabilities for logits, or subtract the entropy of the target."""
+
+
 def flat(x: Any, n_rows: int) -> Any:
     """x as [rows, classes]."""
     return anp.reshape(x, (n_rows, -1))
@@ -145,6 +172,26 @@ def class_losses(
 def weights_of(tensors: Mapping[str, Any], target: Any) -> Any:
     """The weight of every target [rows]; without weights, 1."""
     return rows_of(tensors["weight"], target) if "weight" in tensors else scalar(1, tensors["x"])
+
+
+def smoothed_target(index: Any, part: Any, shifted: Any, dtype: str) -> Any:
+    """The probabilities [rows, classes] of smoothed targets, `exact` or rounded to a dtype."""
+    n_classes = shifted.shape[1]
+    low = part / n_classes
+    high = 1 - part + low
+    if dtype != "exact":
+        low, high = narrow(low, dtype), narrow(high, dtype)
+    return np.where(np.arange(n_classes) == np.reshape(index, (-1, 1)), scalar(high, shifted), scalar(low, shifted))
+
+
+def weighed_rows(
+    tensors: Mapping[str, Any], params: Any, shifted: Any, probable: Any, reduction: str, dtype: str
+) -> dict[str, Any]:
+    """The loss of targets with the probabilities `probable`, each row weighed by the mean weight of its target; their
+    sum is taken for 1 where they are rounded."""
+    weighed = total(probable * np.reshape(tensors["weight"], (1, -1)), (1,))
+    losses = SOFT_LOSSES["" if dtype == "exact" else "sum-is-one"](shifted, probable) * weighed
+    return class_losses(tensors, params, losses, reduction, np.reshape(weighed, (-1,)))
 
 
 def cross_entropy(
@@ -182,16 +229,10 @@ def cross_entropy(
     logs, n_classes = log_softmax(shifted), shifted.shape[1]
     if others:
         part = part * n_classes / (n_classes - 1)
+    if by_row and not weighted:
+        raise IncompatibleError("without weights, a row has none")
     if by_row:
-        if weights is None:
-            raise IncompatibleError("without weights, a row has none")
-        low = part / n_classes
-        high = 1 - part + low
-        if by_row != "exact":
-            low, high = narrow(low, by_row), narrow(high, by_row)
-        weighed = (high - low) * weights + low * np.sum(tensors["weight"])
-        smoothed = ((high - low) * losses - low * total(logs, (1,))) * weighed
-        return class_losses(tensors, params, smoothed, reduction, np.reshape(weighed, (-1,)))
+        return weighed_rows(tensors, params, shifted, smoothed_target(index, part, shifted, by_row), reduction, by_row)
     if weighted:
         losses, logs = losses * weights, logs * np.reshape(tensors["weight"], (1, -1))
     spread = -total(logs, (1,)) / n_classes
@@ -215,33 +256,6 @@ def nll_loss(
     if "weight" in tensors:
         losses = losses * np.reshape(weights_of(tensors, index), (-1, 1))
     return class_losses(tensors, params, losses, reduction)
-
-
-def soft_loss(shifted: Any, target: Any) -> Any:
-    """-sum(target * log softmax(shifted)), [rows, 1]."""
-    return -total(target * log_softmax(shifted), (1,))
-
-
-def soft_backward(g: Any, _losses: Any, shifted: Any, target: Any) -> Any:
-    """(softmax * sum(target) - target) * g."""
-    return (probabilities(shifted) * total(target, (1,)) - target) * g
-
-
-def entropy(target: Any) -> Any:
-    """-sum(target * log(target)), [rows, 1]; a target of 0 has none."""
-    return -total(np.where(target == 0, 0.0, target * np.log(target)), (1,))
-
-
-SOFT_LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {
-    "": soft_loss,
-    "fused": by_hand(soft_loss, soft_backward),
-    "sum-is-one": by_hand(soft_loss, lambda g, _losses, shifted, target: (probabilities(shifted) - target) * g),
-    "two-steps": lambda shifted, target: -total(target * anp.log(probabilities(shifted)), (1,)),
-    "twice": lambda shifted, target: soft_loss(probabilities(shifted), target),
-    "divergence": lambda shifted, target: soft_loss(shifted, target) - entropy(target),
-}
-"""The reference, its gradient as kernels compute it, and as those do that take the sum of a target for 1. Others take
-the logarithm of a probability, take probabilities for logits, or subtract the entropy of the target."""
 
 
 def soft_cross_entropy(

@@ -137,22 +137,25 @@ def _planned(
     if plan is None or bounds is None:
         return plan
     ignored = getattr(params, "ignore_index", None)
-    problem = None if plan.draw is default else integers_problem(plan, bounds, ignored)
+    problem = integers_problem(plan, bounds, ignored, drawn_as_usual=plan.draw is default)
     if problem is not None:
         add_at(case, f"inputs.{name}", problem, report)
         return None
     return replace(plan, integers=True)
 
 
-def integers_problem(plan: TensorPlan, bounds: tuple[int, int], ignored: int | None) -> str | None:
+def integers_problem(
+    plan: TensorPlan, bounds: tuple[int, int], ignored: int | None, *, drawn_as_usual: bool
+) -> str | None:
     """Why a tensor of integers from `bounds` (or `ignored`) cannot hold what a config asks for."""
     low, high = bounds
-    if not isinstance(plan.draw, Integers | Values | File | Constant):
-        return f"{plan.name} holds integers: give values, a file, a constant, or integers: {{low: {low}, high: {high}}}"
+    drawn = list(plan.special.values) if plan.special is not None else []
     if isinstance(plan.draw, Integers):
-        drawn = [plan.draw.low, plan.draw.high - 1]
-    else:
-        drawn = np.unique(plan.scale * plan.draw.sample(np.random.default_rng(), plan.shape) + plan.offset).tolist()
+        drawn += [plan.draw.low, plan.draw.high - 1]
+    elif isinstance(plan.draw, Values | File | Constant):
+        drawn += np.unique(plan.scale * plan.draw.sample(np.random.default_rng(), plan.shape) + plan.offset).tolist()
+    elif not drawn_as_usual:
+        return f"{plan.name} holds integers: give values, a file, a constant, or integers: {{low: {low}, high: {high}}}"
     wrong = [v for v in drawn if v != ignored and not (float(v).is_integer() and low <= v < high)]
     return f"{plan.name} holds integers from {low} to {high - 1}, not {wrong[0]:g}" if wrong else None
 

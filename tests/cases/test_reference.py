@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
+from parity.cases.ctc import CtcLossParams
+from parity.cases.draw import Probabilities
+from parity.cases.loss import CrossEntropyParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 from parity.cases.op import CaseError
 from parity.cases.oracle import evaluate
+from parity.cases.value_loss import CosineSimilarityParams, HuberParams
 from parity.config import load_plan
 from tests.conftest import CONFIGS
 
@@ -130,6 +136,22 @@ def test_clipping_by_value():
     assert found["grads.0"].tolist() == [3.0, 3.5]
 
 
+def test_probabilities_sum_to_1_in_every_dtype():
+    values = Probabilities().sample(np.random.default_rng(0), (50, 7)).astype(np.float16)
+    assert set(values.sum(axis=1, dtype=np.float64)) == {1.0}
+    assert np.unique(values).size > 20
+
+
+def test_ctc_adds_up_all_alignments():
+    """Every path of 4 steps over 3 classes whose labels, less repeats and blanks, are the target."""
+    x, target = np.random.default_rng(0).normal(size=(4, 1, 3)), (1, 1)
+    given = {"x": x, "target": np.array([target]), "input_lengths": np.array([4]), "target_lengths": np.array([2])}
+    p = np.exp(x[:, 0]) / np.exp(x[:, 0]).sum(axis=1, keepdims=True)
+    paths = [path for path in np.ndindex(3, 3, 3, 3) if tuple(k for k, _ in groupby(path) if k) == target]
+    expected = -np.log(sum(np.prod([p[i, k] for i, k in enumerate(path)]) for path in paths))
+    np.testing.assert_allclose(evaluate(OPS["ctc_loss"], CtcLossParams(reduction="sum"), given)["y"], expected, 1e-12)
+
+
 BROKEN = [
     ("layer_norm", LayerNormParams((5,)), {"x": (2, 3)}, "params.normalized_shape"),
     ("layer_norm", LayerNormParams(()), {"x": (2, 3)}, "params.normalized_shape"),
@@ -149,6 +171,12 @@ BROKEN = [
     ("clip_grad_norm", ClipGradNormParams(1.0, 0.5), {"grads.0": (2,)}, "params.norm_type"),
     ("clip_grad_norm", ClipGradNormParams(1.0), {}, "inputs.grads"),
     ("clip_grad_value", ClipGradValueParams(float("nan")), {"grads.0": (2,)}, "params.clip_value"),
+    ("cross_entropy", CrossEntropyParams(label_smoothing=1.5), {"x": (4, 3)}, "params.label_smoothing"),
+    ("cross_entropy", CrossEntropyParams(), {"x": (4, 3), "weight": (4,)}, "inputs.weight"),
+    ("huber_loss", HuberParams(delta=0.0), {"x": (4, 3)}, "params.delta"),
+    ("cosine_similarity", CosineSimilarityParams(dim=2), {"x": (4, 3)}, "params.dim"),
+    ("ctc_loss", CtcLossParams(), {"x": (5, 3, 4), "target": (2, 3)}, "inputs.target"),
+    ("ctc_loss", CtcLossParams(blank=4), {"x": (5, 3, 4)}, "params.blank"),
 ]
 
 
