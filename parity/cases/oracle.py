@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parity.cases.blocked import LARGE, SUM, in_blocks, split
+from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.edits import Edit, edited
+from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
@@ -56,6 +58,12 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
 
     sums = {function: moved(function, larger) for function in SUMS}
     return sums | {function: moved(function, lambda values, *_: values) for function in APPROXIMATE}
+
+
+def products_in(dtype: str) -> Functions:
+    """Products of matrices whose results are rounded to a narrow dtype, as a library writes them, but do not overflow;
+    so compositions of kernels round."""
+    return {MATMUL: lambda a, b: rounded(MATMUL(a, b), FORMATS[dtype])} if dtype in COMPUTED_IN else {}
 
 
 def evaluate(

@@ -14,6 +14,7 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.cases.blocked import LARGE
+from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
@@ -28,7 +29,6 @@ from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
-WIDEST = "float64"
 CLEAR = 8.0
 """The envelope of all runs is rarely this much wider than that of the first runs."""
 SAME = 0.25
@@ -312,8 +312,13 @@ class CaseJudge:
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it is not a loss of precision."""
         errors = {d: self._error(d, backend, tensor) for d in self.cells}
-        others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
+        others = [d for d in self.cells if d != dtype] if dtype == self._widest else [dtype]
         return any(self._same(d, tensor, errors) for d in others)
+
+    @property
+    def _widest(self) -> str:
+        """The dtype of the finest resolution, in which a loss of precision is smallest."""
+        return min(self.cells, key=UNIT_ROUNDOFF.__getitem__)
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
@@ -330,7 +335,7 @@ class CaseJudge:
         if self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
         others = [d for d in self.cells if d != cell.dtype and self._error(d, backend, tensor) is not None]
-        if not others or (cell.dtype == WIDEST and not any(tensor in self.cells[d].off[backend] for d in others)):
+        if not others or (cell.dtype == self._widest and not any(tensor in self.cells[d].off[backend] for d in others)):
             causes = () if result is None else result.causes_of(tensor)
             if causes and not any(cause.weight and not cause.lossy for cause in causes):
                 return max((cause.kind for cause in causes), key=ORDER.index)
@@ -345,7 +350,7 @@ class CaseJudge:
         if size(error).rms <= LOSSY * envelope * envelope / (unit * exact):
             return UNSTABLE
         float32 = envelope * UNIT_ROUNDOFF["float32"] / unit
-        return DEGRADED if cell.dtype == WIDEST and size(error).rms < OFF * float32 else SEMANTIC
+        return DEGRADED if cell.dtype == "float64" and size(error).rms < OFF * float32 else SEMANTIC
 
     def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
         """A backend's error from the oracle; None if it cannot be computed or is not finite."""
@@ -358,9 +363,9 @@ class CaseJudge:
         return error if np.isfinite(error).all() else None
 
     def _same(self, dtype: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
-        """Whether the error in `dtype` is that in float64."""
-        narrow, wide = errors[dtype], errors.get(WIDEST)
-        if narrow is None or wide is None:
+        """Whether the error in `dtype` is that in the widest one."""
+        narrow, wide = errors[dtype], errors[self._widest]
+        if dtype == self._widest or narrow is None or wide is None:
             return False
         if dtype not in self.cells or not self._beyond(dtype, tensor, wide):
             return False
@@ -368,7 +373,7 @@ class CaseJudge:
         return size(narrow - wide).rms <= limit
 
     def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
-        """Whether an error in float64 is large enough to be visible in `dtype`."""
+        """Whether an error in the widest dtype is large enough to be visible in `dtype`."""
         return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelope(tensor).rms
 
 
@@ -392,7 +397,7 @@ def in_dtype(output: Output | None, dtype: str) -> Array | None:
     """An output's values in `dtype`; None if there are none."""
     if output is None or output.values is None:
         return None
-    return output.values.astype(dtype, copy=False)
+    return as_dtype(output.values, dtype)
 
 
 def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:

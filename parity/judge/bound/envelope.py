@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.draw import generator
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, rounded_otherwise
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, products_in, rounded_otherwise
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
@@ -34,15 +35,12 @@ OFF = 8.0
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
 reach 4.3 at most, in their worst groups."""
 
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
-
-COMPUTED_IN = {"float16": "float32"}
-"""A careful implementation in a narrow dtype computes in a wider one and rounds each output once."""
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
 SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
 
-WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
+WORK = {"bfloat16": np.float64, "float16": np.float64, "float32": np.float64, "float64": np.longdouble}
 """The dtype in which errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in
 float64 alone (`consult_oracle`) is compared in float64."""
 
@@ -128,6 +126,7 @@ class EnvelopeRuns:
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
         self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
+        self._computed_in = COMPUTED_IN.get(dtype, dtype)
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self._largest: dict[str, Array] = {}
         self._finite: dict[str, NDArray[np.bool_]] = {}
@@ -165,14 +164,15 @@ class EnvelopeRuns:
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
         perturbed_inputs = {
-            name: perturbed(values, self._dtype, case.id, name, run) for name, values in self._inputs.items()
+            name: perturbed(values, self._computed_in, case.id, name, run) for name, values in self._inputs.items()
         }
-        functions = IN_PAIRS, IN_SEQUENCE, rounded_otherwise(generator(run, case.id, "rounding"))
+        otherwise = rounded_otherwise(generator(run, case.id, "rounding"))
+        functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **products_in(self._dtype)}
         values = evaluate(
             op,
             case.params,
             perturbed_inputs,
-            dtype=COMPUTED_IN.get(self._dtype, self._dtype),
+            dtype=self._computed_in,
             gradients=case.gradients,
             functions=IN_PAIRS if other in op.careful else functions[kind],
             outputs=tensors,
@@ -180,7 +180,7 @@ class EnvelopeRuns:
             **other,
         )
         with np.errstate(over="ignore"):
-            return {name: result.astype(self._dtype, copy=False) for name, result in values.items()}
+            return {name: as_dtype(result, self._dtype) for name, result in values.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:

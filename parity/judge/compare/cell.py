@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases import OPS
+from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.compare.metrics import Metrics, compare
@@ -101,9 +102,14 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
-    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios use them
-    unrounded."""
-    return Output(dtype, values.shape, values.astype(np.float64, copy=False))
+    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics, and infinite where they exceed
+    its range; error ratios use them unrounded."""
+    wide = values.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        if values.size and np.isinf(as_dtype(np.asarray([wide.max(), wide.min()]), dtype)).any():
+            held = as_dtype(wide, dtype)
+            wide = np.where(np.isinf(held), held, wide)
+    return Output(dtype, values.shape, wide)
 
 
 def verdict_of(metrics: Metrics) -> Verdict:

@@ -22,7 +22,7 @@ OPERAND_WEIGHT = 0.25
 """There are many sets of operands, so a simple hypothesis is preferred."""
 FEW = 3
 """From this many numbers on, a match is not chance: any two lie on a line, or are each other's reverse."""
-DIGITS = {"float16": 11, "float32": 24, "float64": 53}
+DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 Change = Callable[[Prediction], Prediction]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import as_dtype
 from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
@@ -256,7 +257,7 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
     if ours is None or theirs is None:
         return False
     values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
-    narrow = {name: None if v is None else v.astype(evaluator.dtype) for name, v in values.items()}
+    narrow = {name: None if v is None else as_dtype(v, evaluator.dtype) for name, v in values.items()}
     return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
 
 
