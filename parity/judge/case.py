@@ -16,7 +16,17 @@ from parity.cases import OPS
 from parity.cases.blocked import LARGE
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.envelope import FIRST_RUNS, OFF, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, error_ratio, size
+from parity.judge.bound.envelope import (
+    FIRST_RUNS,
+    FLOOR,
+    OFF,
+    UNIT_ROUNDOFF,
+    Array,
+    Envelope,
+    EnvelopeRuns,
+    error_ratio,
+    size,
+)
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.asking import Ask, kernel_of
@@ -209,7 +219,7 @@ class Cell:
         )
         if metrics is None or metrics.n_nonfinite_mismatched:
             return False
-        limit = OFF * UNIT_ROUNDOFF[self.dtype]
+        limit = OFF * FLOOR[self.dtype]
         scale = self.scales[tensor]
         if metrics.rmse > limit * scale[0] or metrics.max_abs_diff > limit * scale[1]:
             return False
@@ -218,8 +228,8 @@ class Cell:
 
     @cached_property
     def _narrowest(self) -> dict[str, Envelope]:
-        """The smallest possible envelopes: a unit roundoff of the exact values."""
-        return {n: Envelope.relative(UNIT_ROUNDOFF[self.dtype], values) for n, values in self.oracle.items()}
+        """The smallest possible envelopes: a part of the exact values."""
+        return {n: Envelope.relative(FLOOR[self.dtype], values) for n, values in self.oracle.items()}
 
     @cached_property
     def scales(self) -> dict[str, tuple[float, float]]:

@@ -42,6 +42,6 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     except TypeError:
         # NumPy has no float8: the reply says what it was.
         return described
-    if described[0] == "bfloat16":
-        return array.view(np.uint16)
-    return described if array.dtype == np.uint16 and dtype != "bfloat16" else array
+    if described[0] not in ("bfloat16", "uint16"):
+        return array
+    return array.view(np.uint16) if dtype == "bfloat16" else described

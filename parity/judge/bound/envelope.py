@@ -3,7 +3,7 @@
 The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
 roundoff; of three runs one sums in sequence, and one uses another algorithm of equal accuracy, or the backward pass of
 a kernel, and rounds cancelling terms differently. The largest error of an element over these runs is the envelope, at
-least one unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root
+least that of rounding the output. A backend's error ratio is its error from the oracle over the envelope, by root
 mean square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
 """
 
@@ -36,6 +36,13 @@ OFF = 8.0
 reach 4.3 at most, in their worst groups."""
 
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+ROUNDED_ONCE = 0.42
+"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: 1/sqrt(3) in units of the last
+place, over mantissas with a uniform logarithm (R. W. Hamming, On the Distribution of Numbers, 1970)."""
+FLOOR = {dtype: u * (ROUNDED_ONCE if dtype in COMPUTED_IN else 1.0) for dtype, u in UNIT_ROUNDOFF.items()}
+"""The smallest envelope, as a part of the value. In a narrow dtype all of the error is that of one rounding, which the
+runs repeat; in a wider one it adds up from many, and no run has all of them."""
 
 SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
@@ -139,7 +146,7 @@ class EnvelopeRuns:
         names = [name for name in self._exact if tensors is None or name in tensors]
         for name in names:
             if name not in self._largest:
-                self._largest[name] = UNIT_ROUNDOFF[self._dtype] * np.abs(self._exact[name])
+                self._largest[name] = FLOOR[self._dtype] * np.abs(self._exact[name])
                 self._finite[name] = np.zeros(self._exact[name].shape, np.bool_)
         for run in range(min(self._n_runs[name] for name in names), runs) if names else ():
             wanted = [name for name in names if self._n_runs[name] == run]

@@ -8,7 +8,7 @@ two outcomes, is never a pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from parity.cases import OPS
 from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.compare.metrics import Metrics, compare
+from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -78,6 +78,8 @@ class CellJudge:
         left, right = actual.outputs[tensor].values, expected.outputs[tensor].values
         assert left is not None and right is not None  # noqa: S101 - structure comes first
         metrics = compare(left, right, *limits)
+        if self.dtype == "bfloat16":
+            metrics = replace(metrics, max_ulp_diff=bfloat16_ulps(metrics.max_ulp_diff))
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
         verdict = verdict_of(metrics)
         if verdict.passes and not any_finite(self.oracle.get(tensor)):
