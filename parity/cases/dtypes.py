@@ -22,9 +22,10 @@ COMPUTED_IN = {"float16": "float32", "bfloat16": "float32"}
 
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """`values` rounded to a dtype, in the array that holds it: bfloat16 in float32."""
-    if dtype == "bfloat16":
-        return values.astype(ml_dtypes.bfloat16).astype(np.float32)
-    return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        if dtype == "bfloat16":
+            return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+        return values.astype(dtype, copy=False)
 
 
 def held_by_all(values: NDArray[Any], dtypes: Sequence[str]) -> NDArray[Any]:

@@ -38,8 +38,8 @@ reach 4.3 at most, in their worst groups."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
 ROUNDED_ONCE = 0.42
-"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: 1/sqrt(3) in units of the last
-place, over mantissas with a uniform logarithm (R. W. Hamming, On the Distribution of Numbers, 1970)."""
+"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: one over the root of 3 in half
+ulps, over mantissas with a uniform logarithm (R. W. Hamming, On the Distribution of Numbers, 1970)."""
 FLOOR = {dtype: u * (ROUNDED_ONCE if dtype in COMPUTED_IN else 1.0) for dtype, u in UNIT_ROUNDOFF.items()}
 """The smallest envelope, as a part of the value. In a narrow dtype all of the error is that of one rounding, which the
 runs repeat; in a wider one it adds up from many, and no run has all of them."""

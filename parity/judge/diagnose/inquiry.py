@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.dtypes import as_dtype
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
@@ -24,6 +24,7 @@ from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
+from parity.judge.diagnose.growth import growing
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.reduction import reduced
@@ -153,7 +154,14 @@ class Inquiry:
         evaluator = question.evaluator
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
+        if evaluator.dtype in COMPUTED_IN and (grown := growing(case, inputs, self._ratios)) is not None:
+            return (("narrow-accumulation", grown),)
         return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+
+    def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
+        """The error ratios of the backend's result for other inputs; None if there is none."""
+        question = self._ask(case, inputs)
+        return None if question is None else unaltered(question.evaluator, question.observed).left
 
     @property
     def can_ask(self) -> bool:
