@@ -11,7 +11,7 @@ import pytest
 from parity.cases import OPS
 from parity.cases.draw import Draw, Normal, Uniform
 from parity.cases.dtypes import as_dtype, held_by_all
-from parity.cases.oracle import evaluate, products_in
+from parity.cases.oracle import composed_in, evaluate
 from parity.config.plan import CasePlan
 from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
@@ -120,7 +120,7 @@ def test_what_is_kept_narrow_is_named(case, fault, name, expression):
     [("layer_norm", NORM), ("linear", LINEAR), ("multi_head_attention", {"x": (2, 5, 8), "num_heads": 2})],
 )
 def test_float32_inside_is_healthy_and_so_are_products_that_are_rounded(op, given, dtype):
-    for how in ({}, {"functions": products_in(dtype)}):
+    for how in ({}, {"functions": composed_in(dtype)}):
         found = judged(case_of(op, (dtype,), **given), **how)
         assert names(found, dtype) == []
         assert not any(c.culprit for c in found.comparisons)

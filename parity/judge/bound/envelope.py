@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from parity.cases import OPS
 from parity.cases.draw import generator
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, products_in, rounded_otherwise
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, rounded_otherwise
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
@@ -38,7 +38,7 @@ reach 4.3 at most, in their worst groups."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
 ROUNDED_ONCE = 0.42
-"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: one over the root of 3 in half
+"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: 1 over the root of 3 in half
 ulps, over mantissas with a uniform logarithm (R. W. Hamming, On the Distribution of Numbers, 1970)."""
 FLOOR = {dtype: u * (ROUNDED_ONCE if dtype in COMPUTED_IN else 1.0) for dtype, u in UNIT_ROUNDOFF.items()}
 """The smallest envelope, as a part of the value. In a narrow dtype all of the error is that of one rounding, which the
@@ -174,7 +174,7 @@ class EnvelopeRuns:
             name: perturbed(values, self._computed_in, case.id, name, run) for name, values in self._inputs.items()
         }
         otherwise = rounded_otherwise(generator(run, case.id, "rounding"))
-        functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **products_in(self._dtype)}
+        functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **composed_in(self._dtype)}
         values = evaluate(
             op,
             case.params,

@@ -36,7 +36,7 @@ NEAR = 4.0
 
 @dataclass(frozen=True)
 class Match:
-    """An edit, and the wrong tensors that it explains; `overflows`: the format that it rounds to is exceeded."""
+    """An edit, and the wrong tensors that it explains; `overflows`: it makes a value infinite."""
 
     edit: Edit
     tensors: frozenset[str]
