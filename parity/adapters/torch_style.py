@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.adapters.base import Adapter
+from parity.adapters.base import Adapter, Unsupported
 
 OPTIMIZERS = {
     "sgd": "SGD",
@@ -58,14 +58,100 @@ class FunctionalAdapter(Adapter):
         y = self.framework.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, **options)
         return {"y": y, "running_mean": running_mean, "running_var": running_var}
 
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.framework.nn.functional.rms_norm(x, tuple(normalized_shape), weight, eps)
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.local_response_norm(x, **options)
+
+    def normalize(self, x: Any, p: float, dim: int, eps: float) -> Any:
+        return self.framework.nn.functional.normalize(x, p, dim, eps)
+
+    def evonorm_s0(self, x: Any, num_groups: int, eps: float, weight: Any, bias: Any, v: Any) -> Any:
+        # No framework has it: its users write it from primitives, as timm's EvoNorm2dS0 does.
+        def per_channel(values: Any) -> Any:
+            return values.reshape((1, -1) + (1,) * (len(x.shape) - 2))
+
+        groups = x.reshape((x.shape[0], num_groups, -1))
+        deviation = (groups.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
+        gated = x * self.framework.nn.functional.sigmoid(per_channel(v) * x)
+        y = (gated.reshape(groups.shape) / deviation).reshape(x.shape)
+        return y * per_channel(weight) + per_channel(bias)
+
+    def dropout(self, x: Any, p: float, training: bool) -> Any:
+        return self.framework.nn.functional.dropout(x, p, training=training)
+
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.linear(x, weight, bias)
 
-    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: int) -> Any:
+    def matmul(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def bmm(self, x: Any, other: Any) -> Any:
+        return self.framework.bmm(x, other)
+
+    def outer(self, x: Any, other: Any) -> Any:
+        return self.framework.outer(x, other)
+
+    def einsum(self, x: Any, other: Any, equation: str) -> Any:
+        return self.framework.einsum(equation, x, other)
+
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        return self.framework.nn.functional.bilinear(x, other, weight, bias)
+
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv1d(x, weight, bias, **options)
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
         return self.framework.nn.functional.conv2d(x, weight, bias, **options)
 
-    def avg_pool2d(self, x: Any, kernel_size: int) -> Any:
-        return self.framework.nn.functional.avg_pool2d(x, kernel_size, kernel_size)
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv3d(x, weight, bias, **options)
+
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose1d(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose2d(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv_transpose3d(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool1d(x, **options)
+
+    def avg_pool2d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool2d(x, **options)
+
+    def avg_pool3d(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.avg_pool3d(x, **options)
+
+    def adaptive_avg_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool1d(x, output_size)
+
+    def adaptive_avg_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_avg_pool2d(x, output_size)
+
+    def adaptive_max_pool1d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool1d(x, output_size)
+
+    def adaptive_max_pool2d(self, x: Any, output_size: Any) -> Any:
+        return self.framework.nn.functional.adaptive_max_pool2d(x, output_size)
+
+    def interpolate(self, x: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.interpolate(x, **options)
+
+    def grid_sample(self, x: Any, grid: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.grid_sample(x, grid, **options)
 
     def flatten(self, x: Any) -> Any:
         return self.framework.flatten(x, 1)
@@ -92,8 +178,155 @@ class FunctionalAdapter(Adapter):
     def sigmoid(self, x: Any) -> Any:
         return self.framework.nn.functional.sigmoid(x)
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
-        return self.framework.nn.functional.scaled_dot_product_attention(query, key, value)
+    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
+        return self.framework.nn.functional.leaky_relu(x, negative_slope)
+
+    def elu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.functional.elu(x, alpha)
+
+    def celu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.functional.celu(x, alpha=alpha)
+
+    def selu(self, x: Any) -> Any:
+        return self.framework.nn.functional.selu(x)
+
+    def mish(self, x: Any) -> Any:
+        return self.framework.nn.functional.mish(x)
+
+    def softsign(self, x: Any) -> Any:
+        return self.framework.nn.functional.softsign(x)
+
+    def hardswish(self, x: Any) -> Any:
+        return self.framework.nn.functional.hardswish(x)
+
+    def hardsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.functional.hardsigmoid(x)
+
+    def logsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.functional.logsigmoid(x)
+
+    def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+        return self.framework.nn.functional.softplus(x, beta, threshold)
+
+    def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+        return self.framework.nn.functional.hardtanh(x, min_val, max_val)
+
+    def exp(self, x: Any) -> Any:
+        return self.framework.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.framework.expm1(x)
+
+    def log(self, x: Any) -> Any:
+        return self.framework.log(x)
+
+    def log1p(self, x: Any) -> Any:
+        return self.framework.log1p(x)
+
+    def sqrt(self, x: Any) -> Any:
+        return self.framework.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return self.framework.rsqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        return self.framework.erf(x)
+
+    def abs(self, x: Any) -> Any:
+        return self.framework.abs(x)
+
+    def sin(self, x: Any) -> Any:
+        return self.framework.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return self.framework.cos(x)
+
+    def round(self, x: Any) -> Any:
+        return self.framework.round(x)
+
+    def pow(self, x: Any, exponent: float = 2.0) -> Any:
+        return self.framework.pow(x, exponent)
+
+    def clamp(self, x: Any, min: float | None = None, max: float | None = None) -> Any:  # noqa: A002 - PyTorch's names
+        return self.framework.clamp(x, min=min, max=max)
+
+    def remainder(self, x: Any, other: Any) -> Any:
+        return self.framework.remainder(x, other)
+
+    def fmod(self, x: Any, other: Any) -> Any:
+        return self.framework.fmod(x, other)
+
+    def atan2(self, x: Any, other: Any) -> Any:
+        return self.framework.atan2(x, other)
+
+    def maximum(self, x: Any, other: Any) -> Any:
+        return self.framework.maximum(x, other)
+
+    def minimum(self, x: Any, other: Any) -> Any:
+        return self.framework.minimum(x, other)
+
+    def where(self, condition: Any, x: Any, other: Any) -> Any:
+        return self.framework.where(condition != 0, x, other)
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, dim=dim, keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, dim=dim, keepdim=keepdim)
+
+    def amax(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amax(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def amin(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amin(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def logsumexp(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def prod(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        if dim is None and not keepdim:
+            return self.framework.prod(x)
+        if not isinstance(dim, int):
+            raise Unsupported(f"{self.framework.__name__}.prod takes one axis, or all without keepdim")
+        return self.framework.prod(x, dim=dim, keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim=dim, correction=correction, keepdim=keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.std(x, dim=dim, correction=correction, keepdim=keepdim)
+
+    def cumsum(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.cumsum(x, dim)
+
+    def vector_norm(
+        self,
+        x: Any,
+        ord: float = 2.0,  # noqa: A002 - PyTorch's name
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        return self.framework.linalg.vector_norm(x, ord, dim, keepdim)
+
+    def argmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.argmax(x, dim)
+
+    @staticmethod
+    def axes(x: Any, dim: int | Sequence[int] | None) -> Any:
+        """The axes of a reduction; all for None."""
+        return tuple(range(len(x.shape))) if dim is None else dim
+
+    def softmax(self, x: Any, dim: int) -> Any:
+        return self.framework.nn.functional.softmax(x, dim)
+
+    def log_softmax(self, x: Any, dim: int) -> Any:
+        return self.framework.nn.functional.log_softmax(x, dim)
+
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
+        mask = attn_mask if keep_mask is None else keep_mask.bool()
+        return self.framework.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
@@ -111,13 +344,64 @@ class FunctionalAdapter(Adapter):
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return x.transpose(1, 2)
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
-        function = self.framework.nn.functional.cross_entropy
-        x, target = x.reshape((-1, x.shape[-1])), target.reshape((-1,))
-        return function(x, target, ignore_index=ignore_index, reduction=reduction)
+    def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
+        # No framework has a function for it on a CPU: models write these lines (transformers, GPT-J).
+        (length, d), stack = x.shape[-2:], self.framework.stack
+        frequencies = base ** (self.numbers(0, d, 2, x) / -d)
+        angles = self.numbers(0, length, 1, x).reshape((-1, 1)) * frequencies
+        cos, sin = angles.cos(), angles.sin()
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., : d // 2], x[..., d // 2 :])
+        rotated = a * cos - b * sin, a * sin + b * cos
+        if interleaved:
+            return stack(rotated, -1).reshape(x.shape)
+        return self.framework.concat(rotated, -1)
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype, device=like.device)
+
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
+        rows = target.reshape((-1, target.shape[-1]))
+        losses = self.framework.nn.functional.cross_entropy(x.reshape((-1, x.shape[-1])), rows, **options)
+        return losses.reshape(x.shape[:-1]) if losses.shape else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.nll_loss, x, target, weight=weight, **options)
+
+    def of_rows(self, function: Any, x: Any, target: Any, **options: Any) -> Any:
+        """A loss of x [rows, C] and target [rows], in the shape of `target` where it is not reduced."""
+        losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
+        return losses.reshape(target.shape) if losses.shape else losses
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        functional = self.framework.nn.functional
+        return functional.ctc_loss(functional.log_softmax(x, -1), target, input_lengths, target_lengths, **options)
+
+    def l1_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.l1_loss(x, target, reduction=reduction)
 
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
+
+    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.smooth_l1_loss(x, target, **options)
+
+    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.huber_loss(x, target, **options)
+
+    def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.binary_cross_entropy(x, target, reduction=reduction)
+
+    def binary_cross_entropy_with_logits(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.binary_cross_entropy_with_logits(x, target, **options)
+
+    def kl_div(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.kl_div(x, target, **options)
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.framework.nn.functional.cosine_similarity(x, other, dim, eps)
 
     def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
         """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""

@@ -4,9 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parity.cases import attention, clip, conv, elementwise, embedding, loss, matmul, norm, optimizer, pooling
+from parity.cases import (
+    attention,
+    clip,
+    conv,
+    ctc,
+    dropout,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    norm,
+    optimizer,
+    pooling,
+    reduction,
+    resample,
+    softmax,
+    uncentered,
+    value_loss,
+)
 from parity.cases.op import Op
 
-FAMILIES = (norm, matmul, conv, embedding, attention, elementwise, pooling, loss, clip, optimizer)
+FAMILIES = (
+    norm,
+    uncentered,
+    dropout,
+    matmul,
+    conv,
+    embedding,
+    softmax,
+    attention,
+    elementwise,
+    reduction,
+    pooling,
+    resample,
+    loss,
+    value_loss,
+    ctc,
+    clip,
+    optimizer,
+)
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 """Every op that parity knows, by name."""

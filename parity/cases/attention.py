@@ -1,27 +1,37 @@
-"""Attention (Vaswani et al. 2017): scaled_dot_product_attention, multi_head_attention."""
+"""Attention (Vaswani et al. 2017): scaled_dot_product_attention, multi_head_attention, rotary_embedding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.tracer import getval
 
-from parity.cases.draw import Normal, Shape
-from parity.cases.elementwise import NoParams
+from parity.cases.draw import Float64, Normal, Shape
 from parity.cases.exact.matmul import matmul
-from parity.cases.exact.summation import total
 from parity.cases.matmul import linear
-from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.oracle import evaluate
-from parity.cases.primitives import scalar
-from parity.cases.program import by_hand
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.primitives import part, rows_of, scalar
+from parity.cases.softmax import gradient_scale, positive_gradient, shared_variants, softmax
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 SCORES = "queries and keys that are not 0"
+SEVERAL_KEYS = "several keys"
+
+
+@dataclass(frozen=True)
+class AttentionParams:
+    """torch.nn.functional.scaled_dot_product_attention.
+
+    `is_causal`: query i sees the keys 0 to i. `scale` multiplies the scores (by default 1 / sqrt(d)). `enable_gqa`:
+    neighbouring query heads share a key head.
+    """
+
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,73 +41,152 @@ class MultiHeadParams:
     num_heads: int
 
 
-def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True) -> Any:
-    """exp(x) over its sum along `axis`, `shifted` by the maximum; the sum gets no gradient if it is `detached`.
+@dataclass(frozen=True)
+class RotaryParams:
+    """Frequency i of n is `base` ** (-i / n).
 
-    `fused`: the gradient is that of `softmax_backward`.
+    Feature i is paired with feature i + n, or if `interleaved` feature 2i with 2i + 1.
     """
-    if fused:
-        return fused_softmax(x, axis)
-    axis %= x.ndim
-    powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True) if shifted else x)
-    sums = total(powers, (axis,))
-    return powers / (getval(sums) if detached else sums)
+
+    base: float = 10000.0
+    interleaved: bool = False
 
 
-def softmax_backward(g: Any, y: Any, x: Any, axis: int) -> Any:
-    """y * (g - sum(g * y)), as kernels compute it."""
-    return y * (g - total(g * y, (axis % x.ndim,)))
+@dataclass(frozen=True)
+class KeepMask:
+    """0 and 1, and 1 for the first key: no query loses all keys."""
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        mask = rng.integers(0, 2, shape).astype(np.float64)
+        mask[..., :1] = 1
+        return mask
 
 
-fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
+def times(factor: Any) -> Callable[[Any], Any]:
+    """Scores times a number."""
+    return lambda scores: scores * factor
 
 
-positive_gradient = by_hand(lambda y: y, lambda g, *_: anp.abs(g))
+def over_root(divisor: int) -> Callable[[Any], Any]:
+    """Scores over the square root of an integer."""
+    return lambda scores: scores / anp.sqrt(scalar(divisor, scores))
 
 
 def attend(
     query: Any,
     key: Any,
     value: Any,
-    divisor: int,
+    scaled: Callable[[Any], Any],
     *,
+    added: Any = None,
+    kept: Any = None,
+    diagonal: int | None = None,
+    placement: str = "",
     axis: int = -1,
-    causal: bool = False,
     positive: bool = False,
     **options: Any,
 ) -> Any:
-    """softmax(query key^T / sqrt(divisor)) value over [N, heads, L, d].
+    """softmax(scaled(query key^T)) value over [N, heads, L, d].
 
-    `causal`: a query sees only the keys up to its own position. `positive`: absolute values and grad_outputs, so that
-    their products do not cancel. The other options are those of `softmax`.
+    The mask `added` is added to the scaled scores; where the mask `kept` is 0, and beyond `diagonal` from the main one,
+    a query does not see a key. `placement`: a mask is added `before` the scaling, `added` to the scores though it is 0
+    or 1, `multiplied` with them, or with the probabilities `after` the softmax. `positive`: absolute values and
+    grad_outputs, so that their products do not cancel. The other options are those of `softmax`.
     """
-    scores = matmul(query, anp.swapaxes(key, -1, -2)) / anp.sqrt(scalar(divisor, query))
-    if causal:
-        scores = anp.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
-    mixed = matmul(softmax(scores, axis, **options), anp.abs(value) if positive else value)
+    scores = matmul(query, anp.swapaxes(key, -1, -2))
+    mask = added if kept is None else kept
+    if placement == "before":
+        scores = scaled(scores + mask)
+    else:
+        scores = scaled(scores)
+        if placement == "multiplied":
+            scores = scores * mask
+        elif placement == "added" or (added is not None and not placement):
+            scores = scores + mask
+        elif kept is not None and not placement:
+            scores = anp.where(kept > 0, scores, -np.inf)
+    if diagonal is not None:
+        n_queries, n_keys = scores.shape[-2:]
+        scores = anp.where(np.tri(n_queries, n_keys, diagonal) > 0, scores, -np.inf)
+    probabilities = softmax(scores, axis, **options)
+    if placement == "after":
+        probabilities = probabilities * mask
+    mixed = matmul(probabilities, anp.abs(value) if positive else value)
     return positive_gradient(mixed) if positive else mixed
 
 
-def attention(tensors: Mapping[str, Any], _params: Any, *, scaled: bool = True, **options: Any) -> dict[str, Any]:
-    """torch.nn.functional.scaled_dot_product_attention; `scaled` divides the scores by sqrt(d), the other options are
-    those of `attend`."""
+def attention(
+    tensors: Mapping[str, Any],
+    params: AttentionParams,
+    *,
+    scale: str = "",
+    causal: bool | None = None,
+    diagonal: int = 0,
+    dropped: bool = False,
+    tiled: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """torch.nn.functional.scaled_dot_product_attention.
+
+    `scale` replaces that of the params: `none`, `root` for 1 / sqrt(d), `length` for 1 / d. `causal` replaces
+    `is_causal`, whose mask ends at `diagonal`. `dropped`: a 1 in keep_mask drops a key. `tiled`: query head h uses key
+    head h % n. The other options are those of `attend`.
+    """
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
-    return {"y": attend(query, key, value, query.shape[-1] if scaled else 1, **options)}
+    d, kept = query.shape[-1], tensors.get("keep_mask")
+    scales = {"none": times(1), "root": over_root(d), "length": times(1 / scalar(d, query)), "": over_root(d)}
+    if params.scale is not None:
+        scales[""] = times(params.scale)
+    if key.shape[1] != query.shape[1]:
+        key, value = (repeated_heads(item, query.shape[1], tiled=tiled) for item in (key, value))
+    if kept is not None and dropped:
+        kept = 1 - kept
+    last = diagonal if (params.is_causal if causal is None else causal) else None
+    y = attend(query, key, value, scales[scale], added=tensors.get("attn_mask"), kept=kept, diagonal=last, **options)
+    return {"y": y}
 
 
-def attention_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
-    """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e)."""
+def repeated_heads(values: Any, heads: int, *, tiled: bool) -> Any:
+    """Keys or values [N, n, S, d] for all `heads`: neighbours share one, or with `tiled` every n-th."""
+    n = values.shape[1]
+    index = np.arange(heads) % n if tiled else np.arange(heads) // (heads // n)
+    return anp.swapaxes(rows_of(anp.swapaxes(values, 0, 1), index), 0, 1)
+
+
+def attention_shapes(params: AttentionParams, given: Mapping[str, Shape]) -> TensorShapes:
+    """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e).
+
+    attn_mask and keep_mask are off unless a shape is given that broadcasts to (N, heads, L, S). With `enable_gqa`, keys
+    and values may have fewer heads.
+    """
     query = given.get("query")
     if query is None or len(query) != 4:
         raise CaseError("inputs.query", "a shape (N, heads, L, d) is needed for query")
     key = given.get("key", given.get("value", query))
-    if len(key) != 4 or key[:2] != query[:2]:
+    heads = key[1] if len(key) == 4 and params.enable_gqa and key[1] and query[1] % key[1] == 0 else query[1]
+    if len(key) != 4 or key[:2] != (query[0], heads):
         raise CaseError("inputs.key", f"shape {list(key)} does not fit a query of shape {list(query)}")
     key = require_shape(given, "key", (*key[:3], query[3]), f"query {list(query)}")
     value = given.get("value", key)
     if len(value) != 4 or value[:3] != key[:3]:
         raise CaseError("inputs.value", f"shape {list(value)} does not fit a key of shape {list(key)}")
-    return TensorShapes(inputs={"query": query, "key": key, "value": value}, outputs={"y": (*query[:3], value[3])})
+    masks = {name: given[name] for name in ("attn_mask", "keep_mask") if name in given}
+    if len(masks) + params.is_causal > 1:
+        raise CaseError(f"inputs.{min(masks)}", "attn_mask, keep_mask and is_causal exclude each other")
+    scores = (*query[:3], key[2])
+    for name, mask in masks.items():
+        require_broadcast(name, mask, scores)
+    inputs = {"query": query, "key": key, "value": value, **masks}
+    integers = {"keep_mask": (0, 2)} if "keep_mask" in masks else {}
+    return TensorShapes(inputs=inputs, outputs={"y": (*query[:3], value[3])}, integers=integers)
+
+
+def require_broadcast(name: str, mask: Shape, scores: Shape) -> None:
+    """CaseError for a mask of queries and keys that does not broadcast to the scores."""
+    fits = 2 <= len(mask) <= 4 and all(n in (1, m) for n, m in zip(mask[::-1], scores[::-1], strict=False))
+    if not fits:
+        raise CaseError(f"inputs.{name}", f"shape {list(mask)} does not broadcast to scores of {list(scores)}")
 
 
 def multi_head(
@@ -128,8 +217,8 @@ def multi_head(
         return anp.transpose(anp.reshape(values, (n, length, heads, width // heads)), (0, 2, 1, 3))
 
     query, key, value = (split(projected(name, x)) for name in PROJECTIONS[:3])
-    divisor = {"head": width // heads, "embedding": width, "none": 1}[scale]
-    mixed = anp.transpose(attend(query, key, value, divisor, **options), (0, 2, 3, 1) if interleaved else (0, 2, 1, 3))
+    scaled = over_root({"head": width // heads, "embedding": width, "none": 1}[scale])
+    mixed = anp.transpose(attend(query, key, value, scaled, **options), (0, 2, 3, 1) if interleaved else (0, 2, 1, 3))
     return {"y": projected("out_proj", anp.reshape(mixed, (n, length, width)))}
 
 
@@ -143,31 +232,49 @@ def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> Te
     return TensorShapes(inputs={"x": x, **inputs}, outputs={"y": x})
 
 
-def gradient_scale(op: Op, params: Any, tensors: Mapping[str, Any], gradients: bool) -> Mapping[str, Any]:
-    """The size of the terms that cancel in each tensor: those of a key's bias cancel in the softmax."""
-    return evaluate(op, params, tensors, dtype=np.float64, gradients=gradients, **op.terms)
+def attention_variants(params: AttentionParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
+    """Another scale of the scores, another use of masks and heads, and the variants of both kinds of attention."""
+    length, width = shapes["query"][2:]
+    n_keys = shapes["key"][2]
+    yield from (Variant("scaled", {"scale": scale}, shown_by=SCORES) for scale in other_scales(params, width))
+    if shapes["key"][1] != shapes["query"][1]:
+        yield Variant("head-grouping", {"tiled": True}, shown_by="several key heads, and more query heads")
+    yield from mask_variants(shapes)
+    if params.is_causal:
+        yield Variant("causal-mask", {"causal": False}, shown_by=SEVERAL_KEYS)
+        for diagonal in dict.fromkeys((n_keys - length, 1, -1)):
+            if diagonal:
+                yield Variant("mask-alignment", {"diagonal": diagonal}, shown_by="several queries and keys")
+    else:
+        yield Variant("causal-mask", {"causal": True}, shown_by=SEVERAL_KEYS)
+    yield from shared_variants([-2], SCORES)
 
 
-def attention_variants(_params: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another scale of the scores, and the variants of both kinds of attention."""
-    yield Variant("scaled", {"scaled": False}, shown_by=SCORES)
-    yield from softmax_variants()
+def other_scales(params: AttentionParams, width: int) -> Iterator[str]:
+    """The other scales of scores."""
+    usual = {"none": 1.0, "root": width**-0.5, "length": 1 / width}
+    right = usual["root"] if params.scale is None else params.scale
+    return (name for name, value in usual.items() if value != right)
 
 
-def softmax_variants() -> Iterable[Variant]:
-    """Another axis, masked keys, no maximum subtracted, a sum without a gradient."""
-    yield Variant("wrong-axis", {"axis": -2}, shown_by=SCORES)
-    yield Variant("causal-mask", {"causal": True}, shown_by="several keys")
-    yield Variant("softmax-unshifted", {"shifted": False}, unstable=True, shown_by="scores so large that exp overflows")
-    yield Variant("detached-statistics", {"detached": True}, shown_by="a grad_output that is not constant")
+def mask_variants(shapes: Mapping[str, Shape]) -> Iterator[Variant]:
+    """A mask that is left out, means the opposite, or is applied elsewhere."""
+    placements = {"attn_mask": ("before", "multiplied"), "keep_mask": ("added", "multiplied", "after")}
+    for name in placements.keys() & shapes.keys():
+        if name == "keep_mask":
+            yield Variant("mask-complement", {"dropped": True}, shown_by="a mask that keeps some keys and drops some")
+        yield Variant("mask-ignored", absent=(name,), shown_by="a mask that is not constant")
+        for placement in placements[name]:
+            yield Variant("mask-placement", {"placement": placement}, shown_by="a mask that is not constant")
 
 
-def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
+def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
     """Another scale of the scores, biases left out, weights not transposed, and the variants of both kinds of
     attention."""
     for scale in ("none", "embedding"):
         yield Variant("scaled", {"scale": scale}, shown_by=SCORES)
-    yield from softmax_variants()
+    yield Variant("causal-mask", {"diagonal": 0}, shown_by=SEVERAL_KEYS)
+    yield from shared_variants([-2], SCORES)
     biases = tuple(f"{name}.bias" for name in PROJECTIONS if f"{name}.bias" in shapes)
     if biases:
         yield Variant("affine-missing", absent=biases, shown_by="a bias that is not 0")
@@ -175,11 +282,61 @@ def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterable[V
     yield Variant("wrong-axis", {"interleaved": True}, shown_by=SCORES)
 
 
+def rotary_shapes(_params: RotaryParams, given: Mapping[str, Shape]) -> TensorShapes:
+    """x: (N, heads, L, d) with an even d; y: as x."""
+    x = require_x(given, (4,), "(N, heads, L, d)")
+    if x[3] % 2:
+        raise CaseError("inputs.x", f"pairs of features are rotated, and {x[3]} is odd")
+    return TensorShapes(inputs={"x": x}, outputs={"y": x})
+
+
+def rotary_embedding(
+    tensors: Mapping[str, Any],
+    params: RotaryParams,
+    *,
+    interleaved: bool | None = None,
+    backwards: bool = False,
+    start: int = 0,
+    axis: int = 2,
+    exponent: str = "",
+) -> dict[str, Any]:
+    """Pairs of features, rotated by position times frequency (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
+
+    `interleaved` replaces that of the params; `backwards` rotates the other way; positions count from `start`, along
+    `axis`; with the `exponent` `single` frequency i is base ** (-i / d), half of the right one.
+    """
+    x = tensors["x"]
+    d, along = x.shape[-1], 4 if (params.interleaved if interleaved is None else interleaved) else 3
+    seen = (*x.shape[:3], *((d // 2, 2) if along == 4 else (2, d // 2)))
+    frequencies = params.base ** -(np.arange(0.0, d, 2) / scalar(2 * d if exponent == "single" else d, x))
+    positions = np.arange(float(start), x.shape[axis] + start).reshape([-1 if a == axis else 1 for a in range(5)])
+    angles = positions * anp.reshape(frequencies, (-1, 1) if along == 4 else (1, -1))
+    pairs = anp.reshape(x, seen)
+    signs = np.array([1, -1] if backwards else [-1, 1], np.int8).reshape((2, 1) if along == 3 else (2,))
+    turned = part(pairs, (slice(None),) * along + (slice(None, None, -1),)) * signs
+    return {"y": anp.reshape(pairs * anp.cos(angles) + turned * anp.sin(angles), x.shape)}
+
+
+def rotary_variants(params: RotaryParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
+    """Other pairs of features, the other direction, another start, frequencies of half the exponent, another axis."""
+    positions = "several positions"
+    if shapes["x"][3] > 2:
+        yield Variant("rotary-pairs", {"interleaved": not params.interleaved}, shown_by=positions)
+        yield Variant("rotary-angles", {"exponent": "single"}, shown_by=positions)
+    yield Variant("rotary-angles", {"backwards": True}, shown_by=positions)
+    yield Variant("position-offset", {"start": 1}, shown_by="any position")
+    yield Variant("wrong-axis", {"axis": 1}, shown_by="several heads")
+
+
 SCALED_DOT_PRODUCT_ATTENTION = Op(
     name="scaled_dot_product_attention",
     summary="softmax(query key^T / sqrt(d)) value",
-    params=NoParams,
-    inputs=tuple(Input(name, Normal(), differentiable=True) for name in ("query", "key", "value")),
+    params=AttentionParams,
+    inputs=(
+        *(Input(name, Normal(), differentiable=True) for name in ("query", "key", "value")),
+        Input("attn_mask", Normal(), optional=True),
+        Input("keep_mask", KeepMask(), optional=True, integers=True),
+    ),
     infer_shapes=attention_shapes,
     reference=attention,
     variants=attention_variants,
@@ -206,4 +363,14 @@ MULTI_HEAD_ATTENTION = Op(
     terms={"detached": True, "positive": True},
     gradient_scale=gradient_scale,
 )
-OPS = (SCALED_DOT_PRODUCT_ATTENTION, MULTI_HEAD_ATTENTION)
+ROTARY_EMBEDDING = Op(
+    name="rotary_embedding",
+    summary="pairs of features rotated by their position",
+    params=RotaryParams,
+    inputs=(Input("x", Normal(), differentiable=True),),
+    infer_shapes=rotary_shapes,
+    reference=rotary_embedding,
+    variants=rotary_variants,
+    fits=(Fit("rotary-angles", "base", lambda params: params.base, shown_by="several positions", most=1e9),),
+)
+OPS = (SCALED_DOT_PRODUCT_ATTENTION, MULTI_HEAD_ATTENTION, ROTARY_EMBEDDING)

@@ -35,6 +35,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "max": ("min", "mean"),
     "maximum": ("minimum", "add"),
     "minimum": ("maximum",),
+    "argmax": ("argmin",),
     "exp": ("expm1",),
     "log": ("log1p",),
     "log1p": ("log",),

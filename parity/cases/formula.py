@@ -106,7 +106,12 @@ class Formulas:
             return (f"[{', '.join(texts)}]" if inside else str(operand)), ATOM
         if isinstance(operand, np.ndarray):
             return f"constant{list(operand.shape)}", ATOM
-        return (f"{operand:g}" if isinstance(operand, float) else str(operand)), ATOM
+        return (short(operand) if isinstance(operand, float) else str(operand)), ATOM
+
+
+def short(number: float) -> str:
+    """A number in six digits if they are all, else in ten, which tell it from itself in float32."""
+    return f"{number:g}" if float(f"{number:g}") == number else f"{number:.10g}"
 
 
 def bracketed(text: tuple[str, int], strength: int) -> str:

@@ -29,15 +29,17 @@ class Input:
     """An input tensor of an op.
 
     `default` is drawn if the config says nothing (None: it must say). `optional` inputs may be switched off with
-    `null`. A `listed` input is a list of tensors, named `grads.0`, `grads.1`, ... in results. `integers`: it holds
-    int64. `state`: it is an output too, which a training carries from step to step. `start` is the value in a layer
-    before the first step of a training (None: a draw by the number of inputs, `training.layers`).
+    `null`; those that are `off` are drawn only where the config mentions them. A `listed` input is a list of tensors,
+    named `grads.0`, `grads.1`, ... in results. `integers`: it holds int64. `state`: it is an output too, which a
+    training carries from step to step. `start` is the value in a layer before the first step of a training (None: a
+    draw by the number of inputs, `training.layers`).
     """
 
     name: str
     default: Draw | None = None
     differentiable: bool = False
     optional: bool = False
+    off: bool = False
     listed: bool = False
     integers: bool = False
     state: bool = False
@@ -159,6 +161,7 @@ class Op:
     other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error. `statistics`
     says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind spots of a
     case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision together.
+    An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a tie.
     """
 
     name: str
@@ -177,6 +180,7 @@ class Op:
     remarks: Callable[[Any, Any, Mapping[str, Any]], Iterable[str]] = no_remarks
     gradient_scale: Callable[[Any, Any, Mapping[str, Any], bool], Mapping[str, Any]] | None = None
     rounded_together: tuple[tuple[str, ...], ...] = ()
+    exact: bool = False
 
     @property
     def data(self) -> str | None:

@@ -46,7 +46,7 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
     def moved(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
         def result(*operands: Any) -> Any:
             values = function(*operands)
-            if all(isinstance(item, (int, float)) for item in operands):
+            if getattr(values, "dtype", np.dtype(int)).kind != "f":
                 return values
             shift = np.asarray(rng.uniform(-0.5, 0.5, values.shape) * np.finfo(values.dtype).eps, values.dtype)
             return values + size(values, *map(np.abs, operands)) * shift

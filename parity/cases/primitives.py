@@ -69,6 +69,12 @@ defvjp(part, lambda _, x, which: lambda g: placed(g, x, which), None)
 
 
 @primitive
+def whole(values: Array, n: int) -> NDArray[np.intp]:
+    """`values`, up to rounding errors, as integers from -n to 2n: beyond them no element of n can be meant."""
+    return np.asarray(np.rint(np.clip(np.nan_to_num(values), -n, 2 * n)), np.intp)
+
+
+@primitive
 def rows_of(matrix: Array, index: NDArray[np.int64]) -> Array:
     """matrix[index] along the first axis."""
     return np.asarray(matrix[index])
@@ -135,35 +141,88 @@ def spread_entries(values: Array, matrix: Array, columns: NDArray[np.int64]) -> 
 defvjp(entries, lambda _, matrix, columns: lambda g: spread_entries(g, matrix, columns), None)
 
 
-@primitive
-def patches(x: Array, kernel: tuple[int, int], stride: int, padding: int, dilation: int = 1) -> Array:
-    """The patches of zero-padded images under a kernel: (N, C, H, W) to (N, H', W', C, *kernel)."""
-    around = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    reach = tuple(dilation * (k - 1) + 1 for k in kernel)
-    windows = np.lib.stride_tricks.sliding_window_view(around, reach, (2, 3))
-    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
-    return np.ascontiguousarray(windows.transpose(0, 2, 3, 1, 4, 5))
+Sizes = int | tuple[int, ...]
+"""A whole number for each axis, or one for all."""
+
+
+def each(value: Sizes, n: int) -> tuple[int, ...]:
+    """`value` for each of `n` axes; ValueError for another number of them, and for what is no whole number."""
+    values = value if isinstance(value, tuple) else (value,) * n
+    if len(values) != n or any(v != int(v) for v in values):
+        raise ValueError(f"{value} is not a whole number for each of {n} axes")
+    return tuple(map(int, values))
 
 
 @primitive
-def from_patches(g: Array, x: Array, stride: int, padding: int, dilation: int) -> Array:
-    """The sums over the patches that contain each pixel of `x`."""
-    (h, w), (high, wide) = x.shape[2:], g.shape[1:3]
-    sums = np.zeros((*x.shape[:2], h + 2 * padding, w + 2 * padding), g.dtype)
-    by_offset = g.transpose(0, 3, 4, 5, 1, 2)
-    for i in range(g.shape[4]):
-        for j in range(g.shape[5]):
-            top, left = i * dilation, j * dilation
-            rows, columns = slice(top, top + stride * high, stride), slice(left, left + stride * wide, stride)
-            sums[:, :, rows, columns] += by_offset[:, :, i, j]
-    return sums[:, :, padding : padding + h, padding : padding + w]
+def patches(
+    x: Array,
+    kernel: tuple[int, ...],
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    size: tuple[int, ...],
+    value: float = 0.0,
+) -> Array:
+    """`size` windows along the axes of x, [N, C, *axes] to [N, *size, C, *kernel]: the first begins `padding` before
+    x, the next `stride` later, and outside of x is `value`. ValueError for a negative stride or dilation."""
+    n, spans = len(kernel), []
+    strides, starts, dilations = each(stride, n), each(padding, n), each(dilation, n)
+    if min((*strides, *dilations)) < 0:
+        raise ValueError("windows move forward")
+    for many, k, s, d in zip(size, kernel, strides, dilations, strict=True):
+        spans.append((many - 1) * s + (k - 1) * d + 1)
+    behind = [max(0, span - p - length) for span, p, length in zip(spans, starts, x.shape[2:], strict=True)]
+    around = [(max(0, p), b) for p, b in zip(starts, behind, strict=True)]
+    padded = np.pad(x, ((0, 0), (0, 0), *around), constant_values=value)
+    whole = (slice(None), slice(None))
+    seen = padded[(*whole, *(slice(max(0, -p), None) for p in starts))]
+    steps = seen.strides[2:]
+    windows = np.lib.stride_tricks.as_strided(
+        seen,
+        (*x.shape[:2], *size, *kernel),
+        (
+            *seen.strides[:2],
+            *(a * s for a, s in zip(steps, strides, strict=True)),
+            *(a * d for a, d in zip(steps, dilations, strict=True)),
+        ),
+        writeable=False,
+    )
+    return np.ascontiguousarray(np.moveaxis(windows, 1, 1 + n))
 
 
-def _patches_vjp(_ans: Any, x: Any, _kernel: Any, stride: int, padding: int, dilation: int = 1) -> Any:
-    return lambda g: from_patches(g, x, stride, padding, dilation)
+@primitive
+def from_patches(windows: Array, lengths: tuple[int, ...], stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
+    """The sums [N, C, *lengths] of the elements of `windows` [N, *size, C, *kernel] at every place of `patches`."""
+    n = len(lengths)
+    strides, starts, dilations = each(stride, n), each(padding, n), each(dilation, n)
+    size, kernel = windows.shape[1 : 1 + n], windows.shape[2 + n :]
+    if min((*strides, *dilations)) < 0:
+        raise ValueError("windows move forward")
+    ends = [(m - 1) * s + (k - 1) * d + 1 for m, k, s, d in zip(size, kernel, strides, dilations, strict=True)]
+    before = [max(0, p) for p in starts]
+    room = [b + max(length, e - p) for b, length, e, p in zip(before, lengths, ends, starts, strict=True)]
+    sums = np.zeros((windows.shape[0], windows.shape[1 + n], *room), windows.dtype)
+    by_offset = np.moveaxis(windows, tuple(range(1, 1 + n)), tuple(range(-n, 0)))
+    whole = (slice(None), slice(None))
+    for offset in np.ndindex(*kernel):
+        first = [b - p + o * d for b, p, o, d in zip(before, starts, offset, dilations, strict=True)]
+        place = [slice(f, f + (m - 1) * s + 1, s) for f, m, s in zip(first, size, strides, strict=True)]
+        sums[(*whole, *place)] += by_offset[(*whole, *offset)]
+    return sums[(*whole, *(slice(b, b + length) for b, length in zip(before, lengths, strict=True)))]
 
 
-defvjp(patches, _patches_vjp, None, None, None, None)
+def _patches_vjp(_ans: Any, x: Any, _kernel: Any, stride: Any, padding: Any, dilation: Any, *_: Any) -> Any:
+    return lambda g: from_patches(g, x.shape[2:], stride, padding, dilation)
+
+
+def _from_patches_vjp(_ans: Any, windows: Any, lengths: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    n = len(lengths)
+    size, kernel = windows.shape[1 : 1 + n], windows.shape[2 + n :]
+    return lambda g: patches(g, kernel, stride, padding, dilation, size)
+
+
+defvjp(patches, _patches_vjp, argnums=(0,))
+defvjp(from_patches, _from_patches_vjp, argnums=(0,))
 
 
 STEPS = 128

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from parity.cli.group import example, fail, main, output_options, outputs
+from parity.exit_codes import INCOMPLETE
 
 
 @main.command(
@@ -44,6 +46,44 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or 'the results'}: {error.strerror or error}")
+
+
+@main.command(
+    short_help="Write a run as a table of ops by backends.",
+    epilog=example("parity run configs/census.yaml --out RUN_DIR; parity census RUN_DIR reports/census"),
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+def census(run_dir: Path, out: Path) -> None:
+    """Write OUT/index.html, ops down and backends across, and a script without parity for each finding in OUT/repro.
+
+    Exit code: 0 all is written; 2 the run cannot be read or a file cannot be written; 3 some scripts could not be made.
+    """
+    from parity.reporting.html.census import census_page, to_script
+    from parity.reporting.results.results import ResultsError, read_results, write_atomically
+    from parity.repro import ReproError
+    from parity.repro.write import write_scripts
+
+    try:
+        results = read_results(run_dir)
+        made = [
+            script
+            for case, dtype, backend in to_script(results)
+            for script in write_scripts(run_dir, case, backend=backend, dtype=dtype, out=out / "repro")
+        ]
+        refused = [item for item in made if isinstance(item, ReproError)]
+        names = {item.script.stem for item in made if not isinstance(item, ReproError)}
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "index.html", census_page(results, names))
+    except (ResultsError, ReproError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {error.filename or out}: {error.strerror or error}")
+    for item in refused:
+        click.echo(f"no script: {item}", err=True)
+    click.echo(f"written to {out / 'index.html'}, with {len(names)} scripts in {out / 'repro'}")
+    if refused:
+        sys.exit(INCOMPLETE)
 
 
 @main.command(

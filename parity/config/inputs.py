@@ -113,7 +113,7 @@ def _inputs(
                 if spec is not None:
                     report.add(node, f"{op.name} does not use {name} with these params", value=False)
                 continue
-            if spec is None and item.default is None and not item.integers:
+            if spec is None and (item.off or (item.default is None and not item.integers)):
                 if not item.optional:
                     add_at(written.case, f"inputs.{name}", f"{op.name} requires {name}", report)
                 continue
@@ -132,11 +132,12 @@ def _planned(
     report: Problems,
 ) -> TensorPlan | None:
     bounds = shapes.integers.get(name)
-    default = item.default if bounds is None else Integers(*bounds)
+    default = item.default or (None if bounds is None else Integers(*bounds))
     plan = _plan(name, spec, default, tuple(shapes.inputs[name]), case, report)
     if plan is None or bounds is None:
         return plan
-    problem = integers_problem(plan, bounds, getattr(params, "ignore_index", None))
+    ignored = getattr(params, "ignore_index", None)
+    problem = None if plan.draw is default else integers_problem(plan, bounds, ignored)
     if problem is not None:
         add_at(case, f"inputs.{name}", problem, report)
         return None

@@ -24,6 +24,7 @@ from parity.judge.bound.envelope import (
     Array,
     Envelope,
     EnvelopeRuns,
+    dtype_of,
     error_ratio,
     size,
 )
@@ -161,10 +162,11 @@ class Cell:
         return {name: Envelope.relative(unit, scales[name]) for name in self.oracle}
 
     def observed(self, backend: str) -> Observed:
-        """The backend's result for every tensor of the oracle that it can return, in this dtype."""
+        """The backend's result for every tensor of the oracle that it can return, in this dtype (integers: float64)."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
-        return {name: in_dtype(outcome.outputs.get(name), self.dtype) for name in names}
+        dtypes = {n: "float64" if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
+        return {n: in_dtype(outcome.outputs.get(n), dtypes[n]) for n in names}
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
@@ -298,7 +300,7 @@ class CaseJudge:
         return results
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
-        """The causes of a wider dtype if they explain this one; for a pass, those of earlier cases; else a search.
+        """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
 
         An error that equals one in a wider dtype, and was not explained there, is not searched for again.
         """
@@ -306,10 +308,9 @@ class CaseJudge:
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
-        if not cell.fails(backend):
-            earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend))
-            if earlier is not None:
-                return earlier
+        earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
+        if earlier is not None:
+            return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         wrong = {name for name, value in cell.off[backend].items() if value >= OFF}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
@@ -398,7 +399,7 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluat
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
     """An output's values if it has the oracle's structure."""
-    if output is None or (output.shape, output.dtype) != (exact.shape, dtype):
+    if output is None or (output.shape, output.dtype) != (exact.shape, dtype_of(exact, dtype)):
         return None
     return output.values
 

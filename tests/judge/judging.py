@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.draw import Constant, Draw, Normal, TensorPlan, Uniform
+from parity.cases.draw import Constant, Draw, Integers, Normal, TensorPlan, Uniform
 from parity.cases.op import Variant
 from parity.cases.oracle import evaluate
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
@@ -89,6 +89,7 @@ def verdicts(found: Judged, dtype: str) -> dict[str, str]:
 __all__ = [
     "BOTH",
     "Constant",
+    "Integers",
     "Normal",
     "Uniform",
     "candidates",

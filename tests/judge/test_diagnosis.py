@@ -10,7 +10,19 @@ from parity.cases.exact.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.diagnoses import DIAGNOSES
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, size
-from tests.judge.judging import BOTH, Constant, Normal, candidates, drawn, judged, kernel, names, planned, verdicts
+from tests.judge.judging import (
+    BOTH,
+    Constant,
+    Integers,
+    Normal,
+    candidates,
+    drawn,
+    judged,
+    kernel,
+    names,
+    planned,
+    verdicts,
+)
 
 CASES = {
     "layer-norm": planned("layer_norm", x=(9, 4, 11), normalized_shape=(11,), eps=1e-3),
@@ -32,6 +44,19 @@ CASES = {
     "lamb-without-decay": planned("lamb", param=(31, 7), lr=0.1, betas=(0.8, 0.97), eps=0.01, weight_decay=0.0),
     "rmsprop": planned("rmsprop", param=(9, 7), eps=0.01, momentum=0.9, weight_decay=0.1),
     "adagrad": planned("adagrad", param=(9, 7), eps=0.01, weight_decay=0.1, lr_decay=0.1, step=3),
+    "leaky-relu": planned("leaky_relu", x=(9, 7), negative_slope=0.1),
+    "softplus": planned("softplus", x=(9, 7), beta=2.0, threshold=3.0),
+    "hardsigmoid": planned("hardsigmoid", x=(9, 7)),
+    "selu": planned("selu", ("float64",), x=(9, 7)),
+    "round": planned("round", x=(9, 7)),
+    "remainder": planned("remainder", x=(9, 7)),
+    "fmod": planned("fmod", x=(9, 7)),
+    "sum": planned("sum", x=(6, 6), dim=1),
+    "logsumexp": planned("logsumexp", x=(6, 5), dim=1),
+    "prod": planned("prod", draws={"x": Integers(-1, 3)}, x=(6, 5), dim=1),
+    "std": planned("std", x=(6, 5), dim=1),
+    "vector-norm": planned("vector_norm", x=(6, 5), dim=1),
+    "cumsum": planned("cumsum", x=(6, 5), dim=1),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }
 VARIANTS = [

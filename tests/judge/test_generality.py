@@ -34,11 +34,14 @@ TENSORS = {item.name for op in OPS.values() for item in op.inputs} | {
 
 
 def op_names_in(source: str) -> Iterator[str]:
-    """The string constants that name an op or one of its tensors (`weight`, `grad.weight`, `grads.0`)."""
+    """The string constants that name an op or one of its tensors (`weight`, `grad.weight`, `grads.0`).
+
+    A word that is a function of NumPy as well (`where`) names a step, or nothing.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "grad.":
             tensor = node.value.removeprefix("grad.").split(".")[0]
-            if tensor in TENSORS or node.value in OPS:
+            if tensor in TENSORS or (node.value in OPS and not hasattr(np, node.value)):
                 yield node.value
 
 
@@ -115,7 +118,11 @@ MOST_ELEMENTS, MOST_CASES = 4000, 4
 
 def small_cases() -> Iterator[CasePlan]:
     """The smallest cases of every op in the shipped configs."""
-    cases = [case for path in sorted(CONFIGS.glob("*.yaml")) for case in load_plan([path], Overrides()).cases]
+    cases = [
+        case
+        for path in sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.glob("ops/*.yaml")])
+        for case in load_plan([path], Overrides()).cases
+    ]
     for op in OPS:
         mine = sorted((case for case in cases if case.op == op), key=n_elements)
         yield from [case for case in mine[:MOST_CASES] if case is mine[0] or n_elements(case) <= MOST_ELEMENTS]

@@ -191,3 +191,35 @@ def test_a_kernel_may_hold_an_option_fixed():
     found = judged(case, Kernel(raw_sum))
     assert names(found, "float64") == ["reference-edit"]
     assert "square(grad), where the reference has square(grad + weight_decay * param)" in evidence(found)["expression"]
+
+
+def naive_clamped(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+    """LayerNorm as autograd makes it of E[x^2] - E[x]^2, clamped at 0."""
+    x, g, n = given["x"], given["grad.y"], given["x"].shape[-1]
+    mean = x.mean(-1, keepdims=True)
+    raw = (x * x).mean(-1, keepdims=True) - mean * mean
+    rstd = 1 / np.sqrt(np.maximum(raw, 0) + x.dtype.type(params.eps))
+    gx, through = g * given["weight"], raw > 0
+    gvar = ((gx * (x - mean)).sum(-1, keepdims=True) * -0.5 * rstd**3) * through
+    dx = gx * rstd - (gx * rstd).mean(-1, keepdims=True) + gvar * 2 * (x - mean) / n
+    xhat = (x - mean) * rstd
+    return {
+        "y": xhat * given["weight"] + given["bias"],
+        "grad.x": dx,
+        "grad.weight": (g * xhat).sum(0),
+    }
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_a_variance_that_lost_all_its_digits_is_named_by_milder_inputs(n):
+    case = planned("layer_norm", offset=2000.0, x=(5, n), normalized_shape=(n,))
+    assert names(judged(case, Kernel(naive_clamped)), "float32") == ["variance-naive"]
+
+
+def test_noise_at_an_offset_is_not_named_by_milder_inputs():
+    def noisy(given, _params, right):
+        noise = np.random.default_rng(0).normal(size=right["y"].shape).astype(right["y"].dtype)
+        return {"y": right["y"] + noise * np.abs(given["x"]).max() * np.finfo(noise.dtype).eps * 1e4}
+
+    case = planned("layer_norm", offset=2000.0, x=(5, 4), normalized_shape=(4,))
+    assert "variance-naive" not in names(judged(case, Kernel(noisy)), "float32")

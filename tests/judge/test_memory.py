@@ -9,9 +9,11 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ToleranceRule
-from parity.judge.case import CaseJudge
+from parity.judge.case import CaseJudge, prepared
 from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.causes import standing_causes
 from parity.judge.diagnose.memory import Memory
+from parity.judge.diagnose.search import recalled
 from parity.outcome import CellOutcome, Outcome, Output
 from tests.judge.judging import drawn, planned
 
@@ -21,6 +23,10 @@ EPS = 1e-3
 def float32_epsilon(case, inputs, dtype):
     params = replace(case.params, eps=float(np.float32(case.params.eps)))
     return evaluate(OPS[case.op], params, inputs, dtype=dtype)
+
+
+def naive_variance(case, inputs, dtype):
+    return evaluate(OPS[case.op], case.params, inputs, dtype=dtype, variance="naive")
 
 
 def judge(case, memory):
@@ -51,13 +57,23 @@ def test_a_pass_takes_the_cause_of_an_earlier_case_with_its_own_numbers():
     assert all(c.suspect for c in second.comparisons if c.culprit)
 
 
-def test_a_failing_tensor_is_searched_for_its_own_causes():
+def test_a_failing_tensor_takes_an_earlier_cause_that_predicts_its_values():
     memory = Memory()
     strict = ToleranceRule(rtol=1e-14, atol=0.0)
-    for case in cases(1e-3, 3e-3, tolerance=strict):
-        [told] = [d for d in judge(case, memory).diagnoses if d.id != "rounding"]
-        assert told.id == "attribute-precision"
-        assert "first_found_in" not in told.evidence
+    _, second = (judge(case, memory) for case in cases(1e-3, 3e-3, tolerance=strict))
+    [told] = [d for d in second.diagnoses if d.id != "rounding"]
+    assert (told.id, told.evidence["first_found_in"]) == ("attribute-precision", "case-0")
+    assert any(c.verdict.fails for c in second.comparisons)
+
+
+def test_a_cause_that_predicts_only_the_size_of_an_error_does_not_settle_a_failing_tensor():
+    case = planned("layer_norm", ("float32",), offset=300.0, x=(6, 9), normalized_shape=(9,), eps=EPS)
+    evaluator = prepared(case, "float32", drawn(case))
+    observed = naive_variance(case, drawn(case), "float32")
+    lossy = [("earlier", (cause,)) for cause in standing_causes(evaluator) if cause.id == "variance-naive"]
+    settled = {plain: recalled(evaluator, observed, lossy, plain=plain) for plain in (False, True)}
+    assert settled[False].taken_from == "earlier"
+    assert settled[True] is None
 
 
 def test_the_narrow_dtype_takes_the_cause_of_the_wide_one():

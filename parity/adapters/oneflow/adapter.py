@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
@@ -62,10 +62,63 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv1d(x, weight, bias, **with_numbers(options))
+
+    def conv2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv2d(x, weight, bias, **with_numbers(options))
+
+    def conv3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.framework.nn.functional.conv3d(x, weight, bias, **with_numbers(options))
+
+    def interpolate(self, x: Any, mode: str = "nearest", **options: Any) -> Any:
+        if mode == "nearest-exact":
+            raise Unsupported("oneflow.nn.functional.interpolate has no mode nearest-exact")
+        return self.framework.nn.functional.interpolate(x, mode=mode, **options)
+
+    def remainder(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
+        raise Unsupported("oneflow has no remainder")
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, dim=self.axes(x, dim), keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.moment("var", x, dim, correction, keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.moment("std", x, dim, correction, keepdim)
+
+    def moment(self, name: str, x: Any, dim: Any, correction: int, keepdim: bool) -> Any:
+        if correction not in (0, 1):
+            raise Unsupported(f"oneflow.{name} has no correction of {correction}")
+        return getattr(self.framework, name)(x, dim=dim, unbiased=correction == 1, keepdim=keepdim)
+
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
         # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
-        scores = self.framework.matmul(query, key.transpose(-2, -1)) * query.shape[-1] ** -0.5
-        return self.framework.matmul(self.framework.softmax(scores, dim=-1), value)
+        flow, scale = self.framework, options.get("scale")
+        if options.get("enable_gqa"):
+            shared = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+        scores = flow.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if options.get("is_causal"):
+            keep_mask = flow.ones(tuple(scores.shape[-2:])).tril()
+        if attn_mask is not None:
+            scores = scores + attn_mask
+        if keep_mask is not None:
+            scores = flow.where(keep_mask.bool(), scores, flow.full_like(scores, float("-inf")))
+        return flow.matmul(flow.softmax(scores, dim=-1), value)
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.NLLLoss(weight, **options), x, target)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        logs = self.framework.nn.functional.log_softmax(x, -1)
+        return self.framework.nn.CTCLoss(**options)(logs, target, input_lengths, target_lengths)
 
     def lamb(self, **given: Any) -> Any:
         return self.updated("lamb", **given)
@@ -93,3 +146,10 @@ class OneflowAdapter(TorchStyleAdapter):
         optimizer.step()
         after = optimizer.state_dict()["state"][0]
         return {"param": leaf, **{name: after[ours] for name, ours in names.items()}}
+
+
+def with_numbers(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a convolution; raises Unsupported for a padding by name."""
+    if isinstance(options.get("padding"), str):
+        raise Unsupported("OneFlow's convolutions take a padding in numbers")
+    return options

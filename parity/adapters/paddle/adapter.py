@@ -97,24 +97,147 @@ class PaddleAdapter(FunctionalAdapter):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.functional.linear(x, weight.t(), bias)
 
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        rows, others = (tensor.reshape([-1, tensor.shape[-1]]) for tensor in (x, other))
+        y = self.functional.bilinear(rows, others, weight, None if bias is None else bias.reshape([1, -1]))
+        return y.reshape([*x.shape[:-1], -1])
+
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        return self.functional.rms_norm(x, list(normalized_shape), weight, eps)[0]
+
+    def local_response_norm(self, x: Any, **options: Any) -> Any:
+        return self.functional.local_response_norm(x, data_format=self.layout(x), **options)
+
+    def conv_transpose1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv1d_transpose(x, weight, bias, **options)
+
+    def conv_transpose2d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv2d_transpose(x, weight, bias, **options)
+
+    def conv_transpose3d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+        return self.functional.conv3d_transpose(x, weight, bias, **options)
+
+    def max_pool1d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool1d has no dilation")
+        return self.functional.max_pool1d(x, **options)
+
+    def max_pool2d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool2d has no dilation")
+        return self.functional.max_pool2d(x, **options)
+
+    def max_pool3d(self, x: Any, dilation: Any = 1, **options: Any) -> Any:
+        self.require(dilation == 1, "paddle.nn.functional.max_pool3d has no dilation")
+        return self.functional.max_pool3d(x, **options)
+
+    def avg_pool1d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool1d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool2d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool2d(x, exclusive=not count_include_pad, **options)
+
+    def avg_pool3d(self, x: Any, count_include_pad: bool = True, **options: Any) -> Any:
+        return self.functional.avg_pool3d(x, exclusive=not count_include_pad, **options)
+
+    def interpolate(self, x: Any, mode: str = "nearest", align_corners: Any = None, **options: Any) -> Any:
+        self.require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
+        # Paddle takes one number for images only.
+        stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
+        return self.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
+
+    def grid_sample(self, x: Any, grid: Any, mode: str = "bilinear", **options: Any) -> Any:
+        self.require(mode != "bicubic", "paddle.nn.functional.grid_sample has no mode bicubic")
+        return self.functional.grid_sample(x, grid, mode, **options)
+
+    @staticmethod
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise Unsupported(message)
+
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 
-    def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+    def fmod(self, x: Any, other: Any) -> Any:  # noqa: ARG002 - as in every adapter
+        raise Unsupported("paddle has no fmod")
+
+    def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, axis=dim, keepdim=keepdim)
+
+    def mean(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, axis=dim, keepdim=keepdim)
+
+    def amax(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amax(x, axis=dim, keepdim=keepdim)
+
+    def amin(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.amin(x, axis=dim, keepdim=keepdim)
+
+    def logsumexp(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, axis=dim, keepdim=keepdim)
+
+    def prod(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return self.framework.prod(x, axis=dim, keepdim=keepdim)
+
+    def var(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim, correction=correction, keepdim=keepdim)
+
+    def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
+        if correction not in (0, 1):
+            raise Unsupported(f"paddle.std has no correction of {correction}")
+        return self.framework.std(x, dim, correction == 1, keepdim)
+
+    def scaled_dot_product_attention(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
+    ) -> Any:
+        # Grouped heads follow from the shapes; releases before 3.3 have no scale.
+        given = {name: item for name, item in options.items() if name != "enable_gqa" and item is not None}
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
-        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value))
+        mask = attn_mask if keep_mask is None else keep_mask.astype("bool")
+        return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value, mask, **given))
+
+    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+        return self.framework.arange(start, stop, step, dtype=like.dtype)
 
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        # Paddle turns targets that it smooths into rows, of which it ignores none.
+        if options.get("label_smoothing"):
+            if bool((target == options.pop("ignore_index")).any()):
+                raise Unsupported("paddle.nn.functional.cross_entropy ignores no targets with label_smoothing")
+            return self.of_rows(self.functional.cross_entropy, x, target, weight=weight, **options)
+        return self.ignoring(self.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        losses = self.functional.cross_entropy(
+            x, target, reduction=reduction, soft_label=True, label_smoothing=label_smoothing
+        )
+        return losses.reshape(x.shape[:-1]) if reduction == "none" else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.functional.nll_loss, x, target, weight=weight, **options)
+
+    def ignoring(self, function: Any, x: Any, target: Any, ignore_index: int, **options: Any) -> Any:
         # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
-        x, target, ignored = x.reshape([-1, x.shape[-1]]), target.reshape([-1]), x.shape[-1]
+        ignored = x.shape[-1]
         target = self.framework.where(target == ignore_index, self.framework.full_like(target, ignored), target)
-        return self.functional.cross_entropy(x, target, ignore_index=ignored, reduction=reduction)
+        return self.of_rows(function, x, target, ignore_index=ignored, **options)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        # Paddle applies log_softmax itself.
+        return self.functional.ctc_loss(x, target.astype("int32"), input_lengths, target_lengths, **options)
+
+    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+        return self.functional.smooth_l1_loss(x, target, reduction, delta=beta, is_huber=False)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.functional.smooth_l1_loss(x, target, reduction, delta=delta)
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.functional.cosine_similarity(x, other, dim, eps)
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         if norm_type == 2.0:

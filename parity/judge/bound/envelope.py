@@ -70,7 +70,7 @@ class Envelope:
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
         """A part of the size of `values`, in every group of more than one element."""
-        errors = np.asarray(np.abs(values))
+        errors = np.asarray(np.abs(values, dtype=np.result_type(values, np.float32)))
         errors *= unit
         if not np.isfinite(errors.max(initial=0.0)):
             errors[~np.isfinite(errors)] = 0
@@ -170,8 +170,9 @@ class EnvelopeRuns:
         case, op, kind = self._case, OPS[self._case.op], run % FIRST_RUNS
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
+        step = 0 if op.exact else run
         perturbed_inputs = {
-            name: perturbed(values, self._computed_in, case.id, name, run) for name, values in self._inputs.items()
+            name: perturbed(values, self._computed_in, case.id, name, step) for name, values in self._inputs.items()
         }
         otherwise = rounded_otherwise(generator(run, case.id, "rounding"))
         functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **composed_in(self._dtype)}
@@ -187,7 +188,9 @@ class EnvelopeRuns:
             **other,
         )
         with np.errstate(over="ignore"):
-            return {name: as_dtype(result, self._dtype) for name, result in values.items()}
+            return {
+                n: result if result.dtype.kind == "i" else as_dtype(result, self._dtype) for n, result in values.items()
+            }
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -243,6 +246,14 @@ TINY, HUGE = 1e-130, 1e130
 def largest(values: Array) -> Any:
     """The largest magnitude, 0 of none; NaN where a value is."""
     return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
+
+
+INTEGERS = "int64"
+
+
+def dtype_of(exact: Array, dtype: str) -> str:
+    """The dtype in which a cell of `dtype` has a tensor: integers are int64 in every cell."""
+    return INTEGERS if exact.dtype.kind == "i" else dtype
 
 
 def work_dtype(dtype: str, oracle: Array) -> Any:

@@ -122,7 +122,8 @@ CONVENTIONS = (
         title="epsilon is outside the square root instead of inside, or the reverse",
         what=(
             "The denominator is sqrt(v) + eps instead of sqrt(v + eps), or the reverse. For a large v they agree to "
-            "many digits; for v near eps or eps^2 they are far apart."
+            "many digits; for v near eps or eps^2 they are far apart. A norm is kept above zero by max(norm, eps), by "
+            "sqrt(max(sum, eps)) or by a sum."
         ),
         shows=(
             "Rows of small variance are wrong and rows of large variance are right, in every precision. A large eps "
@@ -130,7 +131,9 @@ CONVENTIONS = (
         ),
         known_in=(
             "PyTorch Geometric's LayerNorm before July 2021 added eps outside. PyTorch's RMSprop adds it outside; "
-            "those of TensorFlow, Keras, PaddlePaddle, OneFlow and optax add it inside."
+            "those of TensorFlow, Keras, PaddlePaddle, OneFlow and optax add it inside. PyTorch's normalize divides by "
+            "max(norm, eps), OneFlow 0.9.0's by sqrt(max(sum(x^2), eps)); in PaddlePaddle 3.3.1's the norm has the "
+            "derivative x/(norm + eps)."
         ),
         source=(
             "PyTorch Geometric pull request 2917 (https://github.com/pyg-team/pytorch_geometric/pull/2917); for large "
@@ -176,15 +179,15 @@ CONVENTIONS = (
     ),
     Entry(
         id="wrong-axis",
-        title="normalised over the wrong axes",
+        title="computed over the wrong axes",
         what=(
-            "The mean and variance are computed over the wrong axes: the batch instead of the features, the channels "
-            "instead of the positions, one axis instead of two. Channels-last data in a channels-first op does the "
-            "same."
+            "A reduction or the statistics of a normalisation run over the wrong axes: the batch instead of the "
+            "features, the channels instead of the positions, one axis instead of two. Channels-last data in a "
+            "channels-first op does the same."
         ),
         shows=(
-            "Every row is wrong, in every precision, and the oracle over the other axes leaves only rounding. The mean "
-            "of the output over the right axes is not zero."
+            "Every row is wrong, in every precision, and the oracle over the other axes leaves only rounding. After a "
+            "normalisation, the mean of the output over the right axes is not zero."
         ),
         source="Y. Wu and K. He, Group Normalization, 2018 (https://arxiv.org/abs/1803.08494), figure 2.",
     ),
@@ -210,6 +213,40 @@ CONVENTIONS = (
         source=(
             "B. Zhang and R. Sennrich, Root Mean Square Layer Normalization, 2019 (https://arxiv.org/abs/1910.07467)."
         ),
+    ),
+    Entry(
+        id="mean-subtracted",
+        title="a mean is subtracted that should stay",
+        what=(
+            "RMSNorm divides by the root mean square. The backend subtracts the mean first, as LayerNorm does, or "
+            "divides by the standard deviation. For inputs with a mean near zero the two agree."
+        ),
+        shows="The rows of y have a mean of zero, or are too large, in every precision.",
+        source=(
+            "B. Zhang and R. Sennrich, Root Mean Square Layer Normalization, 2019 (https://arxiv.org/abs/1910.07467)."
+        ),
+    ),
+    Entry(
+        id="weight-offset",
+        title="the weight is stored less one, or the reverse",
+        what=(
+            "Gemma's RMSNorm multiplies with 1 + weight, and its checkpoints hold weights near 0; others multiply with "
+            "the weight. A checkpoint or a kernel of one kind is wrong in the other."
+        ),
+        shows="The output is wrong by the normalised input, in every precision; the gradient of the weight is right.",
+        known_in="No framework is wrong here: Gemma and T5 differ.",
+        source="transformers, models/gemma/modeling_gemma.py, GemmaRMSNorm.",
+    ),
+    Entry(
+        id="dropout-scaling",
+        title="dropout scales in evaluation",
+        what=(
+            "What is kept is scaled by 1/(1 - p) in training, and evaluation changes nothing; or training scales "
+            "nothing, and evaluation multiplies with 1 - p. The backend scales in evaluation, where it should not."
+        ),
+        shows="The output in evaluation is x times 1 - p or 1/(1 - p), in every precision.",
+        known_in="PaddlePaddle has both, as mode upscale_in_train (its default) and downscale_in_infer.",
+        source="The documentation of paddle.nn.functional.dropout; N. Srivastava et al., Dropout, JMLR 2014.",
     ),
     Entry(
         id="statistics-source",
@@ -286,10 +323,13 @@ CONVENTIONS = (
         id="norm-type",
         title="a different norm",
         what=(
-            "Gradients are clipped by a different norm than the config's: the 1-norm, the 2-norm or the largest "
-            "element."
+            "Gradients are clipped, or rows divided, by a different norm than the config's: the 1-norm, the 2-norm or "
+            "the largest element."
         ),
-        shows="All tensors are wrong by one factor, the ratio of the two norms, and total_norm is the other norm.",
+        shows=(
+            "A norm is wrong by the ratio of the two norms; after clipping, so are all gradients, and total_norm is "
+            "the other norm."
+        ),
     ),
     Entry(
         id="norms-added",
@@ -302,10 +342,91 @@ CONVENTIONS = (
     ),
     Entry(
         id="causal-mask",
-        title="a query sees only the keys up to its own position",
-        what="Scores of later keys are masked, as in a decoder, although every query should see every key.",
+        title="a causal mask where there should be none, or the reverse",
+        what=(
+            "A query sees only the keys up to its own position, as in a decoder, although it should see every key; or "
+            "it sees every key although the attention is causal."
+        ),
         shows="The last query of a sequence is right, all others are wrong, in every precision.",
         source="A. Vaswani et al., Attention Is All You Need, 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.",
+    ),
+    Entry(
+        id="mask-alignment",
+        title="the causal mask is shifted",
+        what=(
+            "A causal mask ends at another diagonal: it drops a query's own key, keeps the next one, or is aligned to "
+            "the last query and the last key. PyTorch aligns to the first ones; FlashAttention from 2.1 on to the last."
+        ),
+        shows=(
+            "With as many keys as queries, alignments agree; with more keys, all queries but the last are wrong, in "
+            "every precision."
+        ),
+        source=(
+            "The documentation of torch.nn.attention.bias, causal_upper_left and causal_lower_right; the README of "
+            "FlashAttention, 2.1."
+        ),
+    ),
+    Entry(
+        id="mask-complement",
+        title="the boolean mask means the opposite",
+        what=(
+            "True keeps a key in one function and drops it in another: scaled_dot_product_attention keeps, the key "
+            "padding mask of torch.nn.MultiheadAttention drops."
+        ),
+        shows="Each query sees exactly the other keys, in every precision; queries that lose all keys are NaN.",
+        source=(
+            "The documentation of torch.nn.functional.scaled_dot_product_attention and of torch.nn.MultiheadAttention."
+        ),
+    ),
+    Entry(
+        id="mask-placement",
+        title="the mask is applied in the wrong place",
+        what=(
+            "A mask is added to the scores before they are scaled, a boolean mask is added as 0 and 1 or multiplied "
+            "with the scores, or with the probabilities after the softmax, which then do not sum to 1. It should be "
+            "added to the scaled scores, a boolean one as 0 and -inf."
+        ),
+        shows="Masked keys keep some weight, or the others have too little, in every precision.",
+        source="A. Vaswani et al., Attention Is All You Need, 2017 (https://arxiv.org/abs/1706.03762), section 3.2.3.",
+    ),
+    Entry(
+        id="mask-ignored",
+        title="the mask is not applied",
+        what="The mask has no effect: it is not passed on, or the kernel that was chosen does not support it.",
+        shows="The result is that without the mask, in every precision.",
+    ),
+    Entry(
+        id="head-grouping",
+        title="query heads use other key heads",
+        what=(
+            "With fewer key heads than query heads, neighbouring query heads share a key head (repeat_interleave). "
+            "Repeating the heads as a whole (repeat, tile) pairs query head h with key head h % n."
+        ),
+        shows="All heads but the first are wrong unless there is one key head, in every precision.",
+        source=(
+            "J. Ainslie et al., GQA, 2023 (https://arxiv.org/abs/2305.13245); the documentation of "
+            "torch.nn.functional.scaled_dot_product_attention, enable_gqa."
+        ),
+    ),
+    Entry(
+        id="rotary-pairs",
+        title="rotary embedding pairs other features",
+        what=(
+            "Feature i is rotated with its neighbour (GPT-J, the original), or with feature i + d/2 (GPT-NeoX, "
+            "transformers' Llama). Weights of one kind must be permuted for the other."
+        ),
+        shows="The first position is right and all others are wrong, in every precision; norms are right.",
+        source="J. Su et al., RoFormer, 2021 (https://arxiv.org/abs/2104.09864); transformers, rotate_half.",
+    ),
+    Entry(
+        id="rotary-angles",
+        title="rotary embedding rotates by other angles",
+        what=(
+            "The base, the exponent or the direction of the rotation differs: base ** (-2i/d) is the frequency of pair "
+            "i, and long-context models have another base. The evidence has the one that fits."
+        ),
+        shows="The first position is right, and the error grows with the position, in every precision.",
+        source="J. Su et al., RoFormer, 2021 (https://arxiv.org/abs/2104.09864), section 3.4.2.",
     ),
     Entry(
         id="softmax-unshifted",
@@ -316,6 +437,16 @@ CONVENTIONS = (
         ),
         shows="Large scores give inf or NaN; others differ by rounding only.",
         source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="log-of-softmax",
+        title="the logarithm of a softmax",
+        what=(
+            "log(softmax(x)) is computed in two steps. That is exact in theory, but a probability underflows to 0 if "
+            "x is more than 103 below its maximum in float32; its logarithm is -inf."
+        ),
+        shows="Very unlikely classes are -inf, and their gradients NaN; others differ by rounding only.",
+        source="The documentation of torch.nn.functional.log_softmax.",
     ),
     Entry(
         id="logits-clipped",
@@ -352,14 +483,214 @@ CONVENTIONS = (
         source="The warning of torch.nn.functional.mse_loss about a target of another size.",
     ),
     Entry(
-        id="padding-mode",
-        title="the padding is not zero",
+        id="probability-form",
+        title="logits, probabilities and their logarithms are confused",
         what=(
-            "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or with zeros "
-            "at the end only."
+            "A tensor is taken for logits where it holds probabilities, for probabilities where it holds logarithms, "
+            "or the reverse: a softmax or sigmoid is applied twice, or not at all. A gradient that takes the sum of a "
+            "target for 1 belongs here too."
+        ),
+        shows=(
+            "Losses and gradients are wrong in every precision, but training goes on, more slowly. Where inputs are "
+            "normalised already, only the gradient differs."
+        ),
+        source=(
+            "The documentation of torch.nn.CrossEntropyLoss (logits), torch.nn.NLLLoss (log-probabilities), "
+            "torch.nn.KLDivLoss (log_target) and keras.losses (from_logits)."
+        ),
+    ),
+    Entry(
+        id="entropy-included",
+        title="a divergence instead of a cross entropy, or the reverse",
+        what=(
+            "The entropy of the target is subtracted where it should not be, or is missing. It does not depend on the "
+            "input, so trainings are the same."
+        ),
+        shows="The loss is wrong by the entropy of the targets, in every precision; gradients are right.",
+        source="The documentation of torch.nn.KLDivLoss.",
+    ),
+    Entry(
+        id="operands-swapped",
+        title="the operands are exchanged",
+        what="The first operand is taken for the second, as when a function has the target first.",
+        shows="Results are those of the exchanged operands, in every precision; where these are equal, they are right.",
+        known_in="keras.losses take the target first, torch.nn.functional the input.",
+        source="The documentation of torch.nn.functional.kl_div and of keras.losses.kl_divergence.",
+    ),
+    Entry(
+        id="huber-form",
+        title="smooth L1 and Huber's loss are confused",
+        what=(
+            "The losses differ by a factor: smooth L1 divides Huber's loss by beta. For a beta of 1 they agree. The "
+            "pseudo-Huber loss is a smooth approximation of the latter."
+        ),
+        shows="Losses and gradients are wrong by the factor beta, or around |x - target| = delta, in every precision.",
+        known_in="PaddlePaddle's smooth_l1_loss is Huber's loss unless is_huber is False.",
+        source="The documentation of torch.nn.SmoothL1Loss and of paddle.nn.functional.smooth_l1_loss.",
+    ),
+    Entry(
+        id="log-floor",
+        title="the logarithm of a probability has another floor",
+        what=(
+            "Probabilities near 0 are clipped, or a small number is added, so that no loss is infinite. PyTorch clamps "
+            "the logarithm at -100; Keras clips probabilities to 1e-7 and 1 - 1e-7, which caps a loss at 16.1."
+        ),
+        shows="Losses of confident mistakes are too small, or infinite, in every precision; clipped gradients are 0.",
+        source="The documentation of torch.nn.BCELoss; keras.config.epsilon.",
+    ),
+    Entry(
+        id="log-of-probability",
+        title="the logarithm of a rounded probability",
+        what=(
+            "A softmax or sigmoid is computed first, and its logarithm then. Near 0 and 1 the probability is rounded, "
+            "or underflows. The logarithm itself is a sum that loses nothing."
+        ),
+        shows="Digits are lost where probabilities are near 1; where one underflows, the loss is infinite.",
+        source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="ctc-blank",
+        title="another class is the blank",
+        what="The blank between labels is the last class instead of the first, or the reverse.",
+        shows="Losses and gradients are those of other labels, in every precision.",
+        known_in="torch.nn.functional.ctc_loss has 0, tf.nn.ctc_loss has the last class unless blank_index is given.",
+        source="The documentation of these functions.",
+    ),
+    Entry(
+        id="ctc-repeats",
+        title="equal labels need no blank between them",
+        what=(
+            "An alignment may go from a label to the next one without a blank, even if both are the same class. Such "
+            "alignments stand for a single label."
+        ),
+        shows="Only targets with a label twice in a row have a loss that is too small, in every precision.",
+        source="A. Graves et al., Connectionist temporal classification, 2006, section 4.1.",
+    ),
+    Entry(
+        id="lengths-ignored",
+        title="the lengths of sequences are ignored",
+        what="All steps count, also those of the padding behind the end of a sequence.",
+        shows="Sequences of full length are right, all others are wrong, in every precision.",
+        source="The documentation of torch.nn.functional.ctc_loss, input_lengths.",
+    ),
+    Entry(
+        id="padding-mode",
+        title="the padding has other values",
+        what=(
+            "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or the "
+            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost."
         ),
         shows="Only outputs whose window reaches over the border are wrong, in every precision.",
-        source="The documentation of torch.nn.Conv2d, padding_mode.",
+        source="The documentation of torch.nn.Conv2d, padding_mode, and of torch.nn.MaxPool2d.",
+    ),
+    Entry(
+        id="padding-offset",
+        title="the padding is split differently between both ends",
+        what=(
+            "Windows begin an element or more later or earlier than they should: padding that belongs before the input "
+            "lies behind it, or the reverse. With an odd amount, SAME padding has to put one element more at one end."
+        ),
+        shows="The output is that of an input shifted along its axes, in every precision.",
+        known_in=(
+            "No framework is wrong here: TensorFlow's SAME padding puts 2 and 3 around a kernel of 7 with stride 2, "
+            "where a padding of 3 puts 3 and 3."
+        ),
+        source="The documentation of tf.nn on SAME padding.",
+    ),
+    Entry(
+        id="kernel-flipped",
+        title="the kernel is flipped: a convolution instead of a correlation",
+        what=(
+            "The op slides the kernel as it is stored (a cross-correlation); the backend reverses its axes first, as "
+            "the convolution of signal processing does."
+        ),
+        shows="Output and gradient of the weight are those of the reversed weight, in every precision.",
+        known_in="No framework is wrong here: numpy.convolve and scipy.signal.convolve flip the kernel.",
+        source="The documentation of torch.nn.Conv2d (cross-correlation) and of scipy.signal.convolve.",
+    ),
+    Entry(
+        id="option-ignored",
+        title="an option has no effect",
+        what=(
+            "The backend computes the op with the default of one option, such as a stride or dilation of 1, whatever "
+            "the config says. A kernel that was written for the default case does this."
+        ),
+        shows="The output is that of the op with the default, in every precision; at the default nothing differs.",
+        known_in="PaddlePaddle 3.3.1: conv2d with the padding `same` sets a dilation of 2 to 1.",
+        source="paddle/phi/kernels/cpu/conv_util.h, UpdatePaddingAndDilation; measured with parity on a CPU.",
+    ),
+    Entry(
+        id="groups-interleaved",
+        title="channels take turns in the groups",
+        what=(
+            "Channel c belongs to group c mod groups; it should belong to group c // (channels / groups), so that a "
+            "group has neighbouring channels."
+        ),
+        shows="With one group, or one channel per group, nothing differs; else every channel but a few is wrong.",
+        source="The documentation of torch.nn.Conv2d, groups.",
+    ),
+    Entry(
+        id="count-include-pad",
+        title="an average counts the padding, or does not",
+        what=(
+            "The sum over a window at the border is divided by another number of elements: those of the input, those "
+            "of the padding too, or those of the whole kernel where it reaches beyond the padding (ceil_mode)."
+        ),
+        shows="Only windows over the border are wrong, by a ratio of small whole numbers, in every precision.",
+        known_in=(
+            "No framework is wrong here: PyTorch counts the padding, PaddlePaddle (exclusive=True), ONNX "
+            "(count_include_pad=0) and TensorFlow do not."
+        ),
+        source="The documentation of torch.nn.AvgPool2d, of paddle.nn.AvgPool2D and of ONNX AveragePool.",
+    ),
+    Entry(
+        id="window-bounds",
+        title="adaptive windows have other bounds",
+        what=(
+            "If the number of windows does not divide the length, adaptive windows overlap and differ in length: from "
+            "floor(i n / m) to ceil((i + 1) n / m). The backend uses windows of one length, or windows that do not "
+            "overlap."
+        ),
+        shows="Nothing differs if the output's size divides the input's; else windows in the middle are wrong.",
+        source="The source of PyTorch, aten/src/ATen/native/AdaptivePooling.h, start_index and end_index.",
+    ),
+    Entry(
+        id="coordinate-transform",
+        title="another place in the input for each element of the output",
+        what=(
+            "Elements are mapped by another rule: centres at halves (half_pixel), the same first centre (asymmetric), "
+            "or the same first and last centre (align_corners). Another scale, that of the sizes for the one given, "
+            "has the same effect."
+        ),
+        shows="On a ramp the output is wrong by (scale - 1)/2, or by an amount that grows towards one end.",
+        known_in=(
+            "No framework is wrong here: PyTorch and TensorFlow 2 use half_pixel; PaddlePaddle's align_mode=1, "
+            "TensorFlow 1 and ONNX's asymmetric do not; PyTorch's nearest is asymmetric. In grid_sample align_corners "
+            "is True by default in PaddlePaddle and False in PyTorch."
+        ),
+        source="ONNX Resize (coordinate_transformation_mode); the documentation of paddle.nn.functional.interpolate.",
+    ),
+    Entry(
+        id="nearest-mode",
+        title="the nearest element is rounded differently",
+        what=(
+            "Nearest-neighbour interpolation takes the element at or before a place (floor), or the nearest one; two "
+            "that are equally near are decided by a convention."
+        ),
+        shows="Whole elements are those of a neighbour, in every precision; for a factor of 2 most rules agree.",
+        known_in="No framework is wrong here: PyTorch's nearest takes the floor, its nearest-exact and Pillow round.",
+        source="The documentation of torch.nn.functional.interpolate and of ONNX Resize, nearest_mode.",
+    ),
+    Entry(
+        id="cubic-coefficient",
+        title="another coefficient of the cubic kernel",
+        what="Cubic convolution has a free coefficient a: -0.75 in PyTorch, ONNX and OpenCV, -0.5 in Keys's paper.",
+        shows="The error is proportional to the difference of the coefficients, and zero at the input's own elements.",
+        known_in="No framework is wrong here: Pillow, TensorFlow 2 and PyTorch with antialias use -0.5.",
+        source=(
+            "R. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981; the documentation of ONNX "
+            "Resize, cubic_coeff_a."
+        ),
     ),
     Entry(
         id="repeated-rows",
@@ -378,6 +709,48 @@ CONVENTIONS = (
         shows="All positions are wrong, as if the rows were shifted; gradients are in the wrong rows.",
         known_in="fairseq's and Hugging Face's RoBERTa start at padding_idx + 1, which is 2.",
         source="transformers, models/roberta/modeling_roberta.py, create_position_ids_from_input_ids.",
+    ),
+    Entry(
+        id="rounding-mode",
+        title="values are rounded to integers another way",
+        what=(
+            "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
+            "it away from zero, as C's round does, or round all values down or towards zero."
+        ),
+        shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
+        known_in="PyTorch 2.13.0, PaddlePaddle 3.3.1, OneFlow 0.9.0 and NumPy take the even one, as ONNX Round does.",
+        source="The documentation of torch.round and of ONNX Round; C11, 7.12.9.6 (round) and 7.12.9.4 (rint).",
+    ),
+    Entry(
+        id="remainder-sign",
+        title="the remainder has the sign of the other operand",
+        what=(
+            "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
+            "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
+        ),
+        shows="Elements whose operands have different signs are wrong by y; all others are right.",
+        source="The documentation of torch.remainder and of torch.fmod; ONNX Mod, attribute fmod.",
+    ),
+    Entry(
+        id="cumulative-form",
+        title="a cumulative sum is exclusive or reversed",
+        what=(
+            "A cumulative sum includes the element itself and runs from the start. Frameworks also offer exclusive "
+            "and reversed ones, and a kernel that is a backward pass of one is its reverse."
+        ),
+        shows="Every element is wrong by itself, or the sums are those of the reversed axis, in every precision.",
+        source="The documentation of tf.math.cumsum (exclusive, reverse) and of ONNX CumSum.",
+    ),
+    Entry(
+        id="gradient-by-division",
+        title="the gradient of a product is the product divided by the factor",
+        what=(
+            "The gradient of a product in one of its factors is the product of the others. As the whole product "
+            "divided by that factor it is 0/0 where the factor is 0."
+        ),
+        shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
+        known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
+        source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
     ),
     Entry(
         id="attribute-precision",

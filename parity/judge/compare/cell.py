@@ -18,6 +18,7 @@ from parity.cases import OPS
 from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
+from parity.judge.bound.envelope import INTEGERS, dtype_of
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
@@ -64,10 +65,16 @@ class CellJudge:
         names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
         return [self.compare_tensor(tensor, actual, expected) for tensor in names]
 
+    def limits(self, tensor: str) -> tuple[float, float]:
+        """rtol and atol; integers must be equal."""
+        if tensor in self.oracle and self.oracle[tensor].dtype.kind == "i":
+            return 0.0, 0.0
+        tolerance = self.case.tolerance.lookup(self.dtype, tensor)
+        return tolerance.rtol, tolerance.atol
+
     def compare_tensor(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
         """One tensor of one outcome against that of another."""
-        tolerance = self.case.tolerance.lookup(self.dtype, tensor)
-        limits = (tolerance.rtol, tolerance.atol)
+        limits = self.limits(tensor)
         names = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
         message = why_not_compared(tensor, actual, expected)
         if message:
@@ -105,13 +112,15 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
     """The oracle's values as an output in `dtype`, rounded to float64 for the metrics, and infinite where they exceed
-    its range; error ratios use them unrounded."""
+    its range; error ratios use them unrounded. Integers stay integers."""
+    own = dtype_of(values, dtype)
+    if own == INTEGERS:
+        return Output(own, values.shape, values)
     wide = values.astype(np.float64, copy=False)
-    with np.errstate(over="ignore"):
-        if values.size and np.isinf(as_dtype(np.asarray([wide.max(), wide.min()]), dtype)).any():
-            held = as_dtype(wide, dtype)
-            wide = np.where(np.isinf(held), held, wide)
-    return Output(dtype, values.shape, wide)
+    if values.size and np.isinf(as_dtype(np.asarray([wide.max(), wide.min()]), dtype)).any():
+        held = as_dtype(wide, dtype)
+        wide = np.where(np.isinf(held), held, wide)
+    return Output(own, values.shape, wide)
 
 
 def verdict_of(metrics: Metrics) -> Verdict:

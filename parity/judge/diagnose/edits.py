@@ -53,7 +53,7 @@ class Match:
 
     @property
     def cost(self) -> float:
-        """That of the edit; an overflow that explains is no chance, although it leaves zeros that much else explains."""
+        """That of the edit. An overflow that explains is no chance, although the zeros that it leaves are easy."""
         return self.edit.cost - (OVERFLOW if self.overflows else 0.0)
 
     def _named(self) -> tuple[str, Mapping[str, Any]]:

@@ -25,6 +25,7 @@ from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.growth import growing
+from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.reduction import reduced
@@ -78,7 +79,23 @@ class Inquiry:
             if result is not None:
                 return result
         result = self._searched(exact)
-        return result if result.best.explains else replace(result, behaviours=self._behaviours(small))
+        if result.best.explains:
+            return result
+        return self._milder() or replace(result, behaviours=self._behaviours(small))
+
+    def _milder(self) -> SearchResult | None:
+        """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
+        evaluator = self._question.evaluator
+        start = unaltered(evaluator, self._question.observed)
+        for part, inputs in milder_inputs(evaluator.case, evaluator.inputs) if self._kernel is not None else ():
+            question = self._ask(evaluator.case, inputs)
+            if question is None or unaltered(question.evaluator, question.observed).explains:
+                continue
+            found = Inquiry(question, self._kernel, self._prepare)._searched(())
+            best = lost(start, found.best, part) if found.best.explains and found.best.causes else None
+            if best is not None and best.explains:
+                return SearchResult(best, n_asked=found.n_asked)
+        return None
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
         """One named cause, else one edit, else several together, else one fitted number."""

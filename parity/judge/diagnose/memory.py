@@ -1,4 +1,4 @@
-"""Causes that explained a backend in earlier cases of a run; if no comparison fails, they are tried first."""
+"""Causes that explained a backend in earlier cases of a run; they are tried first."""
 
 from __future__ import annotations
 

@@ -124,14 +124,14 @@ def confirm(evaluator: Evaluator, observed: Observed, other: SearchResult, dtype
 
 
 def recalled(
-    evaluator: Evaluator, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]]
+    evaluator: Evaluator, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]], *, plain: bool
 ) -> SearchResult | None:
-    """The causes of another case if they explain this one too."""
+    """The causes of another case if they explain this one too; `plain`: only if they predict its values."""
     start = unaltered(evaluator, observed)
     for case, causes in recipes:
         explanation = start.extended(*causes)
-        if explanation is not None and explanation.explains:
-            return SearchResult(explanation, taken_from=case)
+        if explanation is not None and explanation.explains and (explanation.plain or not plain):
+            return SearchResult(explanation.pruned(), taken_from=case)
     return None
 
 

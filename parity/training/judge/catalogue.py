@@ -60,18 +60,20 @@ TRAININGS = (
     ),
     Entry(
         id="option-value",
-        title="an optimizer option has a different value",
+        title="an option has a different value",
         what=(
-            "Momentum, a beta, alpha, dampening or a decay is not the recipe's: a framework default, an option that "
-            "was not passed on, or one with a different name (PyTorch's alpha is rho elsewhere)."
+            "An optimizer's momentum, beta, alpha, dampening or decay, or the slope of a function, is not the "
+            "config's: a framework default, an option that was not passed on, or one with a different name (PyTorch's "
+            "alpha is rho elsewhere)."
         ),
         shows=(
-            "States and parameters are wrong from the first or second step on, and one other value leaves only "
-            "rounding everywhere. The evidence has that value; 0 means that the option was forgotten."
+            "One other value leaves only rounding everywhere; in a training, from the first or second step on. The "
+            "evidence has that value; 0 means that the option was forgotten."
         ),
         known_in=(
             "No framework is wrong here, but defaults differ: RMSprop's alpha is 0.99 in PyTorch; PaddlePaddle calls "
-            "it rho and uses 0.95. A port that relies on defaults trains differently."
+            "it rho and uses 0.95. leaky_relu's slope is 0.01 in PyTorch and ONNX, 0.2 in TensorFlow and 0.3 in "
+            "Keras's layer."
         ),
     ),
     Entry(
@@ -149,14 +151,20 @@ TRAININGS = (
     ),
     Entry(
         id="activation-form",
-        title="a different form of the activation function",
+        title="a different form of the function",
         what=(
             "GELU has an exact form with the error function and an approximation with tanh; they differ by 4.7e-4 at "
-            "most."
+            "most. Hard sigmoid is relu6(x + 3)/6 or 0.2 x + 0.5; softplus is linear above a threshold or nowhere."
         ),
-        shows="The output is wrong by up to a few 1e-4, and the other form leaves only rounding.",
-        known_in="torch.nn.GELU and paddle.nn.GELU use the error function by default; jax.nn.gelu uses tanh.",
-        source="Hendrycks and Gimpel, Gaussian Error Linear Units, 2016, section 2.",
+        shows="The output is wrong, for GELU by up to a few 1e-4, and the other form leaves only rounding.",
+        known_in=(
+            "torch.nn.GELU and paddle.nn.GELU use the error function by default; jax.nn.gelu uses tanh. ONNX's "
+            "HardSigmoid has the slope 0.2. jax.nn.softplus has no threshold."
+        ),
+        source=(
+            "Hendrycks and Gimpel, Gaussian Error Linear Units, 2016, section 2; the documentation of "
+            "torch.nn.Hardsigmoid, of torch.nn.Softplus and of ONNX HardSigmoid."
+        ),
     ),
     Entry(
         id="clip-ignored",

@@ -1,0 +1,64 @@
+"""A lossy algorithm whose result has no digit left, recognised on milder inputs.
+
+Where a subtraction cancels everything, the error is what the order of the sums happens to leave, and says nothing about
+the formula. With a smaller offset the same kernel loses a part of the digits, and the loss identifies the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.causes import BAND_WEIGHT, standing_causes
+from parity.judge.diagnose.evaluator import Prediction
+from parity.judge.diagnose.explanation import KernelExplanation
+
+PARTS = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
+"""What is left of the offset: each step changes the loss of a naive variance by a factor of 16."""
+FAR = 8.0
+"""An offset is large from so many standard deviations on."""
+
+
+def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple[float, dict[str, Array]]]:
+    """The inputs with ever more of the offset of the op's data, and that part of it; none if the offset is small."""
+    name = OPS[case.op].data
+    values = None if name is None else inputs.get(name)
+    if name is None or values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
+        return
+    mean, spread = float(np.mean(values, dtype=np.float64)), float(np.std(values, dtype=np.float64))
+    for part in PARTS:
+        if abs(mean) > FAR * spread > 0:
+            yield part, {**inputs, name: (values - mean * (1 - part)).astype(values.dtype)}
+
+
+def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> KernelExplanation | None:
+    """The lossy causes of milder inputs for tensors that have lost all digits; None if that is not what happened.
+
+    The algorithm must lose digits of these tensors too, computed in this dtype.
+    """
+    wrong = start.wrong
+    ids = {cause.id for cause in milder.causes}
+    if (
+        not milder.causes
+        or not all(cause.lossy for cause in milder.causes)
+        or not np.isfinite([start.left[n] for n in wrong]).all()
+    ):
+        return None
+    same = [cause for cause in standing_causes(start.evaluator) if cause.lossy and cause.id in ids]
+    predictions = [start.evaluator.predict(cause.alteration) for cause in same if cause.alteration is not None]
+    if not any(p is not None and all(p[name].unstable for name in wrong) for p in predictions):
+        return None
+
+    def widened(prediction: Prediction) -> Prediction:
+        found = {n: prediction[n].widened(2 * start.left[n] / OFF) for n in wrong}
+        return {**prediction, **{name: replace(predicted, unstable=True) for name, predicted in found.items()}}
+
+    shown = {"recognised_at": f"1/{1 / part:g} of the offset"}
+    return start.extended(
+        replace(milder.causes[0], parameters=shown, alteration=None, change=widened, weight=BAND_WEIGHT, portable=False)
+    )
