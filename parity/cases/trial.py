@@ -57,6 +57,14 @@ class Trial:
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
             return None
 
+    def overflows(self, edit: Edit) -> bool:
+        """Whether a value that an edit changes becomes infinite."""
+        values = Overlay(self._values)
+        with np.errstate(all="ignore"):
+            for step in (step for steps in delta(self.program, edit).values() for step in steps):
+                values.over[step.index] = self._called(step, values)
+        return any(np.isinf(value).any() for value in values.over.values())
+
     def _returned(self, edit: Edit) -> Array | None:
         how, key = edit.value
         value = np.asarray(self._values[value_of(self.program, key)])

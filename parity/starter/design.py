@@ -19,7 +19,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.draw import Integers, Shape, TensorPlan, coarsest
+from parity.cases.draw import Integers, Shape, TensorPlan
+from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
@@ -101,7 +102,7 @@ class Tried:
             return True
         if any(name not in other or other[name].shape != exact[name].shape for name in exact):
             return True
-        return any(self.fails(dtype, name, other[name].astype(dtype)) for dtype in self.cells for name in exact)
+        return any(self.fails(dtype, name, as_dtype(other[name], dtype)) for dtype in self.cells for name in exact)
 
     def fails(self, dtype: str, name: str, values: Array) -> bool:
         """Whether a tensor of a kernel is clearly wrong."""
@@ -153,8 +154,7 @@ class Trial:
 
 def compared(plan: CasePlan) -> Tried | None:
     """A case with its exact result; None where that is not finite, or rounding alone changes it by 1 percent."""
-    dtype = coarsest(plan.dtypes)
-    draws = [{tensor.name: tensor.sample(seed, plan.id, dtype) for tensor in plan.tensors} for seed in SEEDS]
+    draws = [{tensor.name: tensor.sample(seed, plan.id, *plan.dtypes) for tensor in plan.tensors} for seed in SEEDS]
     try:
         with np.errstate(all="ignore"):
             oracles = [consult_oracle(plan, inputs) for inputs in draws]
@@ -207,7 +207,7 @@ def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
         raise StarterError(f"found no inputs for {name}; write a case by hand (`parity ops` lists its params)")
     check_signature(source, op, op.params(**params), set(shapes.inputs))
     optional = [item for item in op.inputs if item.optional and item.off == function.takes(item.name)]
-    switched = {item.name: {} if item.off else None for item in optional}
+    switched: dict[str, Any] = {item.name: {} if item.off else None for item in optional}
     case = in_order(op, case_of(op, params, {**stated(op, shape), **switched}))
     return case if source.differentiable(name, adapter) else {**case, "gradients": False}
 

@@ -22,7 +22,7 @@ from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.choices import Chosen
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
+from parity.judge.bound.envelope import FLOOR, OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
 
 Array = NDArray[Any]
 BAND_RUNS = 6
@@ -213,7 +213,7 @@ class Evaluator:
     def predicted(self, name: str, values: Array) -> Predicted:
         """The prediction that a tensor holds these values, to within the error bound of the oracle's."""
         wide = values.astype(self._exact[name].dtype, copy=False)
-        return Predicted(wide, self.envelopes[name].joined(Envelope.relative(UNIT_ROUNDOFF[self.dtype], wide)))
+        return Predicted(wide, self.envelopes[name].joined(Envelope.relative(FLOOR[self.dtype], wide)))
 
     def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
         """How far a careful implementation of the altered reference may be from the prediction."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
@@ -23,6 +24,7 @@ from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
+from parity.judge.diagnose.growth import growing
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import absent, proposals
@@ -169,7 +171,14 @@ class Inquiry:
         evaluator = question.evaluator
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
+        if evaluator.dtype in COMPUTED_IN and (grown := growing(case, inputs, self._ratios)) is not None:
+            return (("narrow-accumulation", grown),)
         return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+
+    def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
+        """The error ratios of the backend's result for other inputs; None if there is none."""
+        question = self._ask(case, inputs)
+        return None if question is None else unaltered(question.evaluator, question.observed).left
 
     @property
     def can_ask(self) -> bool:
@@ -273,7 +282,7 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
     if ours is None or theirs is None:
         return False
     values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
-    narrow = {name: None if v is None else v.astype(evaluator.dtype) for name, v in values.items()}
+    narrow = {name: None if v is None else as_dtype(v, evaluator.dtype) for name, v in values.items()}
     return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
 
 
