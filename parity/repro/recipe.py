@@ -309,7 +309,7 @@ def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: d
             live,
             sides[other],
             layout(stored[cell.backend]),
-            layout(stored[other], cell.dtype if other == ORACLE else None),
+            layout(stored[other], cell.dtype if other == ORACLE and not is_integer(stored[other]) else None),
             accuracy(cell, row, stored[cell.backend], stored[ORACLE]) if decides(cell, row) else None,
         )
 
@@ -340,6 +340,11 @@ def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
 def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
     """A stored tensor; None if there is none and none is needed."""
     return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
+
+
+def is_integer(values: Array | None) -> bool:
+    """Whether a stored tensor holds integers."""
+    return values is not None and values.dtype.kind == "i"
 
 
 def layout(values: Array | None, dtype: str | None = None) -> ArrayLayout | None:
