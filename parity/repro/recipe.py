@@ -369,11 +369,16 @@ def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
     return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
 
 
+def is_integer(values: Array | None) -> bool:
+    """Whether a stored tensor holds integers."""
+    return values is not None and values.dtype.kind == "i"
+
+
 def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLayout | None:
     """Shape and dtype of a stored tensor of a cell in `dtype`; float32 holds those of bfloat16."""
     if values is None:
         return None
-    is_held = exact or (dtype == "bfloat16" and values.dtype == np.float32)
+    is_held = (exact and not is_integer(values)) or (dtype == "bfloat16" and values.dtype == np.float32)
     return ArrayLayout(values.shape, dtype if is_held else str(values.dtype))
 
 
