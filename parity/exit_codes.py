@@ -17,7 +17,7 @@ INTERRUPTED = 130
 # Verdicts by their values: importing the enum would import NumPy, which slows --help down.
 NOT_COMPARED = "not-compared"
 FAILING: Mapping[str, frozenset[str]] = {
-    "mismatch": frozenset(("rounding", "degraded", "unstable", "semantic", "nonfinite", "structure")),
+    "mismatch": frozenset(("rounding", "choice", "degraded", "unstable", "semantic", "nonfinite", "structure")),
     "degraded": frozenset(("degraded", "unstable", "semantic", "nonfinite", "structure")),
     "unstable": frozenset(("unstable", "semantic", "nonfinite", "structure")),
     "semantic": frozenset(("semantic", "nonfinite", "structure")),

@@ -9,6 +9,9 @@ ADAPTERS = {
     "torch": "parity.adapters.torch.adapter:TorchAdapter",
     "paddle": "parity.adapters.paddle.adapter:PaddleAdapter",
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
+    "jax": "parity.adapters.jax.adapter:JaxAdapter",
+    "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
+    "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""
@@ -22,6 +25,8 @@ MODES = {
     "paddle:amp-bf16": "parity.adapters.paddle.modes:PaddleAmp",
     "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",
     "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
+    "jax:jit": "parity.adapters.jax.modes:JaxJit",
+    "tensorflow:xla": "parity.adapters.tensorflow.modes:TensorflowXla",
 }
 """Adapter and mode, other than eager, to its class."""
 

@@ -162,6 +162,35 @@ class FunctionalAdapter(Adapter):
         positions = self.framework.arange(x.shape[-2], device=x.device)
         return x + self.framework.nn.functional.embedding(positions, weight)
 
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.gather(x, dim, index)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.scatter_add(x, dim, index, src)
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.index_select(x, dim, index)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim=dim, descending=descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim=dim, largest=largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.framework.nn.functional.pad(x, list(pad), mode=mode, value=value)
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.framework.nn.functional.pixel_shuffle(x, upscale_factor)
+
+    def flip(self, x: Any, dims: Sequence[int]) -> Any:
+        return self.framework.flip(x, list(dims))
+
+    def roll(self, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+        return self.framework.roll(x, tuple(shifts), tuple(dims))
+
     def relu(self, x: Any) -> Any:
         return self.framework.nn.functional.relu(x)
 
@@ -358,13 +387,49 @@ class FunctionalAdapter(Adapter):
     def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
         return self.framework.arange(start, stop, step, dtype=like.dtype, device=like.device)
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
-        function = self.framework.nn.functional.cross_entropy
-        x, target = x.reshape((-1, x.shape[-1])), target.reshape((-1,))
-        return function(x, target, ignore_index=ignore_index, reduction=reduction)
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
+        rows = target.reshape((-1, target.shape[-1]))
+        losses = self.framework.nn.functional.cross_entropy(x.reshape((-1, x.shape[-1])), rows, **options)
+        return losses.reshape(x.shape[:-1]) if losses.shape else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.functional.nll_loss, x, target, weight=weight, **options)
+
+    def of_rows(self, function: Any, x: Any, target: Any, **options: Any) -> Any:
+        """A loss of x [rows, C] and target [rows], in the shape of `target` where it is not reduced."""
+        losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
+        return losses.reshape(target.shape) if losses.shape else losses
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        functional = self.framework.nn.functional
+        return functional.ctc_loss(functional.log_softmax(x, -1), target, input_lengths, target_lengths, **options)
+
+    def l1_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.l1_loss(x, target, reduction=reduction)
 
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.framework.nn.functional.mse_loss(x, target, reduction=reduction)
+
+    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.smooth_l1_loss(x, target, **options)
+
+    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.huber_loss(x, target, **options)
+
+    def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.framework.nn.functional.binary_cross_entropy(x, target, reduction=reduction)
+
+    def binary_cross_entropy_with_logits(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.binary_cross_entropy_with_logits(x, target, **options)
+
+    def kl_div(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.framework.nn.functional.kl_div(x, target, **options)
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.framework.nn.functional.cosine_similarity(x, other, dim, eps)
 
     def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
         """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""

@@ -12,7 +12,17 @@ import numpy as np
 from parity.cases.draw import Float64, Normal, Shape
 from parity.cases.exact.matmul import matmul
 from parity.cases.matmul import linear
-from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.op import (
+    CaseError,
+    Fit,
+    IncompatibleError,
+    Input,
+    Op,
+    TensorShapes,
+    Variant,
+    require_shape,
+    require_x,
+)
 from parity.cases.primitives import part, rows_of, scalar
 from parity.cases.softmax import gradient_scale, positive_gradient, shared_variants, softmax
 
@@ -95,7 +105,9 @@ def attend(
     grad_outputs, so that their products do not cancel. The other options are those of `softmax`.
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2))
-    mask = added if kept is None else kept
+    mask = added if kept is None else anp.where(kept > 0, scalar(1, query), 0.0)
+    if placement and mask is None:
+        raise IncompatibleError("there is no mask to be placed")
     if placement == "before":
         scores = scaled(scores + mask)
     else:

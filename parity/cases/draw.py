@@ -109,6 +109,22 @@ class Integers:
 
 
 @dataclass(frozen=True)
+class Probabilities:
+    """Rows along the last axis that sum to 1 in every dtype: multiples of 1 / `parts`, a power of two."""
+
+    parts: int = 256
+
+    def __post_init__(self) -> None:
+        if self.parts < 1 or self.parts & (self.parts - 1):
+            raise ValueError("probabilities needs parts that are a power of two")
+
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
+        """Values of `shape` in float64."""
+        counts = rng.multinomial(self.parts, rng.dirichlet(np.ones(shape[-1:] or 1), shape[:-1]))
+        return np.reshape(counts / self.parts, shape)
+
+
+@dataclass(frozen=True)
 class Values:
     """Literal numbers, nested as the tensor is."""
 
@@ -147,6 +163,7 @@ DISTRIBUTIONS: Mapping[str, type[Draw]] = {
     "constant": Constant,
     "near_constant": NearConstant,
     "integers": Integers,
+    "probabilities": Probabilities,
 }
 """YAML key to distribution; literal `values` and a `file` have their own keys."""
 

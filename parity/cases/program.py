@@ -226,6 +226,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> Any:
         if function in ABOUT_SHAPES:
             return function(*(concrete(item) for item in operands), **keywords)
+        if function in MOMENTS:
+            return MOMENTS[function](*operands, **keywords)
         return self.tape.record(function, tuple(operands), keywords)
 
     @property
@@ -251,7 +253,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
         """The axes in reverse order."""
-        return np.transpose(self)  # type: ignore[call-overload]
+        return np.transpose(self)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -259,26 +261,73 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> Any:
         return self.tape.record(getitem, (self, index), {})
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TraceError("a reference must not assign to elements; use np.where, np.stack or np.concatenate")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TraceError("a reference must not need the values of tensors: no assignment to elements, only NumPy")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a traced tensor has no {name}; use the functions of NumPy")
+
     def __bool__(self) -> bool:
-        if isinstance(self.value, (bool, int, float)):
+        if isinstance(self.value, (bool, int, float)) and not isinstance(self.value, np.generic):
             return bool(self.value)
         raise TraceError("a reference must not branch on the values of tensors; use np.where")
 
     def __float__(self) -> float:
         raise TraceError("a reference must not turn an option or a tensor into a float")
 
+    def view(self, _kind: Any) -> Any:
+        """As an array, which it is."""
+        return self
+
     def reshape(self, *shape: Any) -> Any:
         """np.reshape."""
-        return np.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[call-overload]
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def max(self, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
         """np.max."""
         limit = {} if initial is None else {"initial": initial}
-        return np.max(self, axis=axis, keepdims=keepdims, **limit)  # type: ignore[call-overload]
+        return np.max(self, axis=axis, keepdims=keepdims, **limit)
 
     def __iadd__(self, other: Any) -> Any:
         return self + other
 
+
+def mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.mean as a sum, so that edits know what it adds up."""
+    total = np.sum(x, axis=axis, keepdims=keepdims)
+    return total / (math.prod(x.shape) // max(math.prod(total.shape), 1))
+
+
+def var(x: Any, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Any:
+    """np.var in two passes."""
+    centred = x - mean(x, axis, keepdims=True)
+    total = np.sum(centred * centred, axis=axis, keepdims=keepdims)
+    return total / (math.prod(x.shape) // max(math.prod(total.shape), 1) - ddof)
+
+
+def std(x: Any, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Any:
+    """The root of `var`."""
+    return np.sqrt(var(x, axis, ddof=ddof, keepdims=keepdims))
+
+
+MOMENTS: Mapping[Callable[..., Any], Callable[..., Any]] = {np.mean: mean, np.var: var, np.std: std}
+
+
+def method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of NumPy as a method."""
+    return lambda self, *rest, **keywords: function(self, *rest, **keywords)
+
+
+METHODS = (
+    np.sum, np.mean, np.min, np.prod, np.var, np.std, np.any, np.all, np.argmax, np.argmin, np.cumsum, np.clip,
+    np.transpose, np.squeeze, np.swapaxes, np.ravel, np.repeat, np.dot,
+)  # fmt: skip
+"""What a user's reference may write as `x.sum(axis)`, besides what `Traced` defines."""
+for _function in METHODS:
+    setattr(Traced, _function.__name__, method(_function))
 
 ABOUT_SHAPES = frozenset((np.shape, np.ndim, np.size, np.result_type, np.iscomplexobj, np.isscalar))
 
@@ -422,7 +471,16 @@ class NamedNode(VJPNode):  # type: ignore[misc]  # autograd has no types
         self.vjp = vjp
 
 
-ArrayBox.register(Traced)
+class TracedBox(ArrayBox):  # type: ignore[misc]  # autograd has no types
+    """A differentiable stand-in; the gradient of a part of it is a step."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return part_of(self, index)
+
+
+TracedBox.register(Traced)
 VSpace.register(Traced, TracedSpace)
 notrace_primitives[NamedNode] = notrace_primitives[VJPNode]
 
@@ -565,6 +623,13 @@ LIFTED: dict[Callable[..., Any], Callable[..., Any]] = {}
 """The differentiable form of the functions of primitive steps."""
 
 
+def put_back(values: Array, like: Array, index: Any) -> Array:
+    """Zeros of the shape of `like`, to whose elements at `index` the `values` are added."""
+    result = np.zeros_like(like)
+    np.add.at(result, index, values)
+    return result
+
+
 def by_hand(function: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """`function(x, *rest)` whose gradient is `backward(gradient, result, x, *rest)` instead of the derivative of its
     steps.
@@ -590,3 +655,10 @@ def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
     recorded.raw = function
     LIFTED[function] = recorded
     return recorded  # type: ignore[no-any-return]
+
+
+put_back = primitive(put_back)
+part_of = autograd_primitive(getitem)
+LIFTED[getitem] = part_of
+defvjp(part_of, lambda _, x, index: lambda gradient: put_back(gradient, x, index), None)
+defvjp(put_back, lambda _, __, ___, index: lambda gradient: gradient[index], None, None)

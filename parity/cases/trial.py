@@ -87,10 +87,10 @@ class Trial:
 
 
 def takes_the_place(shape: Shape, of: Shape) -> bool:
-    """Whether a value of one shape can replace one of another: as large, or broadcastable."""
+    """Whether a value of one shape can replace one of another: as large, or both broadcast together."""
     if math.prod(shape) == math.prod(of):
         return True
-    return len(shape) == len(of) and all(n in (1, m) for n, m in zip(shape, of, strict=True))
+    return len(shape) == len(of) and all(n == m or 1 in (n, m) for n, m in zip(shape, of, strict=True))
 
 
 def same(values: Any, others: Any) -> bool:

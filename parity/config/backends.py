@@ -35,6 +35,9 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "torch": AdapterTraits(("eager", "compile", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS),
     "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
     "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
+    "jax": AdapterTraits(("eager", "jit")),
+    "tensorflow": AdapterTraits(("eager", "xla")),
+    "onnxruntime": AdapterTraits(),
     "numpy": AdapterTraits(),
 }
 """The adapters that a config may name."""
@@ -66,6 +69,9 @@ class BackendKeys(ConfigModel):
     ranks: Annotated[int, Ge(1), Le(MAX_RANKS)] = 1
 
 
+DOOR = "for a kernel of your own: {name: mine, adapter: torch, ops: ./my_kernel.py}, see docs/own-kernel.md"
+
+
 def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
     """The backends of a config with their places; invalid ones are reported and left out."""
     specs: dict[str, tuple[BackendSpec, Node]] = {}
@@ -89,7 +95,7 @@ def _from_string(node: Node, report: Problems) -> BackendSpec | None:
         report.add(node, '"oracle" is always included and is not a backend; it may be the baseline')
         return None
     if adapter not in ADAPTERS:
-        report.add(node, f'there is no adapter "{adapter}"', allowed=ADAPTERS, near=adapter)
+        report.add(node, f'there is no adapter "{adapter}" ({DOOR})', allowed=ADAPTERS, near=adapter)
         return None
     if not _version_ok(version, node, report) or not _supported(adapter, "mode", mode, node, report):
         return None
@@ -143,7 +149,7 @@ def _adapter(name: str, node: Node, report: Problems) -> str | None:
         message = f'"{name}" needs an "adapter", because there is no adapter of that name'
         report.add(node, message, key=f"{node.key}.adapter", allowed=ADAPTERS, near=name)
     else:
-        report.add(entry, f'there is no adapter "{adapter}"', allowed=ADAPTERS, near=adapter)
+        report.add(entry, f'there is no adapter "{adapter}" ({DOOR})', allowed=ADAPTERS, near=adapter)
     return None
 
 

@@ -37,12 +37,14 @@ COMMON: Mapping[str, Any] = {"dtypes": (Dtypes, ()), "tolerance": (Tolerances, N
 
 OP_KEYS: Mapping[str, Any] = {
     "id": (Text, ""),
-    "op": (Annotated[Any, WithJsonSchema({"enum": list(OPS)})], None),
+    "op": (Annotated[Any, WithJsonSchema({"type": "string"})], None),
     "params": (Annotated[Any, WithJsonSchema({"type": "object"})], None),
     "inputs": (Annotated[Any, WithJsonSchema({"type": "object"})], None),
     "sweep": (sweep_of(ROOTS), None),
     **COMMON,
     "kind": (Annotated[Any, WithJsonSchema({"type": "null"})], None),
+    "reference": (Annotated[Any, WithJsonSchema({"type": "string"})], None),
+    "differentiable": (list_of(str), ()),
 }
 OpCase = model_of("op_case", "a case", OP_KEYS)
 """A case of any op."""
@@ -80,14 +82,14 @@ def _with_shape(tensor: Any) -> Any:
     return tensor
 
 
-def _parts_of(op: Op) -> dict[str, Any]:
+def parts_of(op: Op) -> dict[str, Any]:
     """The keys of a case that depend on its op."""
     inputs = {name: (_input_type(name, op), None) for name in tensor_names(op)}
     params = options(op.params, f"{op.name}-params", op.name)
     return {"params": (params, None), "inputs": (model_of(f"{op.name}-inputs", op.name, inputs), None)}
 
 
-PARTS = {name: _parts_of(op) for name, op in OPS.items()}
+PARTS = {name: parts_of(op) for name, op in OPS.items()}
 CASES = {name: model_of(f"{name}-case", "a case", {**OP_KEYS, **PARTS[name]}) for name in OPS}
 """The model of a case of each op."""
 

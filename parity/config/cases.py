@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from parity.cases.brought import op_of
 from parity.cases.op import Op
+from parity.config.brought import REFERENCE, case_model, read_brought, with_outputs
 from parity.config.case_models import CASES, OpCase
 from parity.config.defaults import Defaults
 from parity.config.grammar import CaseModel, check_keys, read_partly, require_mapping
@@ -76,18 +78,23 @@ def expanded(
 
 def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     report, n_before = scope.report, len(scope.report)
-    op = _op(combination.case, scope)
-    if op is None:
+    name = _op(combination.case, scope)
+    case = name and substitute(scope.defaults.under(name, without(combination.case, "sweep")), report)
+    if not name or not case:
         return None
-    case = substitute(scope.defaults.under(op.name, without(combination.case, "sweep")), report)
-    if case is None:
+    brought = None if name in scope.ops else read_brought(case, name, report)
+    if len(report) > n_before:
         return None
-    values = read_partly(CASES[op.name], _with_parts(case), report)
+    model = CASES[name] if brought is None else case_model(brought)
+    values = read_partly(model, _with_parts(case), report)
     if values is None or values.params is None or values.inputs is None:
         return None
     inputs = read_inputs(case, values.inputs, report)
+    if brought is not None and len(report) == n_before:
+        brought = with_outputs(brought, values.params, inputs, report)
     if len(report) > n_before:
         return None
+    op = scope.ops[name] if brought is None else op_of(brought)
     tensors = plan_tensors(inputs, op, values.params, report, gradients=values.gradients)
     if tensors is None:
         return None
@@ -103,19 +110,26 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         tolerance=tolerance_of(op.name, values, scope),
         source=WrittenAt(case.file, case.line),
         gradients=tensors.gradients,
+        brought=brought,
     )
     return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory_of_op(tensors.n_elements))
 
 
-def _op(case: Node, scope: Scope) -> Op | None:
-    node = case.get("op")
+def _op(case: Node, scope: Scope) -> str | None:
+    """The name of a case's op; None and a report if parity does not know it and the case does not bring it."""
+    node, reference = case.get("op"), case.get(REFERENCE)
     if node is None:
         scope.report.add(case, 'a case needs an "op" (or is a "kind: train")', key=f"{case.key}.op", allowed=scope.ops)
         return None
-    op = scope.ops.get(node.value) if isinstance(node.value, str) else None
-    if op is None:
-        scope.report.add(node, "no such op", allowed=scope.ops, near=node.text)
-    return op
+    if reference is None and node.text not in scope.ops:
+        scope.report.add(node, f"parity knows no op {node.text} ({DOOR})", allowed=scope.ops, near=node.text)
+    elif reference is not None and node.text in scope.ops:
+        scope.report.add(reference, f"parity has a reference of its own for {node.text}; give your op another name")
+    elif reference is not None and not node.text.isidentifier():
+        scope.report.add(node, "an op has the name of the function in its reference")
+    else:
+        return node.text
+    return None
 
 
 def _with_parts(case: Node) -> Node:
@@ -125,6 +139,7 @@ def _with_parts(case: Node) -> Node:
 
 
 PARTS = ("params", "inputs")
+DOOR = "to bring your own, give the case a `reference:`, see docs/own-kernel.md"
 
 
 def tolerance_of(name: str, values: Any, scope: Scope) -> Any:

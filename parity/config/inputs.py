@@ -113,7 +113,7 @@ def _inputs(
                 if spec is not None:
                     report.add(node, f"{op.name} does not use {name} with these params", value=False)
                 continue
-            if spec is None and item.default is None and not item.integers:
+            if spec is None and (item.off or (item.default is None and not item.integers)):
                 if not item.optional:
                     add_at(written.case, f"inputs.{name}", f"{op.name} requires {name}", report)
                 continue

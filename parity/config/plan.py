@@ -12,7 +12,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from parity.cases import OPS
+from parity.cases.brought import Brought, op_of
 from parity.cases.draw import TensorPlan
+from parity.cases.op import Op
 from parity.config.kinds import KINDS, OP
 
 ORACLE = "oracle"
@@ -106,7 +109,7 @@ class CasePlan:
 
     `tensors` holds every input and every upstream gradient (`grad.y`) in drawing order. `gradients`: whether gradients
     are computed and compared. `backends` and `baseline` are empty if they are those of the plan; in a run of several
-    configs each has its own.
+    configs each has its own. `brought`: a user's own op.
     """
 
     id: str
@@ -119,6 +122,12 @@ class CasePlan:
     gradients: bool = True
     backends: tuple[str, ...] = ()
     baseline: str = ""
+    brought: Brought | None = None
+
+    @property
+    def definition(self) -> Op:
+        """The op: one that parity knows, or the one that the case brings."""
+        return OPS[self.op] if self.brought is None else op_of(self.brought)
 
     def runs_on(self, backend: str) -> bool:
         """Whether it runs on the backend of this name."""

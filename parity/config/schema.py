@@ -33,6 +33,7 @@ def json_schema() -> Schema:
     definitions = whole["$defs"]
     root, op_case = definitions.pop(ConfigKeys.__name__), definitions[OpCase.__name__]
     op_case["properties"]["op"]["description"] = "\n".join(f"{op.name}: {op.summary}" for op in OPS.values())
+    op_case["if"], op_case["then"] = {"not": {"required": ["reference"]}}, {"properties": {"op": {"enum": list(OPS)}}}
     op_case["allOf"] = [
         _if({"op": {"const": name}}, {"properties": _parts(definitions.pop(model.__name__))})
         for name, model in CASES.items()

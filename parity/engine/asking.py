@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.config.plan import CasePlan
 from parity.engine.backend import BackendRunner, run_request
 from parity.engine.cells import Question
@@ -111,7 +110,7 @@ def answered(question: Question) -> CellOutcome | None:
 
 def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str, NDArray[Any]]:
     """The outputs with values of the expected shapes, in the requested dtype."""
-    op = OPS[case.op]
+    op = case.definition
     shapes = op.infer_shapes(case.params, {name: a.shape for name, a in inputs.items() if op.input(name) is not None})
     expected = {
         **shapes.outputs,

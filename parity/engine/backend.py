@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from parity import environments
-from parity.cases import OPS
 from parity.cases.op import call_params, default_params
 from parity.config.plan import BackendSpec
 from parity.engine.buffers import SharedBuffers
@@ -276,12 +275,12 @@ def gradients_of(cell: CellRequest) -> dict[str, str]:
     """The gradients that a cell requests, each with the reason why a forward-only backend lacks it."""
     if not cell.case.gradients:
         return {}
-    return {f"grad.{name}": FORWARD_ONLY for name in OPS[cell.case.op].differentiable if name in cell.prepared.paths}
+    return {f"grad.{name}": FORWARD_ONLY for name in cell.case.definition.differentiable if name in cell.prepared.paths}
 
 
 def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Message:
     """The request to a worker for `cell`; without `gradients`, only for outputs."""
-    case, op = cell.case, OPS[cell.case.op]
+    case, op = cell.case, cell.case.definition
     gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
     upstream = {name: paths[f"grad.{name}"] for name in op.upstream if gradients and f"grad.{name}" in paths}
@@ -306,6 +305,6 @@ def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Me
 
 def watched(cell: CellRequest) -> list[str]:
     """The inputs and upstream gradients that the op does not update."""
-    op, shapes = OPS[cell.case.op], {name: array.shape for name, array in cell.prepared.arrays.items()}
+    op, shapes = cell.case.definition, {name: array.shape for name, array in cell.prepared.arrays.items()}
     outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
     return [name for name in shapes if name not in outputs]

@@ -105,6 +105,26 @@ PINS = {
         eras=(Era((0, 9), extras=("numpy<1.24",)),),  # 0.8.0 uses np.bool, which numpy 1.24 removed
         size="about 4 GB",
     ),
+    "jax": Pin(
+        modules=("jax", "jaxlib"),
+        distributions=("jax",),
+        version="0.10.2",
+        pythons=("3.11", "3.12", "3.13"),
+    ),
+    "tensorflow": Pin(
+        modules=("tensorflow",),
+        distributions=("tensorflow-cpu", "tensorflow"),
+        version="2.21.0",
+        pythons=("3.11", "3.12", "3.13"),
+        size="about 1.5 GB",
+    ),
+    "onnxruntime": Pin(
+        modules=("onnxruntime", "onnx"),
+        distributions=("onnxruntime", "onnxruntime-gpu"),
+        version="1.31.1",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("onnx==1.23.2",),
+    ),
     "numpy": Pin(
         modules=("autograd",),
         bare=True,

@@ -23,7 +23,6 @@ from parity.judge.known import (
     LedgerResult,
     Reach,
     State,
-    answers_in,
     applies_to,
     apply,
     claim,
@@ -32,6 +31,7 @@ from parity.judge.known import (
     is_covered,
     matches,
     ratios_of,
+    returned_in,
 )
 
 HEADROOM = 2.0
@@ -84,7 +84,7 @@ class Run:
     @cached_property
     def reach(self) -> Reach:
         """What was asked for, answered, and cannot be computed."""
-        return Reach(self.plan.everything, frozenset(answers_in(self.comparisons)), frozenset(self.unsupported))
+        return Reach(self.plan.everything, frozenset(returned_in(self.comparisons)), frozenset(self.unsupported))
 
     def held(self, known: Iterable[KnownDeviation] | None = None) -> LedgerResult:
         """The run under its entries, or under others."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
@@ -97,7 +96,7 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
     blank = CaseAudit(case.id, case.op, case.dtypes)
     n_elements = sum(values.size for values in inputs.values())
     shapes = {name: values.shape for name, values in inputs.items()}
-    n_causes = len(tuple(OPS[case.op].variants(case.params, shapes))) + 2 * len(inputs)
+    n_causes = len(tuple(case.definition.variants(case.params, shapes))) + 2 * len(inputs)
     if n_elements * n_causes * len(case.dtypes) > MAX_WORK:
         return replace(blank, problem=f"too large to be audited ({n_elements:,} input elements)")
     with np.errstate(all="ignore"):

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.cases.blocked import LARGE
 from parity.config.plan import ORACLE, CasePlan
+from parity.judge.bound.choices import Choices, Chosen
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
     OFF,
@@ -31,8 +31,8 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.asking import Ask, kernel_of
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.evaluator import Evaluator, Observed
-from parity.judge.diagnose.findings import diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
+from parity.judge.diagnose.findings import choice_diagnoses, diagnoses_of, rounding_diagnoses
 from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
@@ -52,6 +52,7 @@ LOSSY = 1024.0
 """If a careful implementation's error E grows with the condition, an algorithm whose error grows with its square has an
 error of E^2 / (u |x|) times about the root of the length of its sums (naive variance of 1,024 elements: 150)."""
 PREPARED_RUNS = 6
+NOTHING: Observed = {}
 KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
 ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
@@ -68,8 +69,12 @@ class Judged:
 class Cell:
     """One dtype of a case: the outcomes, the comparisons, and the backends that are wrong."""
 
-    def __init__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle) -> None:
+    def __init__(
+        self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], oracle: Oracle, choices: Choices | None = None
+    ) -> None:
         self.case, self.dtype, self.inputs, self.oracle = case, dtype, inputs, oracle
+        self._choices = choices or Choices(case, inputs, oracle)
+        self._chosen: dict[str, Chosen | None] = {}
         self.outcomes: dict[str, CellOutcome] = {}
         self.comparisons: list[Comparison] = []
         self._runs = EnvelopeRuns(case, dtype, inputs, oracle)
@@ -154,7 +159,7 @@ class Cell:
     @cached_property
     def terms(self) -> Mapping[str, Envelope]:
         """A unit roundoff of the terms that cancel in a tensor."""
-        op, unit = OPS[self.case.op], UNIT_ROUNDOFF[self.dtype]
+        op, unit = self.case.definition, UNIT_ROUNDOFF[self.dtype]
         if op.gradient_scale is None:
             return dict.fromkeys(self.oracle, Envelope(0.0, 0.0))
         scales = op.gradient_scale(op, self.case.params, self.inputs, self.case.gradients)
@@ -200,7 +205,33 @@ class Cell:
             return float("inf")
         if (backend, tensor) not in self.failing and self._passes(backend, tensor, values):
             return None
-        return error_ratio(values, exact, self.envelope(tensor))
+        ratio = error_ratio(values, exact, self.envelope(tensor))
+        known = (backend, tensor) not in self.failing and ratio < OFF
+        if known or self.chosen(backend) is None:
+            return ratio
+        return error_ratio(values, exact, self.envelope_at(backend, tensor))
+
+    def chosen(self, backend: str) -> Chosen | None:
+        """What a backend chose where a gradient is a choice; None if none is."""
+        if backend not in self._chosen:
+            given = {tensor: self._usable(backend, tensor) for tensor in self.oracle}
+            observed = {tensor: values for tensor, values in given.items() if values is not None}
+            self._chosen[backend] = self._choices.chosen(observed, self.dtype)
+        return self._chosen[backend]
+
+    @property
+    def choices(self) -> Mapping[str, Chosen]:
+        """What the backends chose that made another valid choice than the oracle."""
+        return {name: chosen for name, chosen in self._chosen.items() if chosen is not None and chosen.tensors}
+
+    def chose(self, backend: str, tensor: str) -> bool:
+        """Whether a backend was found to have made another valid choice than the oracle."""
+        return backend in self.choices and tensor in self.choices[backend].tensors
+
+    def envelope_at(self, backend: str, tensor: str) -> Envelope:
+        """The envelope for a backend's tensor, without its valid choices."""
+        envelope, chosen = self.envelope(tensor), self._chosen.get(backend)
+        return envelope if chosen is None else chosen.envelope(tensor, envelope, UNIT_ROUNDOFF[self.dtype])
 
     def _passes(self, backend: str, tensor: str, values: Array) -> bool:
         """Whether the first runs alone show that a tensor is right."""
@@ -262,10 +293,12 @@ class CaseJudge:
         self._ask = ask
         self.cells: dict[str, Cell] = {}
         self._questions: dict[tuple[str, str], Question] = {}
+        self._choices: Choices | None = None
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
-        self.cells[dtype] = Cell(self.case, dtype, self._inputs, self.oracle)
+        self._choices = self._choices or Choices(self.case, self._inputs, self.oracle)
+        self.cells[dtype] = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
         self.cells[dtype].take(outcomes, self._baseline)
 
     def judged(self, *, diagnose: bool = True) -> Judged:
@@ -279,6 +312,7 @@ class CaseJudge:
                 if d == dtype:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
+            diagnoses += choice_diagnoses((self.case.id, dtype), cell.choices, cell.ratios)
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
         return Judged(tuple(comparisons), tuple(diagnoses), results)
 
@@ -290,8 +324,10 @@ class CaseJudge:
             backends = [name for name, ratios in cell.off.items() if ratios]
             if not backends:
                 continue
-            evaluator = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
+            shared = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
             for backend in backends:
+                chosen = cell.chosen(backend)
+                evaluator = shared if chosen is None else excusing(chosen, shared, cell.observed(backend))
                 result = self._search(evaluator, backend, cell, results)
                 results[dtype, backend] = result
                 if result.best.explains and not result.rivals:
@@ -323,7 +359,7 @@ class CaseJudge:
         """Whether a tensor's error is the same in another dtype, so that it is not a loss of precision."""
         errors = {d: self._error(d, backend, tensor) for d in self.cells}
         others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
-        return any(self._same(d, tensor, errors) for d in others)
+        return any(self._same(self.cells[d].envelope_at(backend, tensor).rms, errors[d], errors) for d in others)
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
@@ -344,12 +380,13 @@ class CaseJudge:
             causes = () if result is None else result.causes_of(tensor)
             if causes and not any(cause.weight and not cause.lossy for cause in causes):
                 return max((cause.kind for cause in causes), key=ORDER.index)
-            return self._size_kind(cell, tensor, self._error(cell.dtype, backend, tensor))
+            return self._size_kind(cell, backend, tensor, self._error(cell.dtype, backend, tensor))
         return UNSTABLE
 
-    def _size_kind(self, cell: Cell, tensor: str, error: Array | None) -> str:
+    def _size_kind(self, cell: Cell, backend: str, tensor: str, error: Array | None) -> str:
         """The kind of an error by its size: within the loss of an unstable algorithm, that of float32, or larger."""
-        exact, envelope, unit = cell.scales[tensor][0], cell.envelope(tensor).rms, UNIT_ROUNDOFF[cell.dtype]
+        exact, unit = cell.scales[tensor][0], UNIT_ROUNDOFF[cell.dtype]
+        envelope = cell.envelope_at(backend, tensor).rms
         if error is None or not exact:
             return SEMANTIC
         if size(error).rms <= LOSSY * envelope * envelope / (unit * exact):
@@ -367,28 +404,25 @@ class CaseJudge:
         error: Array = output.values.astype(exact.dtype) - exact
         return error if np.isfinite(error).all() else None
 
-    def _same(self, dtype: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
-        """Whether the error in `dtype` is that in float64."""
-        narrow, wide = errors[dtype], errors.get(WIDEST)
-        if narrow is None or wide is None:
+    def _same(self, envelope: float, narrow: Array | None, errors: Mapping[str, Array | None]) -> bool:
+        """Whether an error in a dtype is that in float64, and large enough to show beside the dtype's envelope."""
+        wide = errors.get(WIDEST)
+        if narrow is None or wide is None or size(wide).rms <= SAME_ENVELOPES * envelope:
             return False
-        if dtype not in self.cells or not self._beyond(dtype, tensor, wide):
-            return False
-        limit = max(SAME * size(wide).rms, SAME_ENVELOPES * self.cells[dtype].envelope(tensor).rms)
-        return size(narrow - wide).rms <= limit
-
-    def _beyond(self, dtype: str, tensor: str, error: Array) -> bool:
-        """Whether an error in float64 is large enough to be visible in `dtype`."""
-        return size(error).rms > SAME_ENVELOPES * self.cells[dtype].envelope(tensor).rms
+        return size(narrow - wide).rms <= max(SAME * size(wide).rms, SAME_ENVELOPES * envelope)
 
 
-def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> Evaluator:
-    """An evaluator for a case, with envelopes from enough runs that they hardly widen."""
+def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:
+    """An evaluator for a case and what was observed, with envelopes from enough runs that they hardly widen."""
     oracle = consult_oracle(case, inputs)
     cell = Cell(case, dtype, inputs, oracle)
-    return Evaluator(
-        case, dtype, inputs, oracle, cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))
-    )
+    envelopes = cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))
+    evaluator = Evaluator(case, dtype, inputs, oracle, envelopes)
+    given = {
+        name: values for name, values in observed.items() if values is not None and values.shape == oracle[name].shape
+    }
+    chosen = Choices(case, inputs, oracle).chosen(given, dtype)
+    return evaluator if chosen is None else excusing(chosen, evaluator, observed)
 
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
@@ -426,7 +460,10 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
         culprit=culprit,
         suspect=comparison.suspect or comparison.verdict.passes,
     )
-    if comparison.verdict is not Verdict.ROUNDING or not culprit:
+    if comparison.verdict is not Verdict.ROUNDING:
         return measured
+    if not culprit:
+        chose = any(cell.chose(name, tensor) for name in names)
+        return replace(measured, verdict=Verdict.CHOICE) if chose else measured
     worst = max((kinds[cell.dtype, name, tensor] for name in culprit), key=ORDER.index)
     return replace(measured, verdict=KINDS[worst])

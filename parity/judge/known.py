@@ -6,7 +6,7 @@ once every culprit is covered, for all of its causes. An entry that was checked 
 one for something that this run did not compare is not checked.
 
 An entry for `unsupported` applies to comparisons that could not be made, and covers the backends that do not support
-the cell. Such a comparison is accepted once every backend without a result is covered.
+the cell, or not its gradients. Such a comparison is accepted once every backend without a result is covered.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.judge.compare.cell import NOTHING_FINITE
@@ -79,11 +80,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a run was to compute, what backends returned, and what they do not support."""
+    """What a run was to compute, what backends returned (an answer and a tensor), and what they do not support."""
 
     asked: Asked
-    answered: frozenset[Answer]
+    returned: frozenset[tuple[Answer, str]]
     unsupported: frozenset[Answer]
+
+    @cached_property
+    def answered(self) -> frozenset[Answer]:
+        """The answers of which any tensor took part in a comparison."""
+        return frozenset(answer for answer, _ in self.returned)
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
         """All answers that an entry applies to."""
@@ -98,7 +104,7 @@ class Reach:
     def absent(self, c: Comparison) -> list[str]:
         """The backends without which a comparison could not be made; none if it was made."""
         names = (c.actual, c.expected) if c.verdict is Verdict.NOT_COMPARED and c.message != NOTHING_FINITE else ()
-        return [name for name in names if name != ORACLE and (c.case, c.dtype, name) not in self.answered]
+        return [n for n in names if n != ORACLE and ((c.case, c.dtype, n), c.tensor) not in self.returned]
 
 
 def apply(
@@ -117,7 +123,7 @@ def apply(
         return LedgerResult(tuple(comparisons), ())
     deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect or c.message == NOTHING_FINITE}
     causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
-    reach = Reach(plan.everything, frozenset(answers_in(comparisons)), frozenset(unsupported))
+    reach = Reach(plan.everything, frozenset(returned_in(comparisons)), frozenset(unsupported))
     missing = {i: c for i, c in enumerate(comparisons) if c.verdict is Verdict.NOT_COMPARED}
     claims = [
         claim_of_missing(known, missing, reach) if known.unsupported else claim(known, deviating, causes)
@@ -131,7 +137,7 @@ def apply(
 def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
     """A line for each entry that fails any run of a plan: it has expired, or no case is what it speaks of."""
     asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
-    answers = frozenset((case, dtype, name) for (case, name), dtypes in asked.items() for dtype in dtypes)
+    answers = frozenset(((case, dtype, name), "") for (case, name), dtypes in asked.items() for dtype in dtypes)
     reach = Reach(plan.everything, answers, frozenset())
     for known in plan.known:
         entry = assess(Claim(known, {}, None), reach, today)
@@ -142,12 +148,12 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
             yield entry.message
 
 
-def answers_in(comparisons: Sequence[Comparison]) -> Iterator[Answer]:
-    """Every answer that took part in a comparison."""
+def returned_in(comparisons: Sequence[Comparison]) -> Iterator[tuple[Answer, str]]:
+    """Every answer and tensor that took part in a comparison."""
     for c in comparisons:
         if c.verdict is not Verdict.NOT_COMPARED:
-            yield c.case, c.dtype, c.actual
-            yield c.case, c.dtype, c.expected
+            yield (c.case, c.dtype, c.actual), c.tensor
+            yield (c.case, c.dtype, c.expected), c.tensor
 
 
 def means(known: KnownDeviation, case: str) -> bool:
@@ -170,9 +176,9 @@ def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Co
 
 def claim_of_missing(known: KnownDeviation, missing: Mapping[int, Comparison], reach: Reach) -> Claim:
     """What an entry for `unsupported` covers among the comparisons that could not be made."""
-    covered = {}
+    covered, told = {}, reach.answered | reach.unsupported
     for i, c in missing.items():
-        names = [name for name in reach.absent(c) if (c.case, c.dtype, name) in reach.unsupported]
+        names = [name for name in reach.absent(c) if (c.case, c.dtype, name) in told]
         if applies_to(known, c) and (parts := frozenset((s, None) for s in names if known.backend in (None, s))):
             covered[i] = parts
     return Claim(known, covered, None)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.adapters import adapter_class
 from parity.cases import OPS
-from parity.cases.op import Op, call_params, default_params
+from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
 from parity.cases.program import in_dtype
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
@@ -23,11 +24,12 @@ from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult, ratio_of
 from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
 from parity.reporting.results.results import as_number
-from parity.reporting.results.rows import BackendRow, ComparisonRow, Results
+from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.source import bound_names, has_method
 
+GRADIENT = "grad."
 EXACT = "exact"
 """The oracle's name in a script."""
 
@@ -121,8 +123,9 @@ class ScriptRecipe:
 
     @property
     def upstream(self) -> list[str]:
-        """The outputs with a grad_output."""
-        return [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+        """The outputs with a grad_output; none of a framework that is forward only."""
+        given = [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+        return given if adapter_class(self.framework).differentiable else []
 
     @property
     def differentiable(self) -> list[str]:
@@ -171,6 +174,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
     backend = next(row for row in results.backends if row.name == cell.backend)
     op = known_op(cell, backend)
+    brought = cell.case.brought
     params = known_params(op, cell.case.params)
     ops = ops_file(backend, run_dir)
     own = ops is not None and takes_from(ops, op.name, {case.op for case in results.cases})
@@ -193,7 +197,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         backend=backend,
         op=op,
         params=call_params(params),
-        droppable=sorted(default_params(params)),
+        droppable=sorted(default_params(params)) if brought is None else brought.droppable,
         data=data,
         checks=checks,
         threads=threads_of(results),
@@ -214,10 +218,32 @@ def known_op(cell: CellResult, backend: BackendRow) -> Op:
     traits = ADAPTERS.get(backend.framework)
     known = traits is not None and backend.device in traits.devices and cell.dtype in UNIT_ROUNDOFF
     known = known and traits is not None and (backend.mode or "eager") in traits.modes
-    if cell.op not in OPS or not known:
+    brought = cell.case.brought
+    if (cell.op not in OPS and brought is None) or not known:
         asked = f"{cell.op} on {backend.framework}, {backend.device}, {cell.dtype}"
         raise ReproError(f"{name_of(cell)}: this parity does not know {printable(asked)}")
-    return OPS[cell.op]
+    return OPS[cell.op] if brought is None else brought_op(cell, brought)
+
+
+def brought_op(cell: CellResult, brought: BroughtRow) -> Op:
+    """A user's own op as far as a script needs it, without running its reference; raises ReproError for bad names."""
+    names, upstream = ([name for name in cell.case.inputs if is_gradient(name) == wanted] for wanted in (False, True))
+    if not all(name.isidentifier() for name in (cell.op, *names, *cell.case.params)):
+        raise ReproError(f"{name_of(cell)}: an op, its tensors and its params have names that are words")
+    return Op(
+        name=cell.op,
+        summary="",
+        params=make_dataclass("Params", list(cell.case.params), frozen=True),
+        inputs=tuple(Input(name, differentiable=name in brought.differentiable) for name in names),
+        infer_shapes=lambda *_: TensorShapes({}, {}),
+        reference=lambda *_: {},
+        upstream=tuple(name.removeprefix(GRADIENT) for name in upstream),
+    )
+
+
+def is_gradient(name: str) -> bool:
+    """Whether an input is the gradient of an output."""
+    return name.startswith(GRADIENT)
 
 
 def known_params(op: Op, given: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from parity.adapters import adapter_class
+from parity.config.nodes import printable
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.bound.envelope import WORK
 from parity.judge.compare.verdict import Verdict
@@ -55,8 +56,16 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         structural=any(check.structural for check in recipe.checks),
         swapped=any(check.live == "expected" for check in recipe.checks),
         accuracy=any(check.accuracy for check in recipe.checks),
+        reference=reference(recipe),
         wide=Code(literal(WORK[recipe.cell.dtype].__name__)),
     )
+
+
+def reference(recipe: ScriptRecipe) -> list[Code]:
+    """The source of the user's reference as comments, if the op is theirs."""
+    brought = recipe.cell.case.brought
+    lines = [] if brought is None else ["The reference:", "", *map(printable, brought.text.splitlines())]
+    return [Code(f"# {line}".rstrip()) for line in lines]
 
 
 def joined(names: Sequence[str], pattern: str) -> Code:

@@ -26,6 +26,7 @@ SUSPECT = "suspect"
 ANOTHER = "follows a different convention"
 TITLES: Mapping[str, str] = {
     "rounding": "differs by rounding",
+    "choice": "returns another valid gradient",
     "degraded": "has only float32 accuracy",
     "unstable": "is less accurate than a careful implementation",
     "semantic": "computes a different formula",
@@ -111,7 +112,10 @@ def sides(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
     versions = {row.name: f"{row.framework} {row.version}" for row in results.backends}
     named = {check.side: getattr(check.row, check.other) for check in recipe.checks if check.side != "exact"}
     if recipe.checks:
-        yield "exact", "the textbook formula in extended precision on the same inputs, rounded to float64"
+        formula = (
+            "the textbook formula" if recipe.cell.case.brought is None else "the reference at the end of this file"
+        )
+        yield "exact", f"{formula} in extended precision on the same inputs, rounded to float64"
     for side, backend in named.items():
         yield side, f"the result of {versions.get(backend, backend)} in the same run"
 

@@ -33,6 +33,8 @@ from parity.starter.source import REQUIRED, Function, Source, check_signature
 
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
+SPARE = (4, 12, 5, 3)
+"""For an op that takes none of these: a number of channels with several divisors, some of them squares."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
@@ -244,7 +246,7 @@ def first_shape(op: Op, own: Written) -> Shape:
     numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
     sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
     resized = [replaced_axis(shape, axis, n) for shape in SHAPES.values() for n in sizes for axis in (1, -1)]
-    usable = [shape for shape in (*SHAPES.values(), *resized) if fitted(op, shape, own) is not None]
+    usable = [shape for shape in (*SHAPES.values(), *resized, SPARE) if fitted(op, shape, own) is not None]
     images = [shape for shape in usable if len(shape) == 4 and per_channel(op, shape, own)]
     return (images or usable or [SHAPES[2]])[0]
 
@@ -301,8 +303,10 @@ def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
     """Values that are tried for a required param."""
     hint = get_type_hints(op.params)[param.name]
     numbers = (*COUNTS, shape[-1]) if hint is not float else (1.0,)
-    kinds = get_args(hint)
-    return tuple([n] if int not in kinds and any(get_origin(part) is tuple for part in kinds) else n for n in numbers)
+    parts = (hint,) if get_origin(hint) is tuple else get_args(hint)
+    if int in parts or not any(get_origin(part) is tuple for part in parts):
+        return numbers
+    return tuple([n] * length for length in (1, 2) for n in numbers)
 
 
 def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:

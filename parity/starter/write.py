@@ -66,6 +66,7 @@ def without_ops(source: Source) -> str:
         "It must take the tensors and the op's params by keyword, for example:",
         EXAMPLE,
         "`parity ops` lists the params and tensors of each.",
+        "An op that parity does not know needs a `reference:` in the config: docs/own-kernel.md.",
     ]
     return "\n".join(lines)
 

@@ -102,7 +102,10 @@ def test_kernels_of_a_framework_beside_its_own(tmp_path):
         (["."], ". is not a file"),
         (["my_kernel.py", "-o", "my_kernel.py", "--force"], "my_kernel.py is the file itself"),
         (["my_kernel.py", "-o", "no/such/folder.yaml"], "cannot write no/such/folder.yaml"),
-        (["my_kernel.py", "--adapter", "jax"], "there is no adapter jax; choose one of torch, paddle, oneflow, numpy"),
+        (
+            ["my_kernel.py", "--adapter", "mxnet"],
+            "there is no adapter mxnet; choose one of torch, paddle, oneflow, jax, tensorflow, onnxruntime, numpy",
+        ),
     ],
 )
 def test_a_mistake_is_exit_code_2(tmp_path, arguments, message):

@@ -37,6 +37,8 @@ def test_a_backend_that_is_forward_only_is_compared_in_its_outputs(parity_run, t
     assert dict(verdicts)["y"] in ("equal", "close")
     [row] = finished.select(actual="mine", expected="numpy", dtype="float32", tensor="grad.x")
     assert row["message"] == "mine: it is forward only, so its gradients are not compared"
+    entry = 'known: [{case: lin, backend: mine, outcome: unsupported, reason: "a kernel for inference"}]'
+    assert parity_run(f"{user_config(tmp_path / 'ops.py', cases=[LINEAR])}{entry}\n").code == 0
     without = parity_run(user_config(tmp_path / "ops.py", cases=[LINEAR.replace("}}}", "}}, gradients: false}")]))
     assert without.code == 0, without.stdout
 

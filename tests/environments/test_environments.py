@@ -177,7 +177,7 @@ def test_a_named_file_that_is_no_usable_python(tmp_path, answer, message):
 
 
 def test_what_is_refused_before_anything_is_looked_for():
-    assert "there is no environment for adapter 'jax'" in refusal(BackendSpec("mine", "jax"))
+    assert "there is no environment for adapter 'mxnet'" in refusal(BackendSpec("mine", "mxnet"))
     assert "is not a release" in refusal(BackendSpec("mine", "torch", version="../2.4"))
 
 

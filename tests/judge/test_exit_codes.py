@@ -34,7 +34,7 @@ def test_exit_codes(found, code):
 @pytest.mark.parametrize(
     ("level", "failing"),
     [
-        ("mismatch", "rounding degraded unstable semantic nonfinite structure"),
+        ("mismatch", "rounding choice degraded unstable semantic nonfinite structure"),
         ("degraded", "degraded unstable semantic nonfinite structure"),
         ("unstable", "unstable semantic nonfinite structure"),
         ("semantic", "semantic nonfinite structure"),

@@ -22,7 +22,8 @@ MOST_ELEMENTS = 40_000
 def large_cases() -> dict[str, CasePlan]:
     """Of every op in the shipped configs, the largest case that is no work to evaluate."""
     largest: dict[str, CasePlan] = {}
-    cases = [case for path in sorted(CONFIGS.glob("*.yaml")) for case in load_plan([path], Overrides()).cases]
+    paths = sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.glob("ops/*.yaml")])
+    cases = [case for path in paths for case in load_plan([path], Overrides()).cases]
     for case in (case for case in cases if case.op in OPS and n_elements(case) <= MOST_ELEMENTS):
         if case.op not in largest or n_elements(largest[case.op]) < n_elements(case):
             largest[case.op] = case

@@ -55,6 +55,42 @@ class OneflowAdapter(TorchStyleAdapter):
         kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        # OneFlow 0.9.0 takes no nn.Parameter as src.
+        return self.framework.scatter_add(x, dim, index, src * 1)
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        try:
+            return super().pad(x, pad, mode, value)
+        except NotImplementedError as error:
+            raise Unsupported(f"oneflow.nn.functional.pad: {error}") from error
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.framework.nn.PixelShuffle(upscale_factor)(x)
+
+    def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
+        states = tuple(self.state(state, x, weights) for state in (h0, c0))
+        y, (h, c) = self.recurrent(self.framework.nn.LSTM, x, weights)(x, states)
+        return {"y": y, "h": h[0], "c": c[0]}
+
+    def gru(self, x: Any, h0: Any = None, **weights: Any) -> Any:
+        y, h = self.recurrent(self.framework.nn.GRU, x, weights)(x, self.state(h0, x, weights))
+        return {"y": y, "h": h[0]}
+
+    def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """An initial state of one layer; zeros where there is none."""
+        zeros = self.framework.zeros(x.shape[1], weights["weight_hh"].shape[1], dtype=x.dtype)
+        return (zeros if state is None else state).unsqueeze(0)
+
+    @staticmethod
+    def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """A layer with our own leaves as its parameters."""
+        module = kind(x.shape[2], weights["weight_hh"].shape[1], bias="bias_ih" in weights)
+        for name, leaf in weights.items():
+            delattr(module, f"{name}_l0")
+            setattr(module, f"{name}_l0", leaf)
+        return module
+
     def conv1d(self, x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
         return self.framework.nn.functional.conv1d(x, weight, bias, **with_numbers(options))
 
@@ -105,6 +141,13 @@ class OneflowAdapter(TorchStyleAdapter):
         if keep_mask is not None:
             scores = flow.where(keep_mask.bool(), scores, flow.full_like(scores, float("-inf")))
         return flow.matmul(flow.softmax(scores, dim=-1), value)
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        return self.of_rows(self.framework.nn.NLLLoss(weight, **options), x, target)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        logs = self.framework.nn.functional.log_softmax(x, -1)
+        return self.framework.nn.CTCLoss(**options)(logs, target, input_lengths, target_lengths)
 
     def lamb(self, **given: Any) -> Any:
         return self.updated("lamb", **given)

@@ -156,6 +156,48 @@ class PaddleAdapter(FunctionalAdapter):
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.take_along_axis(x, index, dim, broadcast=False)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        return self.framework.put_along_axis(x, index, src, dim, reduce="add", broadcast=False)
+
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        y, indices = self.framework.sort(x, dim, descending), self.framework.argsort(x, dim, descending)
+        return {"y": y, "indices": indices}
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        y, indices = self.framework.topk(x, k, dim, largest)
+        return {"y": y, "indices": indices}
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
+        return self.functional.pad(x, list(pad), mode, value, pad_from_left_axis=False)
+
+    def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None and c0 is None else tuple(self.state(s, x, weights) for s in (h0, c0))
+        y, (h, c) = self.recurrent(self.framework.nn.LSTM, x, weights)(x, states)
+        return {"y": y, "h": h[0], "c": c[0]}
+
+    def gru(self, x: Any, h0: Any = None, **weights: Any) -> Any:
+        states = None if h0 is None else self.state(h0, x, weights)
+        y, h = self.recurrent(self.framework.nn.GRU, x, weights)(x, states)
+        return {"y": y, "h": h[0]}
+
+    def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """An initial state of one layer; zeros where there is none."""
+        zeros = self.framework.zeros([x.shape[1], weights["weight_hh"].shape[1]], x.dtype)
+        return (zeros if state is None else state).unsqueeze(0)
+
+    @staticmethod
+    def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
+        """A layer that takes steps first, with our own leaves as its parameters."""
+        if not {"bias_ih", "bias_hh"} <= weights.keys():
+            # Paddle 3.3.1 ends with SIGSEGV in the backward pass of a layer with bias_ih_attr=False on a CPU.
+            raise Unsupported(f"paddle.nn.{kind.__name__} has no backward pass without biases")
+        layer = kind(x.shape[2], weights["weight_hh"].shape[1], time_major=True)
+        layer._all_weights = [weights[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return layer
+
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.functional.gelu(x, approximate == "tanh")
 
@@ -203,11 +245,42 @@ class PaddleAdapter(FunctionalAdapter):
     def heads_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 1, 3])
 
-    def cross_entropy(self, x: Any, target: Any, ignore_index: int = -100, reduction: str = "mean") -> Any:
+    def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        # Paddle turns targets that it smooths into rows, of which it ignores none.
+        if options.get("label_smoothing"):
+            if bool((target == options.pop("ignore_index")).any()):
+                raise Unsupported("paddle.nn.functional.cross_entropy ignores no targets with label_smoothing")
+            return self.of_rows(self.functional.cross_entropy, x, target, weight=weight, **options)
+        return self.ignoring(self.functional.cross_entropy, x, target, weight=weight, **options)
+
+    def soft_cross_entropy(self, x: Any, target: Any, **options: Any) -> Any:
+        losses = self.functional.cross_entropy(x, target, soft_label=True, **options)
+        return losses.reshape(x.shape[:-1]) if losses.shape else losses
+
+    def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
+        # Paddle 3.3.1 writes beyond its memory there: SIGSEGV, SIGABRT, or a hang.
+        if x.dtype == self.framework.float64 and bool((target == options["ignore_index"]).any()):
+            raise Unsupported("paddle.nn.functional.nll_loss in float64 crashes where targets are ignored")
+        return self.of_rows(self.functional.nll_loss, x, target, weight=weight, **options)
+
+    def ignoring(self, function: Any, x: Any, target: Any, ignore_index: int, **options: Any) -> Any:
         # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
-        x, target, ignored = x.reshape([-1, x.shape[-1]]), target.reshape([-1]), x.shape[-1]
+        ignored = x.shape[-1]
         target = self.framework.where(target == ignore_index, self.framework.full_like(target, ignored), target)
-        return self.functional.cross_entropy(x, target, ignore_index=ignored, reduction=reduction)
+        return self.of_rows(function, x, target, ignore_index=ignored, **options)
+
+    def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
+        # Paddle applies log_softmax itself.
+        return self.functional.ctc_loss(x, target.astype("int32"), input_lengths, target_lengths, **options)
+
+    def smooth_l1_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.functional.smooth_l1_loss(x, target, options["reduction"], options["beta"], is_huber=False)
+
+    def huber_loss(self, x: Any, target: Any, **options: Any) -> Any:
+        return self.functional.smooth_l1_loss(x, target, options["reduction"], options["delta"])
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.functional.cosine_similarity(x, other, dim, eps)
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         if norm_type == 2.0:

@@ -54,6 +54,25 @@ class TorchAdapter(TorchStyleAdapter):
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.framework.nn.functional.instance_norm(x, weight=weight, bias=bias, eps=eps)
 
+    def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
+        y, h, c = self.framework.lstm(x, self.states(x, weights, h0, c0), *self.recurrent(weights))
+        return {"y": y, "h": h[0], "c": c[0]}
+
+    def gru(self, x: Any, h0: Any = None, **weights: Any) -> Any:
+        y, h = self.framework.gru(x, self.states(x, weights, h0)[0], *self.recurrent(weights))
+        return {"y": y, "h": h[0]}
+
+    def states(self, x: Any, weights: Mapping[str, Any], *given: Any) -> list[Any]:
+        """Initial states of one layer, zeros where none is given."""
+        zeros = x.new_zeros((x.shape[1], weights["weight_hh"].shape[1]))
+        return [(zeros if state is None else state).unsqueeze(0) for state in given]
+
+    @staticmethod
+    def recurrent(weights: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The weights, and the options of one layer, in one direction, without dropout, steps first."""
+        flat = [weights[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if name in weights]
+        return flat, "bias_ih" in weights, 1, 0.0, False, False, False
+
     def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
         leaf = self.framework.nn.Parameter(param)
         leaf.grad = grad

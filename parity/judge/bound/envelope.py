@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.draw import generator
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, rounded_otherwise
 from parity.config.plan import CasePlan
@@ -161,7 +160,7 @@ class EnvelopeRuns:
         return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
 
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
-        case, op, kind = self._case, OPS[self._case.op], run % FIRST_RUNS
+        case, op, kind = self._case, self._case.definition, run % FIRST_RUNS
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
         step = 0 if op.exact else run

@@ -483,6 +483,97 @@ CONVENTIONS = (
         source="The warning of torch.nn.functional.mse_loss about a target of another size.",
     ),
     Entry(
+        id="probability-form",
+        title="logits, probabilities and their logarithms are confused",
+        what=(
+            "A tensor is taken for logits where it holds probabilities, for probabilities where it holds logarithms, "
+            "or the reverse: a softmax or sigmoid is applied twice, or not at all. A gradient that takes the sum of a "
+            "target for 1 belongs here too."
+        ),
+        shows=(
+            "Losses and gradients are wrong in every precision, but training goes on, more slowly. Where inputs are "
+            "normalised already, only the gradient differs."
+        ),
+        source=(
+            "The documentation of torch.nn.CrossEntropyLoss (logits), torch.nn.NLLLoss (log-probabilities), "
+            "torch.nn.KLDivLoss (log_target) and keras.losses (from_logits)."
+        ),
+    ),
+    Entry(
+        id="entropy-included",
+        title="a divergence instead of a cross entropy, or the reverse",
+        what=(
+            "The entropy of the target is subtracted where it should not be, or is missing. It does not depend on the "
+            "input, so trainings are the same."
+        ),
+        shows="The loss is wrong by the entropy of the targets, in every precision; gradients are right.",
+        source="The documentation of torch.nn.KLDivLoss.",
+    ),
+    Entry(
+        id="operands-swapped",
+        title="the operands are exchanged",
+        what="The first operand is taken for the second, as when a function has the target first.",
+        shows="Results are those of the exchanged operands, in every precision; where these are equal, they are right.",
+        known_in="keras.losses take the target first, torch.nn.functional the input.",
+        source="The documentation of torch.nn.functional.kl_div and of keras.losses.kl_divergence.",
+    ),
+    Entry(
+        id="huber-form",
+        title="smooth L1 and Huber's loss are confused",
+        what=(
+            "The losses differ by a factor: smooth L1 divides Huber's loss by beta. For a beta of 1 they agree. The "
+            "pseudo-Huber loss is a smooth approximation of the latter."
+        ),
+        shows="Losses and gradients are wrong by the factor beta, or around |x - target| = delta, in every precision.",
+        known_in="PaddlePaddle's smooth_l1_loss is Huber's loss unless is_huber is False.",
+        source="The documentation of torch.nn.SmoothL1Loss and of paddle.nn.functional.smooth_l1_loss.",
+    ),
+    Entry(
+        id="log-floor",
+        title="the logarithm of a probability has another floor",
+        what=(
+            "Probabilities near 0 are clipped, or a small number is added, so that no loss is infinite. PyTorch clamps "
+            "the logarithm at -100; Keras clips probabilities to 1e-7 and 1 - 1e-7, which caps a loss at 16.1."
+        ),
+        shows="Losses of confident mistakes are too small, or infinite, in every precision; clipped gradients are 0.",
+        source="The documentation of torch.nn.BCELoss; keras.config.epsilon.",
+    ),
+    Entry(
+        id="log-of-probability",
+        title="the logarithm of a rounded probability",
+        what=(
+            "A softmax or sigmoid is computed first, and its logarithm then. Near 0 and 1 the probability is rounded, "
+            "or underflows. The logarithm itself is a sum that loses nothing."
+        ),
+        shows="Digits are lost where probabilities are near 1; where one underflows, the loss is infinite.",
+        source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
+    ),
+    Entry(
+        id="ctc-blank",
+        title="another class is the blank",
+        what="The blank between labels is the last class instead of the first, or the reverse.",
+        shows="Losses and gradients are those of other labels, in every precision.",
+        known_in="torch.nn.functional.ctc_loss has 0, tf.nn.ctc_loss has the last class unless blank_index is given.",
+        source="The documentation of these functions.",
+    ),
+    Entry(
+        id="ctc-repeats",
+        title="equal labels need no blank between them",
+        what=(
+            "An alignment may go from a label to the next one without a blank, even if both are the same class. Such "
+            "alignments stand for a single label."
+        ),
+        shows="Only targets with a label twice in a row have a loss that is too small, in every precision.",
+        source="A. Graves et al., Connectionist temporal classification, 2006, section 4.1.",
+    ),
+    Entry(
+        id="lengths-ignored",
+        title="the lengths of sequences are ignored",
+        what="All steps count, also those of the padding behind the end of a sequence.",
+        shows="Sequences of full length are right, all others are wrong, in every precision.",
+        source="The documentation of torch.nn.functional.ctc_loss, input_lengths.",
+    ),
+    Entry(
         id="padding-mode",
         title="the padding has other values",
         what=(
@@ -603,10 +694,10 @@ CONVENTIONS = (
     ),
     Entry(
         id="repeated-rows",
-        title="gradients of a row that is looked up twice overwrite each other",
+        title="values with the same index overwrite each other",
         what=(
-            "The gradient of a row is that of its last occurrence; it should be the sum over all occurrences. The "
-            "kernel assigns instead of adding atomically."
+            "The gradient of a row that is looked up twice, or a scattered value, is that of its last occurrence; it "
+            "should be the sum over all occurrences. The kernel assigns instead of adding atomically."
         ),
         shows="Rows that are looked up once are right, others are too small, in every precision.",
         source="The documentation of numpy.add.at, which adds where an assignment by index does not.",
@@ -618,6 +709,102 @@ CONVENTIONS = (
         shows="All positions are wrong, as if the rows were shifted; gradients are in the wrong rows.",
         known_in="fairseq's and Hugging Face's RoBERTa start at padding_idx + 1, which is 2.",
         source="transformers, models/roberta/modeling_roberta.py, create_position_ids_from_input_ids.",
+    ),
+    Entry(
+        id="index-offset",
+        title="indices are counted from another origin",
+        what=(
+            "An index is taken, or returned, one too large or too small, as between languages that count from 0 and "
+            "from 1. At the end of the axis it is clipped or wraps around."
+        ),
+        shows="Neighbours of the right elements are taken; returned indices are all wrong by one.",
+        source="The documentation of numpy.take, mode.",
+    ),
+    Entry(
+        id="sort-order",
+        title="sorted in the other order",
+        what=(
+            "Values are sorted in descending instead of ascending order or the reverse, the smallest are taken instead "
+            "of the largest, or the most extreme value comes last instead of first."
+        ),
+        shows="Values and indices are right in reverse order, or those of the other end.",
+        source="The documentation of torch.sort and torch.topk.",
+    ),
+    Entry(
+        id="padding-order",
+        title="the border's sizes belong to other sides",
+        what=(
+            "A list of sizes begins with the last axis in one convention and with the first in another, and the size "
+            "before an axis is exchanged with that after it."
+        ),
+        shows="The right values at a shifted place; with other sizes the shape differs.",
+        source="The documentation of torch.nn.functional.pad (last axis first) and numpy.pad (first axis first).",
+    ),
+    Entry(
+        id="channel-order",
+        title="the channels are split in another order",
+        what=(
+            "Channels become blocks of pixels. Their factors are (channel, row, column) in PyTorch and ONNX's CRD "
+            "mode, (row, column, channel) in TensorFlow and ONNX's DCR mode."
+        ),
+        shows="The right values at other places; with one channel in the output, both orders agree.",
+        source="The documentation of ONNX's DepthToSpace, mode.",
+    ),
+    Entry(
+        id="gate-order",
+        title="the gates are stored in another order",
+        what=(
+            "The rows of a recurrent layer's weights hold its gates one after the other. For an LSTM the order is i, "
+            "f, g, o in PyTorch and Keras, i, o, f, g in ONNX and i, g, f, o in TensorFlow's BasicLSTMCell; for a GRU "
+            "it is r, z, n in PyTorch and z, r, n in Keras and ONNX."
+        ),
+        shows="All states are wrong, and permuting the rows of weights and biases leaves only rounding.",
+        source="The documentation of torch.nn.LSTM and torch.nn.GRU, and of ONNX's LSTM and GRU.",
+    ),
+    Entry(
+        id="state-not-carried",
+        title="a recurrent layer loses its state",
+        what=(
+            "The initial state is ignored, or every step begins with the initial state instead of with the state after "
+            "the step before."
+        ),
+        shows="The first step is right and later ones are wrong, or the reverse: all but late steps are wrong.",
+        source="The documentation of torch.nn.LSTM, h_0 and c_0.",
+    ),
+    Entry(
+        id="forget-bias",
+        title="1 is added to the forget gate",
+        what=(
+            "The forget gate begins open, by a constant that is added in the cell, or by initialising its bias. A "
+            "weight that was trained with the constant lacks it elsewhere."
+        ),
+        shows="The cell state is wrong from the first step on, if the state before was not 0.",
+        known_in="TensorFlow's BasicLSTMCell adds forget_bias=1.0; Keras initialises the bias with 1.",
+        source="R. Jozefowicz et al., An Empirical Exploration of Recurrent Network Architectures, 2015.",
+    ),
+    Entry(
+        id="gates-coupled",
+        title="the forget gate is the complement of the input gate",
+        what="An LSTM with coupled gates forgets 1 - i of its cell state, and has no forget gate of its own.",
+        shows="All states are wrong, and the rows of the forget gate get no gradient.",
+        source="K. Greff et al., LSTM: A Search Space Odyssey, 2015 (https://arxiv.org/abs/1503.04069), CIFG.",
+    ),
+    Entry(
+        id="reset-placement",
+        title="the reset gate is applied before the product",
+        what=(
+            "A GRU's candidate is tanh(W x + r (U h + b)) in PyTorch and cuDNN, and tanh(W x + U (r h) + b) in the "
+            "first paper and by default in ONNX. It may also be left out."
+        ),
+        shows="All states are wrong, and only by the candidate: with a reset gate of 1 the forms agree.",
+        source="The documentation of torch.nn.GRU and of ONNX's GRU, linear_before_reset; Keras's GRU, reset_after.",
+    ),
+    Entry(
+        id="update-complement",
+        title="the update gate is exchanged with its complement",
+        what="A GRU's new state is (1 - z) n + z h in PyTorch, and z n + (1 - z) h in some papers.",
+        shows="All states are wrong; negating the rows of the update gate leaves only rounding.",
+        source="K. Cho et al., 2014 (https://arxiv.org/abs/1406.1078), and J. Chung et al., 2014 (1412.3555).",
     ),
     Entry(
         id="rounding-mode",

@@ -196,6 +196,34 @@ OBSERVATIONS = (
         ),
     ),
     Entry(
+        id="gradient-choice",
+        title="another gradient where several are right",
+        what=(
+            "At a kink the gradient is a choice: relu and abs at 0, clamp at its bounds, equal elements under a "
+            "maximum. The backend returns another valid gradient than the oracle. Nothing needs fixing; inputs without "
+            "such values avoid it."
+        ),
+        shows=(
+            "The reference's gradient jumps at these elements when inputs move by almost nothing. The backend's lies "
+            "between the limits, and sums that do not jump, such as that over equal elements, are right. All other "
+            "elements are compared as usual."
+        ),
+        known_in="Equal elements under amax: PyTorch divides the gradient evenly.",
+        source="F. H. Clarke, Generalized gradients and applications, Trans. AMS 205 (1975).",
+    ),
+    Entry(
+        id="param-value",
+        title="a param has another value",
+        what=(
+            "The op is computed with another value of a param than the case gives: a default instead of what was "
+            "passed, or a constant in the kernel."
+        ),
+        shows=(
+            "With one other number in the reference, every tensor lies within the error bound. If the backend could be "
+            "called again, the number also predicts its results for other inputs."
+        ),
+    ),
+    Entry(
         id="localized",
         title="wrong in one part of the tensor only",
         what=(

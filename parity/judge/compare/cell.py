@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
@@ -33,7 +32,7 @@ def consult_oracle(case: CasePlan, inputs: Mapping[str, NDArray[Any]]) -> Oracle
     """
     large = sum(values.size for values in inputs.values()) > MAX_LONG
     wide = np.longdouble if "float64" in case.dtypes and not large else np.float64
-    return evaluate(OPS[case.op], case.params, inputs, dtype=wide, gradients=case.gradients)
+    return evaluate(case.definition, case.params, inputs, dtype=wide, gradients=case.gradients)
 
 
 MAX_LONG = 1 << 20

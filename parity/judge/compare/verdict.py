@@ -15,6 +15,7 @@ class Verdict(Judgement):
     CLOSE = "close"
     NOT_COMPARED = "not-compared"
     ROUNDING = "rounding"
+    CHOICE = "choice"
     DEGRADED = "degraded"
     UNSTABLE = "unstable"
     SEMANTIC = "semantic"

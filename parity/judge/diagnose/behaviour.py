@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import WORK, Array
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.evaluator import Observed
 from parity.judge.diagnose.probes import generic
-from parity.judge.diagnose.reduction import Dim, sizes_of
+from parity.judge.diagnose.reduction import Dim, shapes_of, sizes_of
 
 Inputs = Mapping[str, Array]
 Bound = Mapping[str, Array | float]
@@ -174,16 +173,18 @@ def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
 
 
 def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
-    """The first and the last row of each kind, if the op accepts one alone."""
+    """The first and the last row of each kind, if the op accepts one alone and integers mean the same there."""
+    integers = case.definition.infer_shapes(case.params, shapes_of(case, inputs)).integers
     for dim in sizes_of(case, inputs):
-        if dim.shapes((case, dict(inputs)), 1) is not None:
+        found = dim.shapes((case, dict(inputs)), 1)
+        if found is not None and found[1].integers == integers:
             yield from ((dim, start) for start in (0, dim.size - 1))
 
 
 def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]:
     """The exact outputs."""
     with np.errstate(all="ignore"):
-        return evaluate(OPS[case.op], case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
+        return evaluate(case.definition, case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
 
 
 Part = tuple[slice, ...]
@@ -192,7 +193,10 @@ Part = tuple[slice, ...]
 def independent(
     together: Mapping[str, Array], alone: Mapping[str, Array], dim: Dim, start: int, bound: Bound
 ) -> dict[str, Part]:
-    """The outputs whose row the reference computes the same alone and in the batch, with the row's part of each."""
+    """The outputs whose row the reference computes the same alone and in the batch, with the row's part of each.
+
+    One without such rows says nothing: a wrong formula may read what the reference does not.
+    """
     parts = {}
     for name, whole in together.items():
         row = alone[name]
@@ -201,7 +205,7 @@ def independent(
             for n, m in zip(whole.shape, row.shape, strict=True)
         )
         limit = SAME * np.broadcast_to(np.asarray(bound[name], np.float64), whole.shape)[part]
-        if whole[part].shape == row.shape and not exceeds(whole[part], row, limit):
+        if whole.shape != row.shape == whole[part].shape and not exceeds(whole[part], row, limit):
             parts[name] = part
     return parts
 

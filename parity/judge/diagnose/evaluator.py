@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases import OPS
 from parity.cases.edits import Edit, described, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import differences
@@ -22,7 +21,8 @@ from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
+from parity.judge.bound.choices import Chosen
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
 
 Array = NDArray[Any]
 BAND_RUNS = 6
@@ -123,7 +123,8 @@ Observed = Mapping[str, Array | None]
 class Evaluator:
     """Predicts what alterations give for one case in one dtype, and remembers the predictions.
 
-    `universal`: a cause means the same for all inputs, and has no numbers of these.
+    `universal`: a cause means the same for all inputs, and has no numbers of these. `chosen` are gradients that may be
+    others than the oracle's: no prediction has to hold where they are valid.
     """
 
     universal = False
@@ -136,11 +137,12 @@ class Evaluator:
         oracle: Mapping[str, Array],
         envelopes: Mapping[str, Envelope],
         op: Op | None = None,
+        chosen: Chosen | None = None,
     ) -> None:
-        self.case, self.dtype, self.inputs = case, dtype, inputs
-        self.op = op or OPS[case.op]
+        self.case, self.dtype, self.inputs, self.chosen = case, dtype, inputs, chosen
+        self.op = op or case.definition
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
-        self.envelopes = envelopes
+        self.envelopes = self._at_kinks(envelopes)
         self._predictions: dict[str, Prediction | None] = {}
         self._own: dict[str, Mapping[str, Envelope]] = {}
 
@@ -197,7 +199,7 @@ class Evaluator:
         prediction = {name: self.predicted(name, given) for name, given in values.items()}
         if not alteration.unstable:
             return prediction
-        bands = self._runs(alteration, values, **alteration.unstable).envelopes(BAND_RUNS)
+        bands = self._at_kinks(self._runs(alteration, values, **alteration.unstable).envelopes(BAND_RUNS))
         return {n: with_band(predicted, bands[n]) for n, predicted in prediction.items()}
 
     def _resized(self, alteration: Alteration) -> Prediction:
@@ -221,8 +223,16 @@ class Evaluator:
         """How far a careful implementation of the altered reference may be from the prediction."""
         key = alteration.key
         if key not in self._own:
-            self._own[key] = self._runs(alteration, self.values_of(alteration)).envelopes(OWN_RUNS)
+            runs = self._runs(alteration, self.values_of(alteration))
+            self._own[key] = self._at_kinks(runs.envelopes(OWN_RUNS))
         return self._own[key]
+
+    def _at_kinks(self, envelopes: Mapping[str, Envelope]) -> Mapping[str, Envelope]:
+        """The envelopes as they are for gradients that are a choice."""
+        if self.chosen is None:
+            return envelopes
+        unit = UNIT_ROUNDOFF[self.dtype]
+        return {name: self.chosen.envelope(name, envelope, unit) for name, envelope in envelopes.items()}
 
     def _runs(self, alteration: Alteration, values: Mapping[str, Array], **unstable: Any) -> EnvelopeRuns:
         case, tensors = self._changed_case(alteration), self.tensors(alteration)
@@ -293,6 +303,17 @@ class Evaluator:
         bits = FORMATS[alteration.operands]
         touched = [name for name in kept if name in alteration.rounded and kept[name].dtype.kind == "f"]
         return {**kept, **{name: rounded(kept[name].astype(np.float64), bits) for name in touched}}
+
+
+def excusing(chosen: Chosen, evaluator: Evaluator, observed: Observed) -> Evaluator:
+    """The evaluator for a backend whose gradients are a choice at kinks: it excuses the valid ones, or all kinks if
+    other elements are wrong, since the error there may have another size."""
+    e, everywhere = evaluator, replace(chosen, valid=chosen.kinks)
+    oracle = {name: predicted.values for name, predicted in e.base.items() if predicted.values is not None}
+    narrow = Evaluator(e.case, e.dtype, e.inputs, oracle, e.envelopes, e.op, everywhere)
+    if any(value >= OFF for value in ratios(observed, narrow.base).values()):
+        return narrow
+    return Evaluator(e.case, e.dtype, e.inputs, oracle, e.envelopes, e.op, chosen)
 
 
 def with_band(predicted: Predicted, band: Envelope) -> Predicted:

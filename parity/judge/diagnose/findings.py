@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from parity.config.plan import ORACLE
+from parity.judge.bound.choices import Chosen
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -14,6 +15,8 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import WIDE, worst
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.search import SearchResult
+
+CHOICE = "gradient-choice"
 
 CellKey = tuple[str, str, str]
 """A case, a dtype and a backend."""
@@ -98,6 +101,21 @@ def not_identifiable(cell: CellKey, result: SearchResult) -> Diagnosis:
     evidence = {"candidates": candidates, "told_apart_by": "; ".join(shown_by)}
     before, after = (worst(explanation.left.values()) for explanation in (result.start, result.best))
     return Diagnosis(*cell, "not-identifiable", title, tuple(result.start.wrong), False, before, after, evidence)
+
+
+def choice_diagnoses(
+    cell: tuple[str, str], choices: Mapping[str, Chosen], ratios: Callable[[str], Mapping[str, float]]
+) -> Iterator[Diagnosis]:
+    """Diagnoses of backends that took another valid gradient than the oracle, in tensors without other errors."""
+    for backend, chosen in choices.items():
+        left = {name: ratio for name in chosen.tensors if (ratio := ratios(backend)[name]) < OFF}
+        evidence = {
+            "chosen": {backend: chosen.backend, "the oracle": chosen.oracle},
+            "elements": {name: int(chosen.valid[name].sum()) for name in left},
+        }
+        after, title = worst(left.values()), CATALOGUE[CHOICE].title
+        if left:
+            yield Diagnosis(*cell, backend, CHOICE, title, tuple(left), True, after, after, evidence)
 
 
 def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collection[str]) -> Iterator[Diagnosis]:

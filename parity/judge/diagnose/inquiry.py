@@ -25,7 +25,7 @@ from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Pre
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import proposals
+from parity.judge.diagnose.proposals import absent, proposals
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -40,7 +40,7 @@ TIED = 0.3
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
-Prepare = Callable[[CasePlan, str, Mapping[str, Array]], Evaluator]
+Prepare = Callable[[CasePlan, str, Mapping[str, Array], Observed], Evaluator]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Inquiry:
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
-            several = [e for origin in origins for e in extended(origin, self._edits(origin))]
+            several = [e for o in origins for e in extended(o, [*self._edits(o), *absent(o)])]
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
@@ -199,9 +199,9 @@ class Inquiry:
         answer = None if self._kernel is None else self._kernel(case, dtype, inputs)
         if answer is None:
             return None
-        evaluator = self._prepare(case, dtype, inputs)
-        lacking = self._question.evaluator.base.keys() - self._question.observed.keys()
-        return Question(evaluator, {n: answer.get(n) for n in evaluator.base if n not in lacking})
+        observed = {name: answer.get(name) for name in self._question.observed}
+        choosing = observed if self._question.evaluator.chosen is not None else {}
+        return Question(self._prepare(case, dtype, inputs, choosing), observed)
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that also predict the results for other inputs and options, the best first."""
@@ -234,7 +234,7 @@ class Inquiry:
         """Evaluators for other inputs, if the backend cannot be called."""
         evaluator = self._question.evaluator
         drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
-        return [self._prepare(case, evaluator.dtype, inputs) for case, inputs in drawn]
+        return [self._prepare(case, evaluator.dtype, inputs, {}) for case, inputs in drawn]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best remaining explanation; the others are rivals if the backend could not be called."""

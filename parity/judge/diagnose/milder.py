@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import BAND_WEIGHT, standing_causes
@@ -26,7 +25,7 @@ FAR = 8.0
 
 def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple[float, dict[str, Array]]]:
     """The inputs with ever more of the offset of the op's data, and that part of it; none if the offset is small."""
-    name = OPS[case.op].data
+    name = case.definition.data
     values = None if name is None else inputs.get(name)
     if name is None or values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
         return

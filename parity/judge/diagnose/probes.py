@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, coarsest, generator
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
@@ -42,7 +41,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     keeps those that are 0 or 1, and counters; the third keeps all, with data so small that the smallest option is a
     tenth of their square. All values are exact in float32 and in the coarsest of the case's dtypes.
     """
-    op = OPS[case.op]
+    op = case.definition
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
     shapes = op.infer_shapes(case.params, shapes_of(case, given))
     params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)

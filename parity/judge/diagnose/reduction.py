@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
-from parity.cases import OPS
 from parity.cases.draw import Shape
 from parity.cases.op import TensorShapes
 from parity.config.plan import CasePlan
@@ -121,7 +120,7 @@ class Dim:
         A param that happens to have the same value keeps it if there is such a case.
         """
         case, inputs = small
-        op = OPS[case.op]
+        op = case.definition
         given = {name: array.shape for name, array in self.kept(inputs, size, 0).items() if op.input(name) is not None}
         for name, axis in self.axes:
             given[name] = (*given[name][:axis], size, *given[name][axis + 1 :])
@@ -158,7 +157,7 @@ class Dim:
     def cut(self, small: Small, size: int, start: int) -> Small:
         """The case with a window of `size` from `start` here."""
         case, inputs = small
-        op, before = OPS[case.op], OPS[case.op].infer_shapes(case.params, shapes_of(case, inputs))
+        op, before = case.definition, case.definition.infer_shapes(case.params, shapes_of(case, inputs))
         params, after = self.shapes(small, size) or (case.params, before)
         arrays = self.kept(inputs, size, start)
         for name, axis in self.axes:
@@ -189,12 +188,12 @@ def is_within(shapes: TensorShapes, inputs: Mapping[str, Array]) -> bool:
 
 def shapes_of(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Shape]:
     """The shapes of the op's inputs."""
-    return {name: array.shape for name, array in inputs.items() if OPS[case.op].input(name) is not None}
+    return {name: array.shape for name, array in inputs.items() if case.definition.input(name) is not None}
 
 
 def lists_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
     """The lengths of the lists."""
-    for item in OPS[case.op].inputs:
+    for item in case.definition.inputs:
         if item.listed:
             yield Dim(sum(name.startswith(f"{item.name}.") for name in inputs), listed=item.name, low=FEW_TENSORS - 1)
 

@@ -232,6 +232,8 @@ def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[Rendera
     """The op with its params and inputs, and the backends."""
     yield Text.assemble((printable(case.id), "bold"), "\n")
     rows = [*report_of(case.op).recipe(case), ("from", f"{case.source.file}:{case.source.line}")]
+    if case.brought is not None:
+        rows.append(("reference", case.brought.file))
     for i, (name, item) in enumerate(case.inputs.items()):
         rows.append(("" if i else "inputs", f"{name} {item.shape} {item.draw}"))
     rows.append(("dtypes", ", ".join(case.dtypes)))

@@ -141,7 +141,7 @@ class Standing:
 
 def is_finding(c: Comparison) -> bool:
     """Whether it differs by more than rounding and is not accepted."""
-    return c.verdict.fails and c.verdict is not Verdict.ROUNDING and c.known is None
+    return c.verdict.fails and c.verdict not in (Verdict.ROUNDING, Verdict.CHOICE) and c.known is None
 
 
 class Bars(Progress):

@@ -31,6 +31,7 @@ STYLES = {
     "equal": "green",
     "close": "green",
     "rounding": "yellow",
+    "choice": "yellow",
     "degraded": "magenta",
     "unstable": "red",
     "semantic": "bold red",

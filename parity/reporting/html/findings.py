@@ -12,6 +12,7 @@ from typing import Any
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE, Entry
+from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.html.figures import residuals
 from parity.reporting.html.pictures import Gallery
@@ -201,7 +202,7 @@ def cause(row: Diagnosis) -> dict[str, Any]:
 def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
     """What may be done about a case: a sentence, and lines to paste."""
     open_rows = [row for row in failing(rows.comparisons) if row.known is None]
-    rounding = [row for row in open_rows if row.verdict not in FINDINGS]
+    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
     findings = [row for row in open_rows if row.verdict in FINDINGS]
     yield from ((f"{advice}.", []) for advice in rows.report.advice(findings))
     if rounding:

@@ -12,6 +12,7 @@ import numpy as np
 
 from parity import __version__
 from parity.cases.draw import Draw, TensorPlan, Values
+from parity.cases.op import default_params
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
@@ -22,6 +23,7 @@ from parity.outcome import CellOutcome, Outcome
 from parity.reporting.kinds import report_of
 from parity.reporting.results.rows import (
     BackendRow,
+    BroughtRow,
     CaseRow,
     CellKey,
     ComparisonRow,
@@ -90,7 +92,17 @@ def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
     params, inputs = report_of(case.op).recorded(case, folder)
     source = Source(case.source.file, case.source.line)
-    return CaseRow(case.id, case.op, params, list(case.dtypes), inputs, source, list(case.backends), case.baseline)
+    dtypes, backends, brought = list(case.dtypes), list(case.backends), brought_row(case)
+    return CaseRow(case.id, case.op, params, dtypes, inputs, source, backends, case.baseline, brought)
+
+
+def brought_row(case: CasePlan) -> BroughtRow | None:
+    """What a case says of the op that it brings."""
+    if case.brought is None:
+        return None
+    source = case.brought.source
+    text = source.text.decode("utf-8", "backslashreplace")
+    return BroughtRow(str(source.path), text, list(case.brought.differentiable), sorted(default_params(case.params)))
 
 
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:

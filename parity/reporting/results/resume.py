@@ -135,7 +135,8 @@ def identity(row: BackendRow) -> tuple[Any, ...]:
 def question(row: CaseRow) -> Any:
     """The content of a row of `cases`, without its place in the config and its files."""
     inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
-    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline)))
+    brought = row.brought and (row.brought.text, row.brought.differentiable)
+    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline, brought)))
 
 
 def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tuple[str, str]]:

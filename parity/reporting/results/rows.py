@@ -27,7 +27,7 @@ SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
 """Worse verdicts are higher."""
 FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
 PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
-FINDINGS = FAILING - {Verdict.ROUNDING.value}
+FINDINGS = FAILING - {Verdict.ROUNDING.value, Verdict.CHOICE.value}
 """Verdicts for which some backend has to exceed the error bound."""
 FAILING_STATES = frozenset(state.value for state in State if state.fails)
 """The states of a `known` entry that fail the run."""
@@ -99,6 +99,15 @@ class InputRow(Struct, frozen=True):
     file: str | None
 
 
+class BroughtRow(Struct, frozen=True):
+    """A user's own op: the file and the text of its reference, the inputs with a gradient, the params at a default."""
+
+    file: str
+    text: str
+    differentiable: list[str]
+    droppable: list[str]
+
+
 class CaseRow(Struct, frozen=True):
     """A case: what was computed, and from what; `backends` and `baseline` are empty if they are those of the run."""
 
@@ -110,6 +119,7 @@ class CaseRow(Struct, frozen=True):
     source: Source
     backends: list[str] = []
     baseline: str = ""
+    brought: BroughtRow | None = None
 
     @property
     def files(self) -> list[str]:

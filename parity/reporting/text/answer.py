@@ -14,6 +14,7 @@ from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
+from parity.reporting.text.evidence import evidence_text
 from parity.reporting.text.findings import Finding, findings, tolerated
 from parity.reporting.text.reasons import needs
 from parity.reporting.text.words import few, grouped, plural
@@ -21,7 +22,11 @@ from parity.reporting.text.words import few, grouped, plural
 MAX_CAUSES = 12
 MAX_NEEDS = 4
 """Cases whose tolerance is told in the warning about rounding; `explain` tells it of each case."""
-ROUNDING = "rounding"
+ROUNDING, CHOICE, DIAGNOSIS = "rounding", "choice", "gradient-choice"
+BELOW = {
+    frozenset((ROUNDING,)): "by rounding alone",
+    frozenset((CHOICE,)): "where several gradients are right",
+}
 
 
 def answer(results: Results) -> Text:
@@ -71,7 +76,7 @@ def passed(results: Results) -> str:
     n_missing = count_tensors([row for row in results.comparisons if not row.compared])
     if numbers[Status.BELOW]:
         kinds = {row.verdict for row in results.comparisons if row.fails and row.known is None}
-        why = "by rounding alone" if kinds == {ROUNDING} else f"below the level that fails ({few(sorted(kinds))})"
+        why = BELOW.get(frozenset(kinds)) or f"below the level that fails ({few(sorted(kinds))})"
         exceed = "tensor exceeds", "tensors exceed"
         parts = [f"{plural(numbers[Status.BELOW], *exceed)} rtol/atol {why}"]
     else:
@@ -111,10 +116,24 @@ def warnings(results: Results) -> Iterator[Text]:
                 f"  {plural(len(cases) - MAX_NEEDS, 'more case')}; parity explain RUN CASE tells what each needs",
                 style="dim",
             )
-    for verdict, rows in grouped((row.verdict, row) for row in below if row.verdict != ROUNDING).items():
+    for text in dict.fromkeys(choices(below, results)):
+        yield warning(text)
+    for verdict, rows in grouped((row.verdict, row) for row in below if row.verdict not in (ROUNDING, CHOICE)).items():
         n = plural(count_tensors(rows), "tensor is", "tensors are")
         yield warning(f"{n} {verdict}, which --fail-on {results.run.fail_on} lets pass")
     yield from suspects(results)
+
+
+def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
+    """Who chose what where several gradients are right."""
+    chosen = {row.tensor_key[:2] for row in below if row.verdict == CHOICE}
+    ops = {case.id: case.op for case in results.cases}
+    for row in results.diagnoses:
+        if row.id == DIAGNOSIS and (row.case, row.dtype) in chosen:
+            takes = evidence_text("chosen", row.evidence["chosen"])
+            yield printable(
+                f"several gradients of {ops[row.case]} are right in {', '.join(row.tensors)}: {takes} ({row.id})"
+            )
 
 
 def suspects(results: Results) -> Iterator[Text]:

@@ -14,7 +14,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
-HARMLESS = frozenset(("rounding", "degenerate-gradient"))
+HARMLESS = frozenset(("rounding", "degenerate-gradient", "gradient-choice"))
 """Diagnoses of differences in which no backend exceeds the error bound."""
 NO_FORMULA = frozenset(
     ("unexplained", "not-identifiable", "nondeterministic", "stateful", "input-mutated", "batch-variant")
@@ -110,6 +110,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "expression": lambda value: f"computes {value}",
     "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs too",
     "parameters": lambda value: f"with {plain(value, 9)}",
+    "chosen": lambda value: "; ".join(f"{name} takes {choice}" for name, choice in value.items()),
     "second": lambda value: f"second best: {candidate_text(value)}",
     "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
     "not_told_from": lambda value: f"cannot be told from: {listed(map(candidate_text, value))}",

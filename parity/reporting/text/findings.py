@@ -18,7 +18,7 @@ from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, Compariso
 from parity.reporting.text.evidence import HARMLESS, called, evidence_text
 from parity.reporting.text.words import few, grouped, listed, number, plural
 
-EDIT = "reference-edit"
+EDIT, CHOICE = "reference-edit", "gradient-choice"
 UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
 LONGEST = 240
@@ -30,6 +30,7 @@ SWEPT = re.compile(r"(?:^|-)([A-Za-z_][\w.]*)=(.*?)(?=-[A-Za-z_][\w.]*=|$)")
 
 WITHOUT_CAUSE: Mapping[str, str] = {
     "rounding": "rounding alone: the tolerance is tighter than the dtype allows",
+    "choice": "another valid gradient where several are right",
     "nonfinite": "NaN or infinity in one backend only",
     "structure": "shape, dtype or set of outputs differs",
 }
@@ -214,7 +215,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
     return grouped(
         ((row.case, row.dtype, tensor, row.backend), row)
         for row in results.diagnoses
-        if row.id not in HARMLESS
+        if row.id not in HARMLESS or row.id == CHOICE
         for tensor in row.tensors
     )
 

@@ -86,8 +86,11 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     found = failing(made)
     if any(row.verdict in FINDINGS for row in found):
         return refusal([row for row in found if row.verdict in FINDINGS]) + left_out
+    rounding = [row for row in found if row.verdict != Verdict.CHOICE.value]
+    if rounding:
+        return f"yes, within rounding: needs {needs(rounding)}{left_out}"
     if found:
-        return f"yes, within rounding: needs {needs(found)}{left_out}"
+        return f"yes, except where several gradients are right{left_out}"
     hidden = [row for row in made if row.suspect]
     verb = "is" if n_tensors(hidden) == 1 else "are"
     doubt = f", but {n_tensors(hidden)} of {plural(total, 'tensor')} {verb} suspect" if hidden else ""
@@ -157,6 +160,14 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
     return f"rounding alone: the tolerance is tighter than {row.dtype} allows{measured if shown else ''}"
 
 
+def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
+    """Another valid gradient than that of the other backend."""
+    found = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
+    chosen = {name: choice for d in found for name, choice in d.evidence["chosen"].items()}
+    takes = listed(f"{name} {chosen.get(name, chosen[ORACLES])}" for name in (row.actual, row.expected) if chosen)
+    return f"several gradients are right here: {takes}" if takes else "another gradient where several are right"
+
+
 def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
     """A float64 result with float32 accuracy."""
     value, actual = row.expected_value, row.actual_value
@@ -198,11 +209,15 @@ def message_reason(row: ComparisonRow, _: CaseRows) -> str:
     return f"NaN or infinity in one backend only{off}; no tolerance accepts that"
 
 
+ORACLES = "the oracle"
+
+
 REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
     "equal": passing_reason,
     "close": passing_reason,
     "not-compared": message_reason,
     "rounding": rounding_reason,
+    "choice": choice_reason,
     "degraded": degraded_reason,
     "unstable": formula_reason,
     "semantic": formula_reason,

@@ -17,7 +17,7 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
-from parity.judge.diagnose.evaluator import Alteration, Evaluator
+from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, unaltered
 from parity.judge.diagnose.findings import summary
 from parity.judge.diagnose.inquiry import Inquiry, Question, carried, complete
@@ -220,7 +220,7 @@ def question_of(oracle: StepOracle, stage: str, measured: Measured, known: Varia
     return Question(evaluator, evaluator.observed)
 
 
-def no_other_inputs(_case: CasePlan, _dtype: str, _inputs: Mapping[str, Array]) -> Evaluator:
+def no_other_inputs(_case: CasePlan, _dtype: str, _inputs: Mapping[str, Array], _observed: Observed) -> Evaluator:
     """A training cannot be asked about other inputs."""
     raise NotImplementedError
 

@@ -1,0 +1,478 @@
+"""JAX: jax.nn, jax.numpy, jax.lax and jax.image, without the libraries on top of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from parity.adapters.base import Adapter, named_outputs
+from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
+
+RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+"""Mode of an interpolation to JAX's name of it."""
+
+PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+"""Mode of a padding to NumPy's name of it."""
+
+
+class JaxAdapter(Adapter):
+    """Eager, op by op, on the CPU; gradients by jax.vjp."""
+
+    no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported",)
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        # XLA would use all cores otherwise.
+        if threads == 1:
+            os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+        import jax
+
+        super().__init__(device, threads, mode, ranks)
+        jax.config.update("jax_platforms", device)
+        self.framework = jax
+        self.numpy = jax.numpy
+        self.latest = SimpleNamespace()
+
+    def version(self) -> str:
+        return str(self.framework.__version__)
+
+    def flags(self) -> dict[str, Any]:
+        return {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - jax.vjp is told at the call
+        # float64 needs it; without it, as JAX begins, a user's jnp.zeros(n) does not make float64 of float32.
+        if array.dtype.kind == "f":
+            self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
+        return self.numpy.array(array)
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return tensor.__array__()
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function in its stage; the latest call is kept, since JAX has no tape that `gradients` could read."""
+        staged = self.staged(function)
+
+        def call(**given: Any) -> Any:
+            outputs = named_outputs(staged(**given))
+            self.latest.function, self.latest.given, self.latest.outputs = staged, given, outputs
+            return outputs
+
+        return call
+
+    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is in eager mode."""
+        return function
+
+    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        function, given = self.latest.function, self.latest.given
+        wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
+        names = [name for leaf in leaves for name, value in given.items() if value is leaf]
+
+        def forward(*values: Any) -> Any:
+            results = named_outputs(function(**{**given, **dict(zip(names, values))}))
+            return [results[name] for name in wanted]
+
+        values, pullback = self.framework.vjp(forward, *leaves)
+        return list(pullback([dy.astype(y.dtype) for y, dy in zip(values, upstream)]))
+
+    def affine(self, y: Any, weight: Any, bias: Any, shape: Sequence[int]) -> Any:
+        """y * weight + bias, with weight and bias in this shape."""
+        y = y if weight is None else y * weight.reshape(shape)
+        return y if bias is None else y + bias.reshape(shape)
+
+    def layer_norm(
+        self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
+    ) -> Any:
+        axes = tuple(range(-len(normalized_shape), 0))
+        y = self.framework.nn.standardize(x, axes, epsilon=eps)
+        return self.affine(y, weight, bias, tuple(normalized_shape))
+
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        groups = x.reshape((x.shape[0], num_groups, -1))
+        y = self.framework.nn.standardize(groups, -1, epsilon=eps).reshape(x.shape)
+        return self.affine(y, weight, bias, (-1, *(1 for _ in x.shape[2:])))
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        y = self.framework.nn.standardize(x, tuple(range(2, x.ndim)), epsilon=eps)
+        return self.affine(y, weight, bias, (-1, *(1 for _ in x.shape[2:])))
+
+    # JAX has no function for a linear layer: this is how its users write it.
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        y = self.numpy.matmul(x, weight.T)
+        return y if bias is None else y + bias
+
+    def matmul(self, x: Any, other: Any) -> Any:
+        return self.numpy.matmul(x, other)
+
+    def bmm(self, x: Any, other: Any) -> Any:
+        return self.framework.lax.batch_matmul(x, other)
+
+    def outer(self, x: Any, other: Any) -> Any:
+        return self.numpy.outer(x, other)
+
+    def einsum(self, x: Any, other: Any, equation: str) -> Any:
+        return self.numpy.einsum(equation, x, other)
+
+    def convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        n = x.ndim - 2
+        axes = "DHW"[-n:]
+        y = self.framework.lax.conv_general_dilated(
+            x,
+            weight,
+            each(stride, n),
+            conv_pads(padding, weight.shape[2:], dilation),
+            rhs_dilation=each(dilation, n),
+            dimension_numbers=(f"NC{axes}", f"OI{axes}", f"NC{axes}"),
+            feature_group_count=groups,
+        )
+        return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
+
+    def conv1d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv2d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv3d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def transposed_convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        require(groups == 1, "jax.lax.conv_transpose has no groups")
+        n = x.ndim - 2
+        axes = "DHW"[-n:]
+        sizes = zip(weight.shape[2:], each(padding, n), each(output_padding, n), each(dilation, n))
+        y = self.framework.lax.conv_transpose(
+            x,
+            weight,
+            each(stride, n),
+            [(d * (k - 1) - p, d * (k - 1) - p + extra) for k, p, extra, d in sizes],
+            rhs_dilation=each(dilation, n),
+            dimension_numbers=(f"NC{axes}", f"OI{axes}", f"NC{axes}"),
+            transpose_kernel=True,
+        )
+        return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
+
+    def conv_transpose1d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose2d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose3d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def windows(self, x: Any, start: Any, step: Any, kernel: Any, stride: Any, around: Any, dilation: Any) -> Any:
+        """What `step` makes of each window; pooling in JAX is this primitive."""
+        n = x.ndim - 2
+        stride = each(kernel if stride is None else stride, n)
+        return self.framework.lax.reduce_window(
+            x,
+            start,
+            step,
+            (1, 1, *each(kernel, n)),
+            (1, 1, *stride),
+            [(0, 0), (0, 0), *around],
+            window_dilation=(1, 1, *each(dilation, n)),
+        )
+
+    def max_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        steps = kernel_size if stride is None else stride
+        around = pool_pads(x.shape[2:], kernel_size, steps, padding, dilation, ceil_mode)
+        lowest = -self.numpy.inf
+        return self.windows(x, lowest, self.framework.lax.max, kernel_size, stride, around, dilation)
+
+    def max_pool1d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool2d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool3d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def avg_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Any:
+        n, steps = x.ndim - 2, kernel_size if stride is None else stride
+        around = pool_pads(x.shape[2:], kernel_size, steps, padding, 1, ceil_mode)
+        add, ones = self.framework.lax.add, self.numpy.ones_like(x)
+        sums = self.windows(x, 0.0, add, kernel_size, stride, around, 1)
+        if count_include_pad:
+            inside = pads(padding, n)
+            ones = self.numpy.pad(ones, [(0, 0), (0, 0), *inside], constant_values=1)
+            around = [(0, behind - p) for (_, behind), (p, _) in zip(around, inside)]
+        return sums / self.windows(ones, 0.0, add, kernel_size, stride, around, 1)
+
+    def avg_pool1d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool2d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool3d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def interpolate(
+        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None
+    ) -> Any:
+        require(mode in RESIZES and not align_corners, f"jax.image.resize has no {mode}, or none with align_corners")
+        shape = (*x.shape[:2], *resized(x.shape[2:], size, scale_factor))
+        return self.framework.image.resize(x, shape, RESIZES[mode], antialias=False)
+
+    def flatten(self, x: Any) -> Any:
+        return x.reshape((x.shape[0], -1))
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+        widths = list(zip(pad[::2], pad[1::2]))[::-1]
+        widths = [(0, 0)] * (x.ndim - len(widths)) + widths
+        options = {"constant_values": value} if mode == "constant" else {}
+        return self.numpy.pad(x, widths, PADS[mode], **options)
+
+    def flip(self, x: Any, dims: Any) -> Any:
+        return self.numpy.flip(x, dims)
+
+    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
+        return self.numpy.roll(x, shifts, dims)
+
+    def embedding(self, x: Any, weight: Any) -> Any:
+        return self.numpy.take(weight, x, axis=0)
+
+    def position_embedding(self, x: Any, weight: Any) -> Any:
+        return x + self.numpy.take(weight, self.numpy.arange(x.shape[-2]), axis=0)
+
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        others = tuple(slice(size) for size in index.shape)
+        kept = x[tuple(slice(None) if axis == dim % x.ndim else part for axis, part in enumerate(others))]
+        return self.numpy.take_along_axis(kept, index, dim)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        places = self.numpy.indices(index.shape, sparse=True)
+        places = tuple(index if axis == dim % x.ndim else place for axis, place in enumerate(places))
+        return x.at[places].add(src[tuple(slice(size) for size in index.shape)])
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.numpy.take(x, index, axis=dim)
+
+    def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
+        y = self.numpy.sort(x, dim, descending=descending)
+        return {"y": y, "indices": self.numpy.argsort(x, dim, descending=descending)}
+
+    def topk(self, x: Any, k: int, dim: int = -1, largest: bool = True) -> Any:
+        require(largest, "jax.lax.top_k takes the largest only")
+        y, indices = self.framework.lax.top_k(x, k, axis=dim)
+        return {"y": y, "indices": indices}
+
+    def relu(self, x: Any) -> Any:
+        return self.framework.nn.relu(x)
+
+    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
+        return self.framework.nn.leaky_relu(x, negative_slope)
+
+    def elu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.elu(x, alpha)
+
+    def selu(self, x: Any) -> Any:
+        return self.framework.nn.selu(x)
+
+    def celu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.framework.nn.celu(x, alpha)
+
+    def gelu(self, x: Any, approximate: str = "none") -> Any:
+        return self.framework.nn.gelu(x, approximate == "tanh")
+
+    def silu(self, x: Any) -> Any:
+        return self.framework.nn.silu(x)
+
+    def mish(self, x: Any) -> Any:
+        return self.framework.nn.mish(x)
+
+    def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ARG002 - it has none
+        require(beta == 1, "jax.nn.softplus has no beta")
+        return self.framework.nn.softplus(x)
+
+    def softsign(self, x: Any) -> Any:
+        return self.framework.nn.soft_sign(x)
+
+    def hardswish(self, x: Any) -> Any:
+        return self.framework.nn.hard_swish(x)
+
+    def hardsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.hard_sigmoid(x)
+
+    def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+        require((min_val, max_val) == (-1, 1), "jax.nn.hard_tanh is from -1 to 1")
+        return self.framework.nn.hard_tanh(x)
+
+    def sigmoid(self, x: Any) -> Any:
+        return self.framework.nn.sigmoid(x)
+
+    def logsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.log_sigmoid(x)
+
+    def tanh(self, x: Any) -> Any:
+        return self.numpy.tanh(x)
+
+    def exp(self, x: Any) -> Any:
+        return self.numpy.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.numpy.expm1(x)
+
+    def log(self, x: Any) -> Any:
+        return self.numpy.log(x)
+
+    def log1p(self, x: Any) -> Any:
+        return self.numpy.log1p(x)
+
+    def sqrt(self, x: Any) -> Any:
+        return self.numpy.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return self.framework.lax.rsqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        return self.framework.lax.erf(x)
+
+    def abs(self, x: Any) -> Any:
+        return self.numpy.abs(x)
+
+    def sin(self, x: Any) -> Any:
+        return self.numpy.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return self.numpy.cos(x)
+
+    def pow(self, x: Any, exponent: float = 2.0) -> Any:
+        return self.numpy.power(x, exponent)
+
+    def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        return self.numpy.clip(x, min, max)
+
+    def round(self, x: Any) -> Any:
+        return self.numpy.round(x)
+
+    def remainder(self, x: Any, other: Any) -> Any:
+        return self.numpy.remainder(x, other)
+
+    def fmod(self, x: Any, other: Any) -> Any:
+        return self.numpy.fmod(x, other)
+
+    def atan2(self, x: Any, other: Any) -> Any:
+        return self.numpy.arctan2(x, other)
+
+    def maximum(self, x: Any, other: Any) -> Any:
+        return self.numpy.maximum(x, other)
+
+    def minimum(self, x: Any, other: Any) -> Any:
+        return self.numpy.minimum(x, other)
+
+    def where(self, condition: Any, x: Any, other: Any) -> Any:
+        return self.numpy.where(condition != 0, x, other)
+
+    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.numpy.sum(x, dim, keepdims=keepdim)
+
+    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.numpy.mean(x, dim, keepdims=keepdim)
+
+    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.numpy.prod(x, dim, keepdims=keepdim)
+
+    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.numpy.max(x, dim, keepdims=keepdim)
+
+    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.numpy.min(x, dim, keepdims=keepdim)
+
+    def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.nn.logsumexp(x, dim, keepdims=keepdim)
+
+    def var(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+        return self.numpy.var(x, dim, correction=correction, keepdims=keepdim)
+
+    def std(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+        return self.numpy.std(x, dim, correction=correction, keepdims=keepdim)
+
+    def cumsum(self, x: Any, dim: int = -1) -> Any:
+        return self.numpy.cumsum(x, dim)
+
+    def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
+        return self.numpy.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
+
+    def argmax(self, x: Any, dim: Any = -1, keepdim: bool = False) -> Any:
+        return self.numpy.argmax(x, dim, keepdims=keepdim)
+
+    def softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.nn.softmax(x, dim)
+
+    def log_softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.nn.log_softmax(x, dim)
+
+    def scaled_dot_product_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        keep_mask: Any = None,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,  # noqa: ARG002 - JAX groups the heads whenever there are fewer keys
+    ) -> Any:
+        # JAX takes [N, L, heads, d], and masks of four axes.
+        query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
+        bias, mask = (m if m is None else m[(None,) * (4 - m.ndim)] for m in (attn_mask, keep_mask))
+        y = self.framework.nn.dot_product_attention(
+            query, key, value, bias, None if mask is None else mask != 0, scale=scale, is_causal=is_causal
+        )
+        return self.heads_first(y)
+
+    def heads_first(self, x: Any) -> Any:
+        """[N, L, heads, d] to [N, heads, L, d], or back."""
+        return self.numpy.swapaxes(x, -3, -2)
+
+    def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
+        n, length, _ = x.shape
+        query, key, value = (
+            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
+        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+
+    def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
+        return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))

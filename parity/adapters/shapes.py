@@ -1,0 +1,58 @@
+"""Params in PyTorch's terms, for frameworks that take theirs per axis, or do without some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parity.adapters.base import Unsupported
+
+
+def require(held: bool, lacking: str) -> None:
+    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    if not held:
+        raise Unsupported(lacking)
+
+
+def each(value: Any, n: int) -> tuple[Any, ...]:
+    """A param of `n` axes: one for all, or one per axis."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+def pads(padding: Any, n: int) -> list[tuple[int, int]]:
+    """Elements before and after each of `n` axes, for a padding that is no word."""
+    return [(p, p) for p in each(padding, n)]
+
+
+def conv_pads(padding: Any, kernel: Sequence[int], dilation: Any) -> list[tuple[int, int]]:
+    """`pads` of a convolution without stride where the padding is "same" or "valid": an odd one is behind."""
+    n = len(kernel)
+    if padding == "valid":
+        return pads(0, n)
+    if padding != "same":
+        return pads(padding, n)
+    totals = [d * (k - 1) for k, d in zip(kernel, each(dilation, n))]
+    return [(total // 2, total - total // 2) for total in totals]
+
+
+def pool_pads(
+    sizes: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> list[tuple[int, int]]:
+    """`pads` of a pooling. With `ceil_mode` a last window may reach beyond the padding, but must begin before it."""
+    n = len(sizes)
+    result = []
+    for size, k, s, p, d in zip(sizes, each(kernel, n), each(stride, n), each(padding, n), each(dilation, n)):
+        rest = size + 2 * p - d * (k - 1) - 1
+        count = -(-rest // s) if ceil_mode else rest // s
+        if ceil_mode and count * s >= size + p:
+            count -= 1
+        result.append((p, max(p, p + count * s - rest)))
+    return result
+
+
+def resized(sizes: Sequence[int], size: Any, scale_factor: Any) -> tuple[int, ...]:
+    """The sizes after an interpolation."""
+    n = len(sizes)
+    if size is not None:
+        return each(size, n)
+    return tuple(int(old * factor) for old, factor in zip(sizes, each(scale_factor, n)))

@@ -1,0 +1,547 @@
+"""TensorFlow: tf.nn, tf.math and tf.image, without Keras."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from parity.adapters.base import Adapter, named_outputs
+from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
+
+PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
+
+
+class TensorflowAdapter(Adapter):
+    """Eager, on the CPU; gradients by tf.GradientTape. Its kernels there have the channels last."""
+
+    no_kernel: ClassVar[tuple[str, ...]] = (
+        r"gradient registry has no entry for",
+        r"is not in the list of allowed values",
+        r"No OpKernel was registered|[Cc]ould not find (device|valid device) for node",
+        r"not (yet )?(supported|implemented)|unsupported operations",
+    )
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        import tensorflow
+
+        super().__init__(device, threads, mode, ranks)
+        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+        self.framework = tensorflow
+        self.latest = SimpleNamespace()
+
+    def version(self) -> str:
+        return str(self.framework.__version__)
+
+    def flags(self) -> dict[str, Any]:
+        return {"TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1")}
+
+    def describe(self, error: BaseException) -> str:
+        """TensorFlow's messages bring nodes of the graph behind what they say."""
+        return str(error).partition("\n")[0]
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - the tape watches at the call
+        return self.framework.constant(array)
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return tensor.numpy()
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function in its stage, under the tape that `gradients` reads."""
+        staged = self.staged(function)
+
+        def call(**given: Any) -> Any:
+            # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+            bound = inspect.signature(function).bind(**given)
+            with self.framework.GradientTape() as self.latest.tape:
+                for value in given.values():
+                    if self.framework.is_tensor(value) and value.dtype.is_floating:
+                        self.latest.tape.watch(value)
+                return named_outputs(staged(*bound.args, **bound.kwargs))
+
+        return call
+
+    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is in eager mode."""
+        return function
+
+    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        given = [self.framework.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
+        found = self.latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
+        return [None if grad is None else self.framework.convert_to_tensor(grad) for grad in found]
+
+    def channels_last(self, x: Any) -> Any:
+        """[N, C, ...] to [N, ..., C]."""
+        return self.framework.transpose(x, [0, *range(2, x.ndim), 1])
+
+    def channels_first(self, x: Any) -> Any:
+        """[N, ..., C] to [N, C, ...]."""
+        return self.framework.transpose(x, [0, x.ndim - 1, *range(1, x.ndim - 1)])
+
+    def normalized(self, x: Any, axes: Sequence[int], eps: float, weight: Any, bias: Any) -> Any:
+        """tf.nn.moments and tf.nn.batch_normalization, as TensorFlow documents the pair for any axes."""
+        mean, variance = self.framework.nn.moments(x, axes, keepdims=True)
+        return self.framework.nn.batch_normalization(x, mean, variance, bias, weight, eps)
+
+    def of_channels(self, x: Any, values: Any) -> Any:
+        """A weight or bias of channels beside x [N, C, ...]."""
+        return None if values is None else self.framework.reshape(values, [-1, *(1 for _ in x.shape[2:])])
+
+    def layer_norm(
+        self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
+    ) -> Any:
+        return self.normalized(x, list(range(-len(normalized_shape), 0)), eps, weight, bias)
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        axes = list(range(2, x.ndim))
+        return self.normalized(x, axes, eps, self.of_channels(x, weight), self.of_channels(x, bias))
+
+    def batch_norm(
+        self,
+        x: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        last = self.channels_last(x)
+        y, mean, var = self.framework.compat.v1.nn.fused_batch_norm(
+            self.framework.reshape(last, [x.shape[0], -1, 1, x.shape[1]]),
+            self.framework.ones_like(running_mean) if weight is None else weight,
+            self.framework.zeros_like(running_mean) if bias is None else bias,
+            running_mean,
+            running_var,
+            epsilon=eps,
+            is_training=training,
+            exponential_avg_factor=momentum,
+        )
+        y = self.channels_first(self.framework.reshape(y, last.shape))
+        return {"y": y, "running_mean": mean, "running_var": var}
+
+    def local_response_norm(self, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
+        # TensorFlow has a radius, and an alpha for each element of the window.
+        require(size % 2 == 1, "tf.nn.local_response_normalization has windows of odd sizes")
+        last, radius = self.channels_last(x), size // 2
+        y = self.framework.nn.local_response_normalization(last, radius, k, alpha / size, beta)
+        return self.channels_first(y)
+
+    def normalize(self, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+        # TensorFlow's epsilon is the least square of a norm.
+        require(p == 2, "tf.math.l2_normalize is of order 2")
+        return self.framework.math.l2_normalize(x, dim, eps**2)
+
+    def dropout(self, x: Any, p: float = 0.5, training: bool = False) -> Any:
+        return self.framework.nn.dropout(x, p if training else 0.0)
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        y = self.framework.matmul(x, weight, transpose_b=True)
+        return y if bias is None else self.framework.nn.bias_add(y, bias)
+
+    def matmul(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def bmm(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def outer(self, x: Any, other: Any) -> Any:
+        return self.framework.tensordot(x, other, 0)
+
+    def einsum(self, x: Any, other: Any, equation: str) -> Any:
+        return self.framework.einsum(equation, x, other)
+
+    def convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,  # noqa: ARG002 - TensorFlow sees them in the shape of the weight
+    ) -> Any:
+        n = x.ndim - 2
+        around = conv_pads(padding, weight.shape[2:], dilation)
+        y = self.framework.nn.convolution(
+            self.channels_last(self.framework.pad(x, [(0, 0), (0, 0), *around])),
+            self.framework.transpose(weight, [*range(2, n + 2), 1, 0]),
+            each(stride, n),
+            "VALID",
+            dilations=each(dilation, n),
+        )
+        return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
+
+    def conv1d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv2d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv3d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def transposed_convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        require(groups == 1, "tf.nn.conv_transpose has no groups")
+        n = x.ndim - 2
+        axes = list(zip(x.shape[2:], weight.shape[2:], *(each(v, n) for v in (stride, output_padding, dilation))))
+        whole = [(size - 1) * s + d * (k - 1) + 1 + extra for size, k, s, extra, d in axes]
+        y = self.framework.nn.conv_transpose(
+            self.channels_last(x),
+            self.framework.transpose(weight, [*range(2, n + 2), 1, 0]),
+            [x.shape[0], *whole, weight.shape[1]],
+            each(stride, n),
+            "VALID",
+            dilations=each(dilation, n),
+        )
+        kept = tuple(slice(p, size - p) for p, size in zip(each(padding, n), whole))
+        y = y[(slice(None), *kept)]
+        return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
+
+    def conv_transpose1d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose2d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose3d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def pooled(self, kind: str, x: Any, kernel: Any, stride: Any, around: Any, dilation: Any, value: float) -> Any:
+        """Windows of x, padded with `value`."""
+        n = x.ndim - 2
+        padded = self.framework.pad(x, [(0, 0), (0, 0), *around], constant_values=value)
+        y = self.framework.nn.pool(
+            self.channels_last(padded),
+            each(kernel, n),
+            kind,
+            each(kernel if stride is None else stride, n),
+            "VALID",
+            dilations=each(dilation, n),
+        )
+        return self.channels_first(y)
+
+    def max_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        steps = kernel_size if stride is None else stride
+        around = pool_pads(x.shape[2:], kernel_size, steps, padding, dilation, ceil_mode)
+        return self.pooled("MAX", x, kernel_size, stride, around, dilation, x.dtype.min)
+
+    def max_pool1d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool2d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool3d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def avg_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Any:
+        around = pads(padding, x.ndim - 2)
+        padded = any(before for before, _ in around)
+        require(not ceil_mode and (count_include_pad or not padded), "tf.nn.pool counts every element that is padded")
+        return self.pooled("AVG", x, kernel_size, stride, around, 1, 0.0)
+
+    def avg_pool1d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool2d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool3d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def interpolate(
+        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None
+    ) -> Any:
+        require(
+            x.ndim == 4 and mode in ("nearest", "bilinear", "bicubic"), f"tf.image.resize has no {mode} of these axes"
+        )
+        require(mode == "nearest" or x.dtype != "float64", "tf.image.resize returns float32")
+        last, sizes = self.channels_last(x), resized(x.shape[2:], size, scale_factor)
+        if align_corners:
+            resize = self.framework.compat.v1.image.resize
+            return self.channels_first(resize(last, sizes, mode, align_corners=True))
+        return self.channels_first(self.framework.image.resize(last, sizes, mode))
+
+    def flatten(self, x: Any) -> Any:
+        return self.framework.reshape(x, [x.shape[0], -1])
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+        require(mode in PADS, f"tf.pad has no mode for {mode}")
+        widths = list(zip(pad[::2], pad[1::2]))[::-1]
+        return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
+
+    def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
+        return self.channels_first(self.framework.nn.depth_to_space(self.channels_last(x), upscale_factor))
+
+    def flip(self, x: Any, dims: Any) -> Any:
+        return self.framework.reverse(x, each(dims, 1))
+
+    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
+        require(dims is not None, "tf.roll needs axes")
+        return self.framework.roll(x, shifts, dims)
+
+    def embedding(self, x: Any, weight: Any) -> Any:
+        return self.framework.nn.embedding_lookup(weight, x)
+
+    def position_embedding(self, x: Any, weight: Any) -> Any:
+        return x + self.framework.nn.embedding_lookup(weight, self.framework.range(x.shape[-2]))
+
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        kept = tuple(slice(None if axis == dim % x.ndim else size) for axis, size in enumerate(index.shape))
+        return self.framework.experimental.numpy.take_along_axis(x[kept], index, dim)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        ranges = [self.framework.range(size, dtype=index.dtype) for size in index.shape]
+        places = self.framework.meshgrid(*ranges, indexing="ij")
+        places[dim] = index
+        updates = src[tuple(slice(size) for size in index.shape)]
+        return self.framework.tensor_scatter_nd_add(x, self.framework.stack(places, -1), updates)
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.gather(x, index, axis=dim)
+
+    def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
+        direction = "DESCENDING" if descending else "ASCENDING"
+        return {
+            "y": self.framework.sort(x, dim, direction),
+            "indices": self.framework.argsort(x, dim, direction, stable=True),
+        }
+
+    def topk(self, x: Any, k: int, dim: int = -1, largest: bool = True) -> Any:
+        require(largest and dim % x.ndim == x.ndim - 1, "tf.math.top_k takes the largest of the last axis")
+        y, indices = self.framework.math.top_k(x, k)
+        return {"y": y, "indices": indices}
+
+    def relu(self, x: Any) -> Any:
+        return self.framework.nn.relu(x)
+
+    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
+        return self.framework.nn.leaky_relu(x, negative_slope)
+
+    def elu(self, x: Any, alpha: float = 1.0) -> Any:
+        require(alpha == 1, "tf.nn.elu has no alpha")
+        return self.framework.nn.elu(x)
+
+    def selu(self, x: Any) -> Any:
+        return self.framework.nn.selu(x)
+
+    def gelu(self, x: Any, approximate: str = "none") -> Any:
+        return self.framework.nn.gelu(x, approximate == "tanh")
+
+    def silu(self, x: Any) -> Any:
+        return self.framework.nn.silu(x)
+
+    def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ARG002 - it has none
+        require(beta == 1, "tf.nn.softplus has no beta")
+        return self.framework.nn.softplus(x)
+
+    def softsign(self, x: Any) -> Any:
+        return self.framework.nn.softsign(x)
+
+    def sigmoid(self, x: Any) -> Any:
+        return self.framework.nn.sigmoid(x)
+
+    def logsigmoid(self, x: Any) -> Any:
+        return self.framework.math.log_sigmoid(x)
+
+    def tanh(self, x: Any) -> Any:
+        return self.framework.nn.tanh(x)
+
+    def exp(self, x: Any) -> Any:
+        return self.framework.math.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.framework.math.expm1(x)
+
+    def log(self, x: Any) -> Any:
+        return self.framework.math.log(x)
+
+    def log1p(self, x: Any) -> Any:
+        return self.framework.math.log1p(x)
+
+    def sqrt(self, x: Any) -> Any:
+        return self.framework.math.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return self.framework.math.rsqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        return self.framework.math.erf(x)
+
+    def abs(self, x: Any) -> Any:
+        return self.framework.math.abs(x)
+
+    def sin(self, x: Any) -> Any:
+        return self.framework.math.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return self.framework.math.cos(x)
+
+    def pow(self, x: Any, exponent: float = 2.0) -> Any:
+        return self.framework.math.pow(x, exponent)
+
+    def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        low, high = x.dtype.min if min is None else min, x.dtype.max if max is None else max
+        return self.framework.clip_by_value(x, low, high)
+
+    def round(self, x: Any) -> Any:
+        return self.framework.math.round(x)
+
+    def remainder(self, x: Any, other: Any) -> Any:
+        return self.framework.math.floormod(x, other)
+
+    def fmod(self, x: Any, other: Any) -> Any:
+        return self.framework.truncatemod(x, other)
+
+    def atan2(self, x: Any, other: Any) -> Any:
+        return self.framework.math.atan2(x, other)
+
+    def maximum(self, x: Any, other: Any) -> Any:
+        return self.framework.math.maximum(x, other)
+
+    def minimum(self, x: Any, other: Any) -> Any:
+        return self.framework.math.minimum(x, other)
+
+    def where(self, condition: Any, x: Any, other: Any) -> Any:
+        return self.framework.where(condition != 0, x, other)
+
+    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_sum(x, dim, keepdim)
+
+    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_mean(x, dim, keepdim)
+
+    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_prod(x, dim, keepdim)
+
+    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_max(x, dim, keepdim)
+
+    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_min(x, dim, keepdim)
+
+    def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.math.reduce_logsumexp(x, dim, keepdim)
+
+    def var(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+        require(correction == 0, "tf.math.reduce_variance has no correction")
+        return self.framework.math.reduce_variance(x, dim, keepdim)
+
+    def std(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+        require(correction == 0, "tf.math.reduce_std has no correction")
+        return self.framework.math.reduce_std(x, dim, keepdim)
+
+    def cumsum(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.math.cumsum(x, dim)
+
+    def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
+        require(dim is None or isinstance(dim, int), "tf.norm over two axes is a matrix's")
+        return self.framework.norm(x, ord, dim, keepdim)
+
+    def argmax(self, x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+        require(not keepdim, "tf.argmax keeps no axis")
+        return self.framework.math.argmax(x, dim)
+
+    def softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.nn.softmax(x, dim)
+
+    def log_softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.nn.log_softmax(x, dim)
+
+    def reduced(self, losses: Any, reduction: str) -> Any:
+        """The losses as they are, or their mean or sum."""
+        reductions = {"mean": self.framework.math.reduce_mean, "sum": self.framework.math.reduce_sum}
+        return reductions[reduction](losses) if reduction in reductions else losses
+
+    def cross_entropy(
+        self,
+        x: Any,
+        target: Any,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        require(weight is None and not label_smoothing, "TensorFlow has no weights or label smoothing of classes")
+        # It knows no ignored targets: their losses are masked.
+        keep = target != ignore_index
+        labels = self.framework.where(keep, target, self.framework.zeros_like(target))
+        losses = self.framework.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+        mask = self.framework.cast(keep, x.dtype)
+        if reduction == "mean":
+            return self.framework.math.reduce_sum(losses * mask) / self.framework.math.reduce_sum(mask)
+        return self.reduced(losses * mask, reduction)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        require(not label_smoothing, "tf.nn.softmax_cross_entropy_with_logits has no label smoothing")
+        return self.reduced(self.framework.nn.softmax_cross_entropy_with_logits(target, x), reduction)
+
+    def binary_cross_entropy_with_logits(
+        self, x: Any, target: Any, pos_weight: Any = None, reduction: str = "mean"
+    ) -> Any:
+        if pos_weight is None:
+            return self.reduced(self.framework.nn.sigmoid_cross_entropy_with_logits(target, x), reduction)
+        losses = self.framework.nn.weighted_cross_entropy_with_logits(target, x, pos_weight)
+        return self.reduced(losses, reduction)
+
+    def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.reduced(self.framework.math.squared_difference(x, target), reduction)
+
+    def ctc_loss(
+        self,
+        x: Any,
+        target: Any,
+        input_lengths: Any,
+        target_lengths: Any,
+        blank: int = 0,
+        reduction: str = "mean",
+    ) -> Any:
+        integers = (self.framework.cast(v, "int32") for v in (target, target_lengths, input_lengths))
+        labels, label_length, logit_length = integers
+        losses = self.framework.nn.ctc_loss(labels, x, label_length, logit_length, blank_index=blank)
+        if reduction == "mean":
+            losses = losses / self.framework.cast(self.framework.math.maximum(target_lengths, 1), x.dtype)
+        return self.reduced(losses, reduction)
+
+    def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
+        require(norm_type == 2, "TensorFlow clips norms of order 2")
+        if scope == "global":
+            clipped, total = self.framework.clip_by_global_norm(grads, max_norm)
+            return {"grads": clipped, "total_norm": total}
+        clipped = [self.framework.clip_by_norm(grad, max_norm) for grad in grads]
+        return {"grads": clipped, "total_norm": self.framework.linalg.global_norm(grads)}
+
+    def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
+        return {"grads": [self.framework.clip_by_value(grad, -clip_value, clip_value) for grad in grads]}

@@ -1,0 +1,105 @@
+"""An op that a case brings: `reference: FILE` names a file with a NumPy function of the op's name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parity.cases.brought import Brought, BroughtError, Source, arguments, op_of, outputs_of, where
+from parity.cases.op import CaseError
+from parity.config.case_models import OP_KEYS, parts_of
+from parity.config.files import existing_file
+from parity.config.grammar import model_of
+from parity.config.inputs import WrittenInputs, add_at
+from parity.config.nodes import Node, Problems
+
+REFERENCE, GRADIENT = "reference", "grad."
+
+
+@cache
+def case_model(brought: Brought) -> Any:
+    """The model of a case of the op."""
+    return model_of(f"{brought.name}-case", "a case", {**OP_KEYS, **parts_of(op_of(brought))})
+
+
+def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
+    """The op of a case, without its outputs; None and a report if its function does not fit the case."""
+    node = case.mapping[REFERENCE]
+    path = existing_file(node, report, REFERENCE)
+    if path is None:
+        return None
+    try:
+        # Links are kept, as for the files of backends.
+        source = Source(Path(os.path.abspath(path)), path.read_bytes())  # noqa: PTH100
+        given = arguments(source, name)
+        place = where(source, name)
+    except (BroughtError, OSError) as error:
+        report.add(node, str(error))
+        return None
+    n_before = len(report)
+    inputs, params = (entry.mapping if (entry := case.get(key)) else {} for key in ("inputs", "params"))
+    tensors = [key for key in inputs if not key.startswith(GRADIENT)]
+    for key in tensors:
+        if key not in given:
+            report.add(inputs[key], f'{place} takes no "{key}"', allowed=given, near=key, value=False)
+    left = [n for n, argument in given.items() if n not in inputs]
+    wanted = [n for n in left if given[n].default is given[n].empty and n not in params]
+    if wanted:
+        names = ", ".join(wanted)
+        report.add(case, f"{place} takes {names}: a tensor goes under inputs, a number under params", value=False)
+    integers = tuple((key, *bounds(inputs[key])) for key in tensors if "integers" in inputs[key].mapping)
+    if len(report) > n_before:
+        return None
+    floating = tuple(key for key in tensors if key not in {key for key, _, _ in integers})
+    return Brought(
+        source,
+        name,
+        tuple(tensors),
+        integers,
+        differentiable_of(case, floating, report),
+        tuple(n for n in left if n in params or given[n].default is not None),
+        tuple(key.removeprefix(GRADIENT) for key in inputs if key.startswith(GRADIENT)),
+    )
+
+
+def bounds(tensor: Node) -> tuple[int, int]:
+    """The smallest integer of a tensor, and the largest plus one; the model of the tensor reports wrong ones."""
+    written = tensor.mapping["integers"].mapping
+    low, high = (written[key].value if key in written else 0 for key in ("low", "high"))
+    return (low, high) if type(low) is int and type(high) is int else (0, 1)
+
+
+def differentiable_of(case: Node, floating: tuple[str, ...], report: Problems) -> tuple[str, ...]:
+    """The inputs with a gradient: those that the case names, else all that hold no integers."""
+    wanted, node = case.get("gradients"), case.get("differentiable")
+    if wanted is not None and wanted.value is False:
+        return ()
+    if node is None:
+        return floating
+    for item in node.items:
+        if item.text not in floating:
+            report.add(item, "this is no floating-point input of the case", allowed=floating, near=item.text)
+    return tuple(item.text for item in node.items)
+
+
+def with_outputs(brought: Brought, params: Any, inputs: WrittenInputs, report: Problems) -> Brought | None:
+    """The op with the outputs that its function returns for these shapes; None and a report if it fails."""
+    shapes: Mapping[str, Any] = {n: s.shape for n, (s, _) in inputs.specs.items() if s.shape is not None}
+    try:
+        op_of(brought).infer_shapes(params, shapes)
+        given = tuple((name, shapes[name]) for name in brought.tensors)
+        outputs = outputs_of(brought, params, given)
+    except CaseError as error:
+        add_at(inputs.case, error.key, error.message, report)
+        return None
+    upstream = tuple(name for name, (_, dtype) in outputs.items() if dtype.kind == "f")
+    for name in brought.upstream:
+        if name not in upstream:
+            message = f"{brought.name} has no floating-point output {name}, only {', '.join(upstream) or 'none'}"
+            add_at(inputs.case, f"inputs.{GRADIENT}{name}", message, report)
+            return None
+    return replace(brought, upstream=upstream)

@@ -1,0 +1,227 @@
+"""Gradients that are a choice: at a kink (relu at 0, equal elements under a maximum) more than one is right.
+
+There, every convex combination of the limits of the gradients at points close by is one (F. H. Clarke, "Generalized
+gradients and applications", Trans. AMS 205, 1975). So the reference runs at such points: an element has a kink where
+its gradient jumps, by as much at a smaller distance. A backend's gradient is a valid choice where it lies between the
+limits, and where sums of gradients that do not jump, such as that over equal elements, are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.draw import generator
+from parity.cases.oracle import evaluate
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, Arrays, Envelope, EnvelopeRuns, size
+
+Mask = NDArray[np.bool_]
+GRADIENT = "grad."
+POWER = 0.75
+"""The distance of a point is this power of the oracle's unit roundoff: larger than rounding, and small enough that
+elements which differ keep their order."""
+NEARER, ALIKE = 16.0, 0.25
+"""A jump is the same, to a quarter, at a 16th of the distance; the change of a smooth gradient is a 16th."""
+NOISE = 1e4
+"""Unit roundoffs of the oracle: a smaller change is rounding."""
+TURNS = 31
+"""In one of so many points an element is larger than its neighbours. A prime, so that windows are covered too."""
+LARGEST = 1 << 18
+"""Up to this many elements of the inputs, further points are tried."""
+TIE_BREAK = 2.0**-8
+EXTREMES = (np.minimum, np.maximum)
+UNMOVED = 2
+"""The first runs of an envelope leave the inputs as they are: at the kink."""
+
+FROM_ABOVE, FROM_BELOW = "the derivative from above", "the derivative from below"
+FROM_BOTH = "the mean of the derivatives from both sides"
+TO_FIRST, TO_LAST = "all of it to the first of equal elements", "all of it to the last of equal elements"
+SHARED, NEITHER = "a part of it to each of equal elements", "another combination of the limits"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A backend's gradients at kinks, by tensor: where the kinks are, and where its choice is valid and not the
+    oracle's. `sizes` are the largest gradients close by; `backend` and `oracle` say which gradient each takes."""
+
+    kinks: Mapping[str, Mask]
+    valid: Mapping[str, Mask]
+    sizes: Arrays
+    backend: str = ""
+    oracle: str = ""
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors in which a valid choice differs from the oracle's."""
+        return tuple(name for name, mask in self.valid.items() if mask.any())
+
+    def envelope(self, tensor: str, envelope: Envelope, unit: float) -> Envelope:
+        """The envelope with rounding alone at kinks, where perturbed runs jump, that excuses the valid choices."""
+        if tensor not in self.kinks or envelope.errors is None:
+            return envelope
+        errors = np.where(self.kinks[tensor], unit * self.sizes[tensor], envelope.errors)
+        total, valid = size(errors), self.valid[tensor]
+        excused = valid if envelope.excused is None else valid | envelope.excused
+        return replace(envelope, rms=total.rms, max=total.max, errors=errors, excused=excused)
+
+
+class Choices:
+    """The gradients of a case at its inputs, and close by."""
+
+    def __init__(self, case: CasePlan, inputs: Arrays, oracle: Arrays) -> None:
+        self._case, self._inputs, self._oracle = case, inputs, oracle
+        self._exact = {n: v for n, v in oracle.items() if n.startswith(GRADIENT) and n.removeprefix(GRADIENT) in inputs}
+        self._roundoff = max((float(np.finfo(values.dtype).eps) for values in self._exact.values()), default=0.0)
+        self._unmoved: dict[str, Mapping[str, Envelope]] = {}
+
+    def chosen(self, observed: Arrays, dtype: str) -> Chosen | None:
+        """What a backend chose; None if nothing in `observed` has a kink."""
+        exact = {n: self._exact[n] for n, v in observed.items() if n in self._exact and np.isfinite(v).all()}
+        if not exact or not any(point[n].any() for point in self._around for n in exact):
+            return None
+        off = {n: observed[n].astype(v.dtype, copy=False) - v for n, v in exact.items()}
+        points, unit = list(self._around), UNIT_ROUNDOFF[dtype]
+        for further in self._further(off):
+            points += further
+            low, high = ({n: f.reduce([0.0 * v, *(p[n] for p in points)]) for n, v in exact.items()} for f in EXTREMES)
+            kinks = {n: (low[n] < 0) | (high[n] > 0) for n in exact}
+            sizes = {n: np.maximum(np.abs(low[n] + v), np.abs(high[n] + v)) for n, v in exact.items()}
+            rounding = {n: np.maximum(self._rounding(n, mask, dtype), unit * sizes[n]) for n, mask in kinks.items()}
+            slack = {n: OFF * values for n, values in rounding.items()}
+            inside = {n: (low[n] - slack[n] <= off[n]) & (off[n] <= high[n] + slack[n]) for n in exact}
+            if all(mask.all() for mask in inside.values()):
+                break
+        broken = self._broken(points, off, slack, kinks)
+        valid = {n: kinks[n] & inside[n] & ~broken[n] & (np.abs(off[n]) > slack[n]) for n in exact}
+        if not any(mask.any() for mask in valid.values()):
+            return Chosen(kinks, valid, sizes)
+        none = {n: np.zeros_like(v) for n, v in exact.items()}
+        return Chosen(kinks, valid, sizes, self._named(off, slack, valid), self._named(none, slack, valid))
+
+    @cached_property
+    def _around(self) -> list[Arrays]:
+        """The jumps of the gradients on two opposite sides."""
+        rng, scale = generator(0, self._case.id, "kinks"), self._scale
+        return self._both_sides({n: scale[n] * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()})
+
+    @cached_property
+    def _scale(self) -> dict[str, float]:
+        """The size of the input of each gradient."""
+        return {n: size(np.abs(self._inputs[n.removeprefix(GRADIENT)])).rms or 1.0 for n in self._exact}
+
+    def _further(self, off: Arrays) -> Iterator[list[Arrays]]:
+        """The jumps where the gradients are likely to be those of a backend, then where each element once leads."""
+        rng, scale = generator(1, self._case.id, "kinks"), self._scale
+        noise = {n: scale[n] * TIE_BREAK * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()}
+        yield self._both_sides({n: v + scale[n] * np.sign(off[n]) if n in off else v for n, v in noise.items()})
+        if sum(values.size for values in self._inputs.values()) > LARGEST:
+            return
+        for turn in range(TURNS):
+            leads = {n: (np.arange(v.size).reshape(v.shape) - turn) % TURNS == 0 for n, v in self._exact.items()}
+            yield self._both_sides({n: np.where(leads[n], scale[n], v) for n, v in noise.items()})
+
+    def _both_sides(self, direction: Arrays) -> list[Arrays]:
+        return [self._jumps(direction), self._jumps({n: -v for n, v in direction.items()})]
+
+    def _jumps(self, direction: Arrays) -> Arrays:
+        """The difference of the gradients close by from the exact ones, 0 where it is no jump."""
+        far, near = (self._gradients(direction, self._roundoff**POWER / divisor) for divisor in (1.0, NEARER))
+        return {n: self._jump(far[n], near[n], exact) for n, exact in self._exact.items()}
+
+    def _jump(self, far: Array, near: Array, exact: Array) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            change, again = far - exact, near - exact
+            noise = NOISE * self._roundoff * np.maximum(np.abs(near), np.abs(exact)).max(initial=0.0)
+            jumps = (np.abs(change - again) <= ALIKE * np.abs(again)) & (np.abs(again) > noise)
+        return np.asarray(np.where(jumps, again, 0.0))
+
+    def _gradients(self, direction: Arrays, distance: float) -> Arrays:
+        moved, dtype = dict(self._inputs), next(iter(self._exact.values())).dtype
+        for name, shift in direction.items():
+            moved[name.removeprefix(GRADIENT)] = self._inputs[name.removeprefix(GRADIENT)] + distance * shift.astype(
+                dtype
+            )
+        return evaluate(self._case.definition, self._case.params, moved, dtype=dtype, outputs=tuple(self._exact))
+
+    def _rounding(self, tensor: str, kinks: Mask, dtype: str) -> float:
+        """The error of a careful implementation in a tensor, without its kinks."""
+        if dtype not in self._unmoved:
+            runs = EnvelopeRuns(self._case, dtype, self._inputs, self._oracle)
+            self._unmoved[dtype] = runs.envelopes(UNMOVED, tuple(self._exact))
+        errors = self._unmoved[dtype][tensor].errors
+        return 0.0 if errors is None else size(errors[~kinks]).rms
+
+    def _named(self, off: Arrays, slack: Arrays, valid: Mapping[str, Mask]) -> str:
+        """Which gradient these are at the elements that are `valid`."""
+
+        def same(one: Arrays, other: Arrays) -> bool:
+            return all((np.abs(one[n] - other[n]) <= slack[n])[mask].all() for n, mask in valid.items())
+
+        above, below = self._sides
+        middle = {n: (above[n] + below[n]) / 2 for n in valid}
+        sides = {FROM_ABOVE: above, FROM_BELOW: below, FROM_BOTH: middle}
+        if not same(above, below):
+            return next((text for text, jumps in sides.items() if same(off, jumps)), NEITHER)
+        given = np.concatenate([(np.abs(off[n] + self._exact[n]) > slack[n])[mask] for n, mask in valid.items()])
+        if any(same(off, jumps) for jumps in self._in_order):
+            return TO_FIRST if given[0] else TO_LAST
+        return SHARED if given.all() else NEITHER
+
+    @cached_property
+    def _sides(self) -> list[Arrays]:
+        """The jumps where all inputs are a little larger, and where all are smaller."""
+        shift = min(self._scale.values())
+        return self._both_sides({n: np.full(v.shape, shift) for n, v in self._exact.items()})
+
+    @cached_property
+    def _in_order(self) -> list[Arrays]:
+        """The jumps where of equal elements the first is the largest, and where the last is."""
+        total, start, direction = sum(v.size for v in self._exact.values()), 0, {}
+        shift = min(self._scale.values())
+        for name, values in self._exact.items():
+            direction[name] = shift - shift * (start + np.arange(values.size).reshape(values.shape)) / total
+            start += values.size
+        return self._both_sides(direction)
+
+    def _broken(
+        self, points: Sequence[Arrays], off: Arrays, slack: Arrays, kinks: Mapping[str, Mask]
+    ) -> dict[str, Mask]:
+        """Where a sum that is the same at all points is another one: over axes of a gradient, over gradients of one
+        shape, over everything."""
+        rest = {n: mask.copy() for n, mask in kinks.items()}
+        broken = {n: np.zeros_like(mask) for n, mask in kinks.items()}
+        shapes: dict[tuple[int, ...], list[str]] = {}
+        for name in kinks:
+            shapes.setdefault(kinks[name].shape, []).append(name)
+        groups = [*([n] for n in kinks), *(names for names in shapes.values() if len(names) > 1)]
+        for names in groups:
+            stacked = [np.stack([values[n] for n in names]) for values in (*points, off, slack)]
+            kept = np.stack([rest[n] for n in names])
+            wrong, left = self._unbalanced(stacked[:-2], stacked[-2], stacked[-1], kept)
+            for i, name in enumerate(names):
+                broken[name] |= wrong[i]
+                rest[name] = left[i]
+        flat = [np.concatenate([values[n].ravel() for n in kinks]) for values in (*points, off, slack, rest)]
+        wrong, _ = self._unbalanced(flat[:-3], flat[-3], flat[-2], flat[-1])
+        return {n: broken[n] | (rest[n] & bool(wrong.any())) for n in kinks}
+
+    def _unbalanced(self, points: Sequence[Array], off: Array, slack: Array, kinks: Mask) -> tuple[Mask, Mask]:
+        """The kinks in a sum that must not change and does, and those in no sum that must not change."""
+        wrong, rest = np.zeros_like(kinks), kinks
+        for axes in (axes for n in range(1, kinks.ndim + 1) for axes in combinations(range(kinks.ndim), n)):
+
+            def total(values: Array, axes: tuple[int, ...] = axes, among: Mask = rest) -> Array:
+                return np.asarray(np.where(among, values, 0.0).sum(axis=axes, keepdims=True))
+
+            sizes = np.maximum.reduce([total(np.abs(jumps)) for jumps in points])
+            changes = np.maximum.reduce([np.abs(total(jumps)) for jumps in points])
+            fixed = (sizes > 0) & (changes <= NOISE * self._roundoff * sizes)
+            wrong = wrong | (rest & fixed & (np.abs(total(off)) > total(slack)))
+            rest = rest & ~fixed
+        return wrong, rest

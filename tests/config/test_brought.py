@@ -1,0 +1,140 @@
+"""A case may bring its own op: `reference:` names a file with a NumPy function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.cases.oracle import evaluate
+from parity.config import Overrides, load_plan
+from parity.config.errors import ConfigError
+from parity.config.plan import CasePlan, Plan
+
+TWO = "{x: {shape: [4, 8]}, gate: {shape: [4, 8]}}"
+GATED = "def my_op(x, gate, alpha=1.0):\n"
+
+
+def planned(folder: Path, body: str, inputs: str = TWO, more: str = "") -> Plan:
+    """The plan of one case whose reference is `body`, after `import numpy as np` in line 1."""
+    (folder / "ref.py").write_text(f"import numpy as np\n{body}\n")
+    case = f"- {{op: my_op, reference: ./ref.py, inputs: {inputs}{more}}}"
+    config = folder / "config.yaml"
+    config.write_text(f"version: 1\nbackends: [torch]\ncases:\n  {case}\n")
+    return load_plan([config], Overrides())
+
+
+def case(folder: Path, body: str, inputs: str = TWO, more: str = "") -> CasePlan:
+    return planned(folder, body, inputs, more).cases[0]
+
+
+def problems(folder: Path, body: str, inputs: str = TWO, more: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        planned(folder, body, inputs, more)
+    return str(caught.value)
+
+
+def test_shapes_params_and_gradients_follow_from_the_function(tmp_path: Path):
+    plan = case(
+        tmp_path,
+        GATED + "    return {'y': x @ gate.T * alpha, 'size': np.array([x.size])}",
+        more=", params: {alpha: 2}",
+    )
+    assert {tensor.name: tensor.shape for tensor in plan.tensors} == {"x": (4, 8), "gate": (4, 8), "grad.y": (4, 4)}
+    assert plan.params.alpha == 2.0
+    assert plan.definition.differentiable == ("x", "gate")
+    assert plan.definition.upstream == ("y",)
+
+
+INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    return np.take(x, index, axis=0) * x.mean()",
+        "    a, b = x[..., ::2], x[..., 1::2]\n    return np.stack([a * b, a - b[index[0]]], axis=-1).reshape(x.shape)",
+        "    return np.array([row.max() for row in x]) + x.var(axis=1, ddof=1)",
+        "    from numpy.linalg import norm\n    return norm(x, axis=1) + np.take_along_axis(x.T, index[None] + 1, axis=0)[0, 0]",
+    ],
+)
+def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
+    plan = case(tmp_path, f"def my_op(x, index):\n{body}", INDEX)
+    inputs = {tensor.name: tensor.sample(0, "one", "float64") for tensor in plan.tensors}
+    found = evaluate(plan.definition, plan.params, inputs)
+
+    def total(x: np.ndarray) -> float:
+        outputs = evaluate(plan.definition, plan.params, {**inputs, "x": x}, gradients=False)
+        return np.sum(outputs["y"] * inputs["grad.y"])
+
+    step = np.longdouble(1e-5)
+    for place in np.ndindex(4, 6):
+        moved = np.zeros((4, 6), np.longdouble)
+        moved[place] = step
+        slope = (total(inputs["x"] + moved) - total(inputs["x"] - moved)) / (2 * step)
+        assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (GATED + "    raise RuntimeError('no')", "ref.py:3: RuntimeError: no (with x [4, 8], gate [4, 8])"),
+        (GATED + "    x * gate", "ref.py:2: my_op returns NoneType; return an array"),
+        (GATED + "    return x, gate", "ref.py:2: my_op returns tuple; return an array, or a mapping"),
+        (GATED + "    return x @ gate", "ref.py:3: ValueError: matmul"),
+        (
+            GATED + "    return x if x.sum() > 0 else gate",
+            "ref.py:3: TraceError: a reference must not branch on the values",
+        ),
+        (GATED + "    x[0] = 1\n    return x", "ref.py:3: TraceError: a reference must not assign to elements"),
+        (GATED + "    return x.astype(float)", "ref.py:3: AttributeError: a traced tensor has no astype"),
+        (GATED + "    return np.sort(x)", "has no gradient: NotImplementedError"),
+        ("def my_op(x, gate:\n    return x", "ref.py:2: SyntaxError"),
+        ("import nothing_of_this_name", "ref.py:2: ModuleNotFoundError"),
+        ("def other(x):\n    return x", "ref.py defines no function my_op"),
+        ("def my_op(*x):\n    return x[0]", "ref.py:2: my_op takes *x"),
+        ("raise SystemExit(3)", "ref.py:2: SystemExit: 3"),
+    ],
+)
+def test_a_broken_reference_is_told_with_its_file_and_line(body: str, message: str, tmp_path: Path):
+    told = problems(tmp_path, body)
+    assert "config.yaml:4: cases[0].reference = ./ref.py" in told
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("inputs", "more", "message"),
+    [
+        (TWO, ", params: {alpa: 2}", 'my_op has no "alpa"; did you mean "alpha"?'),
+        (TWO, ", params: {alpha: big}", "alpha must be a number"),
+        ("{x: {shape: [4]}, gat: {shape: [4]}}", "", 'my_op takes no "gat"; did you mean "gate"?'),
+        ("{x: {shape: [4]}}", "", "my_op takes gate: a tensor goes under inputs, a number under params"),
+        ("{x: {shape: [4]}, gate: {constant: 1}}", "", "a shape (or `values`, or a `file`) is needed for gate"),
+        (TWO, ", differentiable: [gat]", 'no floating-point input of the case; did you mean "gate"?'),
+        ("{x: {shape: [4]}, gate: {shape: [4]}, grad.z: {shape: [4]}}", "", "no floating-point output z, only y"),
+    ],
+)
+def test_what_does_not_fit_the_signature_is_an_error_at_its_line(inputs: str, more: str, message: str, tmp_path: Path):
+    told = problems(tmp_path, GATED + "    return x * gate * alpha", inputs, more)
+    assert "config.yaml:4" in told
+    assert message in told
+
+
+def test_unknown_ops_and_backends_lead_to_the_door(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text("version: 1\nbackends: [jxa]\ncases:\n  - {op: my_op, inputs: {x: {shape: [4]}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_plan([config], Overrides())
+    assert "parity knows no op my_op (to bring your own, give the case a `reference:`" in str(caught.value)
+    assert "ops: ./my_kernel.py}, see docs/own-kernel.md" in str(caught.value)
+
+
+def test_a_known_op_keeps_its_own_reference(tmp_path: Path):
+    (tmp_path / "ref.py").write_text("def relu(x):\n    return x\n")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "version: 1\nbackends: [torch]\ncases:\n  - {op: relu, reference: ./ref.py, inputs: {x: {shape: [4]}}}\n"
+    )
+    with pytest.raises(ConfigError, match="parity has a reference of its own for relu"):
+        load_plan([config], Overrides())

@@ -1,0 +1,87 @@
+"""Kernels of ops that parity does not know are judged by the reference that their user brings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, call
+
+SECTION = (ROOT / "docs" / "own-kernel.md").read_text().split("## An op that parity does not know")[1]
+FILES = {body.split()[1]: body for body in re.findall(r"```(?:python|yaml)\n(# .*?)```", SECTION, re.DOTALL)}
+"""The files that the documentation shows."""
+SHOWN = re.findall(r"```\n(.*?)```", SECTION, re.DOTALL)[0]
+REFERENCE = FILES["my_reference.py"]
+TORCH = """\
+import torch
+
+
+def my_swiglu(x, gate, alpha=1.0):
+    return {formula}
+"""
+NUMPY = """\
+import numpy as np
+
+
+def my_swiglu(x, gate, alpha=1.0):
+    return x * gate / (1 + np.exp(-alpha * gate))
+
+
+def my_swiglu_backward(grad_y, x, gate, alpha=1.0):
+    sigmoid = 1 / (1 + np.exp(-alpha * gate))
+    return {"x": grad_y * gate * sigmoid, "gate": grad_y * x * sigmoid * (1 + alpha * gate * (1 - sigmoid))}
+"""
+CONFIG = """\
+version: 1
+backends:
+  - {name: mine, adapter: torch, ops: ./mine.py}
+  - {name: numpy-kernel, adapter: numpy, ops: ./other.py}
+cases:
+  - op: my_swiglu
+    reference: ./my_reference.py
+    inputs: {x: {shape: [4, 8]}, gate: {shape: [4, 8]}}
+    params: {alpha: 1.5}
+"""
+
+
+def run_kernel(tmp_path: Path, parity_run: Callable, formula: str):
+    (tmp_path / "my_reference.py").write_text(REFERENCE)
+    (tmp_path / "mine.py").write_text(TORCH.format(formula=formula))
+    (tmp_path / "other.py").write_text(NUMPY)
+    return parity_run(CONFIG)
+
+
+@pytest.mark.frameworks
+def test_right_kernels_pass(tmp_path: Path, parity_run: Callable):
+    done = run_kernel(tmp_path, parity_run, "x * torch.nn.functional.silu(alpha * gate) / alpha")
+    assert done.code == 0
+    assert {row["verdict"] for row in done.results["comparisons"]} <= {"equal", "close"}
+
+
+@pytest.mark.frameworks
+def test_the_documented_kernel_is_named_and_shown(tmp_path: Path, parity_run: Callable):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    done = parity_run(tmp_path / "my_swiglu.yaml")
+    assert done.code == 1
+    assert SHOWN in done.stdout
+    found = done.results["diagnoses"]
+    assert {(row["backend"], row["id"]) for row in found} == {("mine", "reference-edit")}
+    assert "computes x, where the reference has x * gate" in f"computes {found[0]['evidence']['expression']}"
+    explained = call("explain", done.run_dir, "my_swiglu", "-v").stdout
+    assert "my_reference.py" in explained
+    assert call("repro", done.run_dir, "my_swiglu", "-b", "mine").returncode == 0
+    script = next(path for path in (done.run_dir / "repro").glob("*.py") if ".ops." not in path.name).read_text()
+    assert "#     return x * gate * sigmoid" in script
+    assert json.loads((done.run_dir / "results.json").read_text())["cases"][0]["brought"]["text"] == REFERENCE
+
+
+@pytest.mark.frameworks
+def test_a_param_that_a_kernel_ignores_is_named(tmp_path: Path, parity_run: Callable):
+    done = run_kernel(tmp_path, parity_run, "x * gate * torch.sigmoid(gate)")
+    assert {row["id"] for row in done.results["diagnoses"]} == {"param-value"}
+    assert done.results["diagnoses"][0]["evidence"]["parameters"]["alpha"] == pytest.approx(1.0)
