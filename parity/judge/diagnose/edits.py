@@ -123,8 +123,7 @@ class Scan:
             for name in origin.wrong
             if (values := origin.observed.get(name)) is not None
             and (exact := origin.prediction[name].values) is not None
-            and (base := self._evaluator.base[name].values) is not None
-            and values.shape == exact.shape == base.shape
+            and values.shape == exact.shape == self._evaluator.shape_of(name)
             and name in self._program.outputs
         }
         self._limits = {name: self._limit(name) for name in self._wrong}

@@ -166,6 +166,10 @@ class Evaluator:
         """The input over whose axes others' gradients are summed; None if the op has none."""
         return None if self.op.data is None else self.inputs.get(self.op.data)
 
+    def shape_of(self, tensor: str) -> tuple[int, ...]:
+        """The shape that a tensor should have."""
+        return self._exact[tensor].shape
+
     def is_upstream(self, name: str) -> bool:
         """Whether `name` is a grad_output among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
