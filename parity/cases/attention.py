@@ -105,7 +105,7 @@ def attend(
     grad_outputs, so that their products do not cancel. The other options are those of `softmax`.
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2))
-    mask = added if kept is None else kept
+    mask = added if kept is None else anp.where(kept > 0, scalar(1, query), 0.0)
     if placement and mask is None:
         raise IncompatibleError("there is no mask to be placed")
     if placement == "before":

@@ -24,7 +24,10 @@ from parity.cases.program import by_hand, primitive
 Function = Callable[..., Any]
 POSITIVE: Mapping[str, Draw] = {"x": LogUniform(0.1, 10.0)}
 AWAY_FROM_ZERO: Mapping[str, Draw] = {"x": Normal(0.0, 3.0), "other": LogUniform(0.5, 4.0, signed=True)}
+USUAL_EPS = 1e-6
 ANYWHERE = "inputs that are not near 0"
+OVERFLOW, CANCELLATION = "exp-overflow", "cancellation-near-0"
+LOSSES = {OVERFLOW: "inputs so large that exp overflows", CANCELLATION: "inputs so small that exp is nearly 1"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return anp.where(x <= 0, alpha * anp.expm1(anp.where(x <= 0, x, 0.0)), x)
 
 
+ELU_LOSSES: Mapping[str, Function] = {
+    OVERFLOW: lambda x, alpha: anp.where(x <= 0, alpha * anp.expm1(x), x),
+    CANCELLATION: lambda x, alpha: anp.where(x <= 0, alpha * (anp.exp(anp.where(x <= 0, x, 0.0)) - 1), x),
+}
+
+
 def selu(x: Any) -> Any:
     """`elu` with two constants that keep mean and variance (Klambauer et al. 2017)."""
     return SELU_SCALE * elu(x, SELU_ALPHA)
@@ -100,6 +109,13 @@ def mish(x: Any) -> Any:
     return x * anp.tanh(anp.where(x <= 0, 0.0, x) + anp.log1p(anp.exp(-magnitude(x))))
 
 
+def mish_by_exp(x: Any) -> Any:
+    """`mish` as x * n / (n + 2), n = exp(x) * (exp(x) + 2)."""
+    e = anp.exp(x)
+    n = e * (e + 2)
+    return x * n / (n + 2)
+
+
 def softsign(x: Any) -> Any:
     """x / (1 + |x|)."""
     return x / (1 + magnitude(x))
@@ -127,8 +143,11 @@ def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:  #
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x))."""
-    return 1 / (1 + anp.exp(-x))
+    """1 / (1 + exp(-x)), whose gradient does not overflow with exp(-x)."""
+    return logistic(x)
+
+
+logistic = by_hand(lambda x: 1 / (1 + np.exp(-x)), lambda g, y, _x: g * (y * (1 - y)))
 
 
 def silu(x: Any) -> Any:
@@ -162,9 +181,10 @@ def sqrt(x: Any, *, eps: float = 0.0) -> Any:
     return anp.sqrt(x + eps if eps else x)
 
 
-def rsqrt(x: Any, *, eps: float = 0.0) -> Any:
+def rsqrt(x: Any, *, eps: float = 0.0, denominator_eps: float = 0.0) -> Any:
     """1 / sqrt(x)."""
-    return 1 / sqrt(x, eps=eps)
+    root = sqrt(x, eps=eps)
+    return 1 / (root + denominator_eps if denominator_eps else root)
 
 
 def power(x: Any, exponent: float = 2.0) -> Any:
@@ -202,6 +222,11 @@ def fmod(x: Any, other: Any) -> Any:
 
 
 defvjp(fmod, lambda *_: lambda g: g, lambda _, x, other: lambda g: -g * np.trunc(x / other))
+
+
+def nearest_remainder(x: Any, other: Any) -> Any:
+    """x - other * round(x / other), as C's remainder."""
+    return x - other * anp.rint(x / other)
 
 
 def atan2(x: Any, other: Any) -> Any:
@@ -268,6 +293,12 @@ def silu_slope(x: Any, _y: Any) -> Any:
     """Of `silu`."""
     s = sigmoid(x)
     return s * (1 + x * (1 - s))
+
+
+def silu_slope_by_exp(x: Any, _y: Any) -> Any:
+    """Of `silu`, by exp(-x)."""
+    e = anp.exp(-x)
+    return 1 / (1 + e) * (1 + x * e / (1 + e))
 
 
 def gelu_slope(x: Any, _y: Any) -> Any:
@@ -343,6 +374,7 @@ def elementwise(
     slope: Function | None = None,
     others: Mapping[str, Function] | None = None,
     instead: str = "activation-form",
+    unstable: Mapping[str, Function] | None = None,
     values: Mapping[str, Sequence[float]] | None = None,
     condition: str = "",
     exact: bool = False,
@@ -350,28 +382,35 @@ def elementwise(
     """The op y = function(x, ...), all tensors of one shape.
 
     `draws` are the domains of tensors, by default Normal(). `slope(x, y, *numbers)` is the derivative as kernels
-    compute it. `others` are functions that a kernel may compute `instead` (the diagnosis), `values` are those that
-    frameworks have for a param, beside PyTorch's default. The tensor `condition` holds integers, 0 or 1. An `exact` op
-    rounds nothing.
+    compute it. `others` are functions that a kernel may compute `instead` (the diagnosis); `unstable`, by diagnosis,
+    are equal in exact arithmetic alone. `values` are those that frameworks have for a param, beside PyTorch's default.
+    The tensor `condition` holds integers, 0 or 1. An `exact` op rounds nothing.
     """
     names, kind, added = signature(function)
-    replaced, domains = dict(others or {}), dict(draws or {})
+    replaced, domains, lossy = dict(others or {}), dict(draws or {}), dict(unstable or {})
     numbers = [f.name for f in fields(kind)]
     usual = {f.name: (f.default,) for f in fields(kind) if isinstance(f.default, float)} | dict(values or {})
     fused_forms = {"": with_slope(function, slope)} if slope else {}
     fused_forms |= {form: with_slope(other, slope) for form, other in replaced.items() if slope}
 
     def reference(
-        tensors: Mapping[str, Any], params: Any, *, fused: bool = False, form: str = "", **options: float
+        tensors: Mapping[str, Any],
+        params: Any,
+        *,
+        fused: bool = False,
+        form: str = "",
+        loss: str = "",
+        **options: float,
     ) -> dict[str, Any]:
-        if options and (form or fused):
-            raise IncompatibleError("only the op's own form takes further numbers")
-        used = fused_forms[form] if fused else replaced.get(form, function)
+        if bool(form or fused) + bool(loss) + bool(options) > 1:
+            raise IncompatibleError("another form has neither a lossy one nor further numbers")
+        used = fused_forms[form] if fused else (replaced | lossy).get(form or loss, function)
         return {"y": used(*(tensors[n] for n in names), *(getattr(params, n) for n in numbers), **options)}
 
     def variants(given: Any, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
         for fused in [{}, {"fused": True}] if slope else [{}]:
             yield from (Variant(instead, {"form": form, **fused}, shown_by=ANYWHERE) for form in replaced)
+        yield from (Variant(loss, {"loss": loss}, unstable=True, shown_by=LOSSES[loss]) for loss in lossy)
         for param, found in usual.items():
             different = [number for number in found if number != getattr(given, param)]
             yield from (Variant("option-value", params={param: number}, shown_by=ANYWHERE) for number in different)
@@ -395,7 +434,7 @@ def elementwise(
         variants=variants,
         fits=(
             *(Fit("option-value", param, attrgetter(param), ANYWHERE) for param in usual),
-            *(Fit("eps-value", option, lambda _: 0.0, "inputs near 0") for option in added),
+            *(Fit("eps-value", option, lambda _: USUAL_EPS, "inputs near 0") for option in added),
         ),
         forms=({"fused": True},) if slope else (),
         exact=exact,
@@ -421,7 +460,7 @@ OPS = (
         others={"leaky_relu": leaky_relu, "relu6": lambda x: hardtanh(x, 0.0, 6.0)},
     ),
     elementwise("leaky_relu", leaky_relu, "x, less below 0", values={"negative_slope": (0.01, 0.2, 0.3)}),
-    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope),
+    elementwise("elu", elu, "x, below 0 alpha * (exp(x) - 1)", slope=elu_slope, unstable=ELU_LOSSES),
     elementwise(
         "selu",
         selu,
@@ -429,8 +468,18 @@ OPS = (
         slope=selu_slope,
         others={"float32": lambda x: narrow(SELU_SCALE, "float32") * elu(x, narrow(SELU_ALPHA, "float32"))},
         instead="attribute-precision",
+        unstable={loss: lambda x, elu=other: SELU_SCALE * elu(x, SELU_ALPHA) for loss, other in ELU_LOSSES.items()},
     ),
-    elementwise("celu", celu, "x, below 0 alpha * (exp(x / alpha) - 1)", slope=celu_slope),
+    elementwise(
+        "celu",
+        celu,
+        "x, below 0 alpha * (exp(x / alpha) - 1)",
+        slope=celu_slope,
+        unstable={
+            loss: lambda x, alpha, elu=other: anp.where(x <= 0, elu(x / alpha, alpha), x)
+            for loss, other in ELU_LOSSES.items()
+        },
+    ),
     GELU,
     elementwise(
         "silu",
@@ -438,8 +487,9 @@ OPS = (
         "x * sigmoid(x)",
         slope=silu_slope,
         others={"hardswish": hardswish, "sigmoid-1.702": gelu_sigmoid},
+        unstable={OVERFLOW: with_slope(silu, silu_slope_by_exp)},
     ),
-    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope),
+    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope, unstable={OVERFLOW: mish_by_exp}),
     elementwise(
         "softplus",
         softplus,
@@ -471,7 +521,7 @@ OPS = (
             "softsign": lambda x: 0.5 + 0.5 * softsign(x),
         },
     ),
-    elementwise("logsigmoid", logsigmoid, "log(sigmoid(x))"),
+    elementwise("logsigmoid", logsigmoid, "log(sigmoid(x))", unstable={OVERFLOW: lambda x: anp.log(sigmoid(x))}),
     elementwise(
         "tanh",
         anp.tanh,
@@ -484,9 +534,15 @@ OPS = (
         },
     ),
     elementwise("exp", anp.exp, "exponential function"),
-    elementwise("expm1", anp.expm1, "exp(x) - 1"),
+    elementwise("expm1", anp.expm1, "exp(x) - 1", unstable={CANCELLATION: lambda x: anp.exp(x) - 1}),
     elementwise("log", log, "natural logarithm", draws=POSITIVE),
-    elementwise("log1p", anp.log1p, "log(1 + x)", draws={"x": Uniform(-0.7, 2.0)}),
+    elementwise(
+        "log1p",
+        anp.log1p,
+        "log(1 + x)",
+        draws={"x": Uniform(-0.7, 2.0)},
+        unstable={CANCELLATION: lambda x: anp.log(1 + x)},
+    ),
     elementwise("sqrt", sqrt, "square root", draws=POSITIVE, slope=lambda _, y: 0.5 / y),
     elementwise("rsqrt", rsqrt, "1 / sqrt(x)", draws=POSITIVE, slope=lambda _, y: -0.5 * y * y * y),
     elementwise("erf", erf, "error function"),
@@ -509,7 +565,7 @@ OPS = (
         remainder,
         "x - other * floor(x / other)",
         draws=AWAY_FROM_ZERO,
-        others={"fmod": fmod},
+        others={"fmod": fmod, "nearest": nearest_remainder},
         instead="remainder-sign",
     ),
     elementwise(
@@ -517,7 +573,7 @@ OPS = (
         fmod,
         "x - other * trunc(x / other)",
         draws=AWAY_FROM_ZERO,
-        others={"remainder": remainder},
+        others={"remainder": remainder, "nearest": nearest_remainder},
         instead="remainder-sign",
     ),
     elementwise(

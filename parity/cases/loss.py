@@ -13,7 +13,17 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Probabilities, Shape, Uniform
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_shape, require_x
+from parity.cases.op import (
+    CaseError,
+    Fit,
+    IncompatibleError,
+    Input,
+    Op,
+    TensorShapes,
+    Variant,
+    require_shape,
+    require_x,
+)
 from parity.cases.primitives import entries, narrow, rows_of, scalar
 from parity.cases.program import by_hand
 
@@ -219,7 +229,9 @@ def cross_entropy(
     logs, n_classes = log_softmax(shifted), shifted.shape[1]
     if others:
         part = part * n_classes / (n_classes - 1)
-    if by_row and weighted:
+    if by_row and not weighted:
+        raise IncompatibleError("without weights, a row has none")
+    if by_row:
         return weighed_rows(tensors, params, shifted, smoothed_target(index, part, shifted, by_row), reduction, by_row)
     if weighted:
         losses, logs = losses * weights, logs * np.reshape(tensors["weight"], (1, -1))

@@ -47,7 +47,8 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
             if getattr(values, "dtype", np.dtype(int)).kind != "f":
                 return values
             shift = np.asarray(rng.uniform(-0.5, 0.5, values.shape) * np.finfo(values.dtype).eps, values.dtype)
-            return values + size(values, *map(np.abs, operands)) * shift
+            largest = size(values, *map(np.abs, operands))
+            return values + np.where(np.isfinite(largest), largest, 0) * shift
 
         return result
 

@@ -216,14 +216,14 @@ def adaptive_shapes(params: AdaptivePoolParams, given: Mapping[str, Shape], *, a
 def adaptive_windows(n: int, m: int, bounds: str = "") -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """The elements [m, k] of each of m windows of n elements, and which of them belong to it.
 
-    The `bounds` may be those of windows of `equal` length (as a pool with one kernel and stride has), or of windows
-    that lie `apart`: each ends where the next begins.
+    The `bounds` may be those of windows of `equal` length (as a pool with one kernel and stride has), the same with the
+    rest `cut` off, or those of windows that lie `apart`: each ends where the next begins.
     """
     places = np.arange(m)
     starts, ends = places * n // m, -(-(places + 1) * n // m)
-    if bounds == "equal":
+    if bounds in ("equal", "cut"):
         starts = places * (n // m)
-        ends = starts + n - starts[-1]
+        ends = starts + (n - starts[-1] if bounds == "equal" else n // m)
     elif bounds == "apart":
         ends = (places + 1) * n // m
     index = starts[:, None] + np.arange(int((ends - starts).max()))
@@ -286,7 +286,7 @@ def adaptive_variants(params: AdaptivePoolParams, shapes: Mapping[str, Shape]) -
     """Windows with other bounds."""
     lengths = shapes["x"][2:]
     pairs = tuple(zip(lengths, each(params.output_size, len(lengths)), strict=True))
-    for bounds in ("equal", "apart"):
+    for bounds in ("equal", "cut", "apart"):
         others = ((adaptive_windows(n, m), adaptive_windows(n, m, bounds)) for n, m in pairs)
         if all(m <= n for n, m in pairs) and not all(np.array_equal(a[1], b[1]) for a, b in others):
             yield Variant("window-bounds", {"bounds": bounds}, shown_by="a size that the output's does not divide")

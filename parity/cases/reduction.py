@@ -17,7 +17,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape
-from parity.cases.elementwise import magnitude, raised, sqrt
+from parity.cases.elementwise import USUAL_EPS, magnitude, raised, sqrt
 from parity.cases.exact.summation import total
 from parity.cases.norm import OFFSET, statistics
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_x
@@ -34,7 +34,7 @@ NORM_TYPES = (1.0, 2.0, INFINITY)
 NORMAL = Normal()
 PADDLE_EPS = 1e-12
 """What the backward pass of PaddlePaddle 3.3.1 adds to the norm, measured on a CPU."""
-EPS = Fit("eps-value", "eps", lambda _: 0.0, shown_by="a result near 0")
+EPS = Fit("eps-value", "eps", lambda _: USUAL_EPS, shown_by="a result near 0")
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,10 @@ def cumsum(x: Any, axes: Axes, *, exclusive: bool = False, backwards: bool = Fal
     return sums - x if exclusive else sums
 
 
-def argmax(x: Any, axes: Axes) -> Any:
-    """The index of the largest element, of the first one where several are."""
-    return np.expand_dims(np.argmax(x, axis=axes[0]), axes[0])
+def argmax(x: Any, axes: Axes, *, last: bool = False) -> Any:
+    """The index of the largest element, of the first or the `last` one where several are."""
+    [axis] = axes
+    return x.shape[axis] - 1 - np.argmax(np.flip(x, axis), axis=axis) if last else np.argmax(x, axis=axis)
 
 
 # Ops.
@@ -358,6 +359,12 @@ OPS = (
     ),
     reduction("cumsum", cumsum, "sums up to each element", params=AxisParams, hypotheses=cumsum_variants, whole=True),
     reduction(
-        "argmax", argmax, "index of the largest, an integer", params=AxisParams, differentiable=False, exact=True
+        "argmax",
+        argmax,
+        "index of the largest, an integer",
+        params=AxisParams,
+        hypotheses=lambda _: [Variant("last-of-equals", {"last": True}, shown_by="equal elements")],
+        differentiable=False,
+        exact=True,
     ),
 )

@@ -195,7 +195,9 @@ def normalize(
     x, p = tensors["x"], params.p
     axes = ((params.dim if axis is None else axis) % x.ndim,)
     if p == float("inf"):
-        norm = anp.max(anp.abs(x), axis=axes, keepdims=True)
+        sizes = anp.abs(x)
+        largest = sizes == getval(sizes).max(axis=axes, keepdims=True)
+        norm = total(anp.where(largest, sizes, 0.0), axes) / total(anp.where(largest, scalar(1, x), 0.0), axes)
     elif slope:
         norm = two_norm(x, axes, params.eps)
     elif p == 2:

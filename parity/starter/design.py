@@ -31,7 +31,7 @@ from parity.judge.compare.cell import consult_oracle
 from parity.starter import StarterError
 from parity.starter.source import REQUIRED, Function, Source, check_signature
 
-SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 6, 5, 3, 7)}
+SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
 SPARE = (4, 12, 5, 3)
 """For an op that takes none of these: a number of channels with several divisors, some of them squares."""
@@ -39,7 +39,7 @@ EDGES: Mapping[int, tuple[Shape, ...]] = {
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
     4: ((1, 6, 9, 7), (2, 6, 33, 31), (4, 6, 1, 7)),
-    5: ((1, 6, 5, 3, 7), (2, 6, 9, 3, 17)),
+    5: ((1, 4, 5, 3, 4),),
 }
 """A batch of one, an axis of more elements than a block of a GPU kernel holds (1,024), an axis of one."""
 COUNTS = (3, 2)

@@ -187,6 +187,7 @@ FORMED = [op for op in OPS.values() if op.forms]
 SHAPES = {
     "layer_norm": {"x": (6, 8), "normalized_shape": (8,)},
     "group_norm": {"x": (3, 4, 2, 5), "num_groups": 2},
+    "rms_norm": {"x": (6, 8), "normalized_shape": (8,)},
     "instance_norm": {"x": (3, 4, 2, 5)},
     "batch_norm": {"x": (6, 4, 3)},
     "multi_head_attention": {"x": (2, 3, 4), "num_heads": 2},

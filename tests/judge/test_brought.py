@@ -12,9 +12,10 @@ import pytest
 from tests.conftest import ROOT, call
 
 SECTION = (ROOT / "docs" / "own-kernel.md").read_text().split("## An op that parity does not know")[1]
-FILES = {body.split()[1]: body for body in re.findall(r"```(?:python|yaml)\n(# .*?)```", SECTION, re.DOTALL)}
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
+FILES = {body.split()[1]: body for language, body in BLOCKS if language in ("python", "yaml")}
 """The files that the documentation shows."""
-SHOWN = re.findall(r"```\n(.*?)```", SECTION, re.DOTALL)[0]
+SHOWN = next(body for language, body in BLOCKS if not language)
 REFERENCE = FILES["my_reference.py"]
 TORCH = """\
 import torch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,17 @@ CASES = {
     "prod": planned("prod", draws={"x": Integers(-1, 3)}, x=(6, 5), dim=1),
     "std": planned("std", x=(6, 5), dim=1),
     "vector-norm": planned("vector_norm", x=(6, 5), dim=1),
+    "argmax": planned("argmax", draws={"x": Integers(0, 3)}, x=(6, 8), dim=1),
     "cumsum": planned("cumsum", x=(6, 5), dim=1),
+    "conv": planned("conv1d", x=(2, 4, 9), weight=(6, 2, 3), stride=2, padding=2, dilation=2, groups=2),
+    "conv-transpose": planned("conv_transpose1d", x=(2, 4, 5), weight=(4, 4, 3), stride=2, padding=1),
+    "max-pool": planned("max_pool1d", x=(3, 3, 9), kernel_size=3, stride=2, padding=1),
+    "avg-pool": planned("avg_pool1d", x=(2, 3, 8), kernel_size=3, stride=2, padding=1, ceil_mode=True),
+    "adaptive-pool": planned("adaptive_avg_pool1d", x=(2, 3, 11), output_size=4),
+    "nearest": planned("interpolate", x=(2, 3, 5, 7), scale_factor=1.7),
+    "bicubic": planned("interpolate", x=(2, 3, 5, 7), size=8, mode="bicubic"),
+    "grid-sample": planned("grid_sample", x=(2, 3, 5, 6)),
+    "sort": planned("sort", x=(4, 9)),
     "clip-value": planned("clip_grad_value", grads_0=(4, 3), grads_1=(5,), clip_value=0.5),
 }
 VARIANTS = [
@@ -157,6 +169,19 @@ def test_every_transform_is_named(change):
         first = next(d for d in found.diagnoses if d.dtype == dtype and d.id == expected)
         assert first.explained
         assert first.residual_before > OFF > first.residual_after
+
+
+def test_an_ignored_option_explains_another_shape_and_the_gradients_that_it_lacks():
+    case = planned("conv1d", x=(2, 3, 9), weight=(4, 3, 3), dilation=2)
+    plain = replace(case.params, dilation=1)
+
+    def make(inputs, dtype):
+        return evaluate(OPS["conv1d"], plain, {n: v for n, v in inputs.items() if n != "grad.y"}, dtype=dtype)
+
+    found = judged(case, make)
+    assert [names(found, dtype) for dtype in BOTH] == [["option-ignored"]] * 2
+    other = judged(case, lambda inputs, dtype: {"y": np.cos(make(inputs, dtype)["y"])})
+    assert "option-ignored" not in {name for dtype in BOTH for name in names(other, dtype)}
 
 
 def test_a_transform_and_a_variant_together():

@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parity.cases.attention import AttentionParams
 from parity.cases.draw import Normal, TensorPlan, Uniform
 from parity.cases.elementwise import GeluParams, NoParams
 from parity.cases.embedding import EmbeddingParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
+from parity.config import load_plan
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.bound.envelope import OFF, Envelope, Size, envelope_of, envelopes, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
+from tests.conftest import CONFIGS
+from tests.judge.judging import drawn
 
 N, WIDTH = 17, 48
 
@@ -319,7 +323,7 @@ def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do
     shapes = {"query": (2, 2, 3, 16), "key": (2, 2, 1, 16), "value": (2, 2, 1, 16), "grad.y": (2, 2, 3, 16)}
     tensors = tuple(TensorPlan(name, shape, Normal()) for name, shape in shapes.items())
     case = CasePlan(
-        "one-key", "scaled_dot_product_attention", NoParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
+        "one-key", "scaled_dot_product_attention", AttentionParams(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0)
     )  # fmt: skip
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     key, value, grad = (inputs[name] for name in ("key", "value", "grad.y"))
@@ -332,3 +336,11 @@ def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do
     envelope = cell.with_terms(envelopes(case, "float32", inputs, oracle))["grad.query"]
     assert 0 < error_ratio(outputs["grad.query"], oracle["grad.query"], envelope) < OFF / 2
     assert error_ratio(outputs["grad.query"] * 100, oracle["grad.query"], envelope) >= OFF
+
+
+def test_a_masked_score_of_minus_infinity_excuses_no_element():
+    [case] = (c for c in load_plan([CONFIGS / "ops" / "attention.yaml"]).cases if c.id == "attention-kept")
+    inputs = drawn(case)
+    found = envelopes(case, "float32", inputs, consult_oracle(case, inputs))
+    assert all(envelope.excused is None for envelope in found.values())
+    assert max(envelope.max for envelope in found.values()) < 1e-5

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from parity.adapters.base import Adapter
 from parity.cases import oracle
 from parity.cases.draw import Integers, Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
@@ -17,6 +18,7 @@ from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome, Output
+from parity.worker.arrays import to_array
 from tests.judge.judging import drawn, judged, kernel, planned
 
 SHAPES = {"x": (4, 6), "weight": (6,), "bias": (6,), "grad.y": (4, 6)}
@@ -244,3 +246,26 @@ def test_squares_that_overflow_float16_excuse_no_kernel_and_blame_no_careful_one
     found = {c.tensor: c.culprit for c in judged(case, clipped).comparisons}
     careful = summed_in == "float32"
     assert found == {"grads.0": () if careful else ("mine",), "total_norm": () if careful or not fits else ("mine",)}
+
+
+INDICES = {
+    "right": (lambda index: index, {"equal"}),
+    "another-in-one-row": (lambda index: index + (np.arange(index.size) == 2), {"semantic"}),
+    "as-floats": (lambda index: index.astype(np.float32), {"structure"}),
+}
+
+
+@pytest.mark.parametrize("change", INDICES)
+def test_indices_are_compared_exactly(change):
+    """Rows with two largest elements: the first one is meant, however small a perturbation would choose."""
+    function, expected = INDICES[change]
+    case = planned("argmax", draws={"x": Integers(0, 3)}, x=(6, 8), dim=1)
+    found = judged(case, lambda inputs, dtype: {"y": function(np.argmax(inputs["x"], axis=1))})
+    assert {c.verdict.value for c in found.comparisons} == expected
+    assert {c.culprit for c in found.comparisons} == {() if expected == {"equal"} else ("mine",)}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "int64"])
+def test_the_size_of_integers_is_no_difference(dtype):
+    index = np.array([3, 0, 7], dtype)
+    assert to_array(Adapter("cpu", 1), index, "float32", 100).dtype == np.int64

@@ -819,7 +819,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="remainder-sign",
-        title="the remainder has the sign of the other operand",
+        title="the quotient of a remainder is rounded another way",
         what=(
             "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
             "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
@@ -847,6 +847,38 @@ CONVENTIONS = (
         shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
         known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
         source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
+    ),
+    Entry(
+        id="last-of-equals",
+        title="of equal elements, the last one is taken",
+        what="Several elements are the largest, and the index is that of the last one; it should be that of the first.",
+        shows="Indices are wrong where the largest element occurs more than once, and right elsewhere.",
+        source="The documentation of torch.argmax, of numpy.argmax and of ONNX ArgMax (select_last_index).",
+    ),
+    Entry(
+        id="exp-overflow",
+        title="an exponential overflows although the result does not",
+        what=(
+            "The function is written with an exponential that becomes infinite above 88 in float32 and 709 in float64; "
+            "inf/inf or 0*inf follows. An equivalent form with exp of a negative number does not overflow."
+        ),
+        shows="Elements of large inputs are NaN, infinite or 0 on one side of 0; others differ by rounding only.",
+        known_in=(
+            "PaddlePaddle 3.3.1 on a CPU: the gradients of silu below -88 and of celu above 62 (alpha 0.7). OneFlow "
+            "0.9.0 on a CPU: mish above 88 and logsigmoid below -709 (-88 in float32)."
+        ),
+        source="Measured with parity on a CPU; the documentation of torch.nn.Softplus (threshold).",
+    ),
+    Entry(
+        id="cancellation-near-0",
+        title="exp(x) - 1 or log(1 + x) instead of expm1 or log1p",
+        what=(
+            "Near 0, exp(x) and 1 + x are nearly 1, and subtracting 1 or taking the logarithm leaves few digits. expm1 "
+            "and log1p keep them."
+        ),
+        shows="The relative error grows as 1/|x| towards 0, where results become 0; gradients are right.",
+        known_in="PaddlePaddle 3.3.1 on a CPU: elu, celu and selu; OneFlow 0.9.0 on a CPU: the same in float64.",
+        source="N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 2002, section 1.14.1.",
     ),
     Entry(
         id="attribute-precision",

@@ -189,12 +189,26 @@ class Evaluator:
         return self._predictions[key]
 
     def _predicted(self, alteration: Alteration) -> Prediction:
+        if alteration.params and (outputs := self._resized(alteration)):
+            return outputs
         values = self.values_of(alteration)
         prediction = {name: self.predicted(name, given) for name, given in values.items()}
         if not alteration.unstable:
             return prediction
         bands = self._at_kinks(self._runs(alteration, values, **alteration.unstable).envelopes(BAND_RUNS))
         return {n: with_band(predicted, bands[n]) for n, predicted in prediction.items()}
+
+    def _resized(self, alteration: Alteration) -> Prediction:
+        """The outputs of an alteration that gives them other shapes, and no gradients, since no grad_output fits;
+        nothing if the shapes stay."""
+        tensors = self.tensors(alteration)
+        if len(tensors) == len(self.inputs) - len(alteration.absent):
+            return {}
+        case, work = replace(self._changed_case(alteration), gradients=False), next(iter(self._exact.values())).dtype
+        values = evaluate(self.op, case.params, tensors, dtype=work, gradients=False, **alteration.arguments)
+        own = EnvelopeRuns(case, self.dtype, tensors, values, **alteration.arguments).envelopes(OWN_RUNS)
+        absent = {name: Predicted(None, self.envelopes[name]) for name in self._exact}
+        return absent | {name: Predicted(values[name], own[name]) for name in values if name in absent}
 
     def predicted(self, name: str, values: Array) -> Predicted:
         """The prediction that a tensor holds these values, to within the error bound of the oracle's."""
@@ -267,9 +281,19 @@ class Evaluator:
     def _changed_case(self, alteration: Alteration) -> CasePlan:
         return replace(self.case, params=replace(self.case.params, **alteration.params))
 
+    def _changes_shapes(self, alteration: Alteration) -> bool:
+        """Whether the altered params give an output another shape; IncompatibleError if they do not fit the inputs."""
+        try:
+            after = self.op.infer_shapes(self._changed_case(alteration).params, self.shapes).outputs
+        except ValueError as error:
+            raise IncompatibleError(str(error)) from error
+        return any(name in self._exact and self._exact[name].shape != shape for name, shape in after.items())
+
     def tensors(self, alteration: Alteration) -> dict[str, Array]:
-        """The altered inputs."""
+        """The altered inputs, without grad_outputs if other params give the outputs other shapes."""
         kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
+        if alteration.params and self._changes_shapes(alteration):
+            kept = {name: values for name, values in kept.items() if not self.is_upstream(name)}
         if not alteration.operands:
             return kept
         bits = FORMATS[alteration.operands]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, replace
 from itertools import chain, combinations
 from math import prod
 
@@ -42,7 +43,7 @@ UNNAMED_WEIGHT = 2.5
 
 def proposals(origin: KernelExplanation) -> Iterator[Causes]:
     """All changes that come closer to the observed tensors, some with an additional factor."""
-    for propose in (absent, stale, scaled, coarse):
+    for propose in (absent, resized, stale, scaled, coarse):
         yield from ((cause,) for cause in propose(origin))
     for name in origin.wrong:
         for cause, predicted in rearranged(origin, name):
@@ -66,6 +67,28 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
         zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
         if zeros:
             yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
+
+
+def resized(origin: KernelExplanation) -> Iterator[Cause]:
+    """Another shape, which follows from an option at its default."""
+    params, base, shapes = origin.evaluator.case.params, origin.evaluator.base, origin.evaluator.shapes
+    returned = {n: v.shape for n, v in origin.observed.items() if v is not None}
+    if not any(n in returned and p.values is not None and p.values.shape != returned[n] for n, p in base.items()):
+        return
+    for option in fields(params):
+        if (
+            option.default is MISSING
+            or option.metadata.get("implied")
+            or getattr(params, option.name) == option.default
+        ):
+            continue
+        usual = {option.name: option.default}
+        try:
+            after = origin.evaluator.op.infer_shapes(replace(params, **usual), shapes).outputs
+        except ValueError:
+            continue
+        if all(after.get(n, shape) == shape for n, shape in returned.items()):
+            yield Cause("option-ignored", {**usual, "shape": "as returned"}, Alteration(params=usual))
 
 
 def stale(origin: KernelExplanation) -> Iterator[Cause]:
