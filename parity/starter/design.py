@@ -207,7 +207,7 @@ def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
         raise StarterError(f"found no inputs for {name}; write a case by hand (`parity ops` lists its params)")
     check_signature(source, op, op.params(**params), set(shapes.inputs))
     optional = [item for item in op.inputs if item.optional and item.off == function.takes(item.name)]
-    switched: dict[str, Any] = {item.name: {} if item.off else None for item in optional}
+    switched: Written = {item.name: {} if item.off else None for item in optional}
     case = in_order(op, case_of(op, params, {**stated(op, shape), **switched}))
     return case if source.differentiable(name, adapter) else {**case, "gradients": False}
 
