@@ -34,9 +34,10 @@ from parity.starter.source import REQUIRED, Function, Source, check_signature
 
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
-SPARE = (4, 12, 5, 3)
-"""For an op that takes none of these: a number of channels with several divisors, some of them squares."""
+SPARE: Sequence[Shape] = ((4, 12, 5, 3), (2, 3, 5, 6), (33,))
+"""For an op that takes none of these: channels with several divisors, some of them squares; an even axis; a vector."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
+    1: ((1,), (1025,)),
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
     4: ((1, 6, 9, 7), (2, 6, 33, 31), (4, 6, 1, 7)),
@@ -247,7 +248,7 @@ def first_shape(op: Op, own: Written) -> Shape:
     numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
     sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
     resized = [replaced_axis(shape, axis, n) for shape in SHAPES.values() for n in sizes for axis in (1, -1)]
-    usable = [shape for shape in (*SHAPES.values(), *resized, SPARE) if fitted(op, shape, own) is not None]
+    usable = [shape for shape in (*SHAPES.values(), *resized, *SPARE) if fitted(op, shape, own) is not None]
     images = [shape for shape in usable if len(shape) == 4 and per_channel(op, shape, own)]
     return (images or usable or [SHAPES[2]])[0]
 
