@@ -32,7 +32,12 @@ Dtypes: Any = Annotated[
 ]
 
 
-COMMON: Mapping[str, Any] = {"dtypes": (Dtypes, ()), "tolerance": (Tolerances, None), "gradients": (bool, True)}
+COMMON: Mapping[str, Any] = {
+    "dtypes": (Dtypes, ()),
+    "tolerance": (Tolerances, None),
+    "gradients": (bool, True),
+    "stress": (bool, False),
+}
 """The keys of every case of an op, and of their defaults."""
 
 OP_KEYS: Mapping[str, Any] = {
