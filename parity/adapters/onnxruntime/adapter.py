@@ -55,7 +55,7 @@ class OnnxruntimeAdapter(Adapter):
         # A name left empty behind the last input ends ONNX Runtime 1.31.1 with a segmentation fault.
         while tensors[-1] is None:
             tensors = tensors[:-1]
-        given = {f"x{i}": self.numpy.ascontiguousarray(x) for i, x in enumerate(tensors) if x is not None}
+        given = {f"x{i}": self.numpy.asarray(x, order="C") for i, x in enumerate(tensors) if x is not None}
         names = [f"x{i}" if f"x{i}" in given else "" for i in range(len(tensors))]
         results = [f"y{i}" for i in range(n_outputs)]
         inputs = [
@@ -138,6 +138,7 @@ class OnnxruntimeAdapter(Adapter):
         return {"y": y, "running_mean": mean, "running_var": var}
 
     def local_response_norm(self, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
+        require(size % 2 == 1, "ONNX Runtime's LRN has windows of odd sizes")
         return self.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
 
     def normalize(self, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:  # noqa: ARG002 - it has none

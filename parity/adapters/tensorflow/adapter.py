@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from parity.adapters.base import Adapter, named_outputs
 from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
 
+LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 
 
@@ -145,6 +146,7 @@ class TensorflowAdapter(Adapter):
         return y if bias is None else self.framework.nn.bias_add(y, bias)
 
     def matmul(self, x: Any, other: Any) -> Any:
+        require(x.ndim > 1 and other.ndim > 1, "tf.matmul takes no vectors")
         return self.framework.matmul(x, other)
 
     def bmm(self, x: Any, other: Any) -> Any:
@@ -173,7 +175,9 @@ class TensorflowAdapter(Adapter):
             self.framework.transpose(weight, [*range(2, n + 2), 1, 0]),
             each(stride, n),
             "VALID",
-            dilations=each(dilation, n),
+            # Without a name of the layout the gradient of three axes fails.
+            LAYOUTS[n],
+            each(dilation, n),
         )
         return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
 
