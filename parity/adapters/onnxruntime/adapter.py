@@ -529,10 +529,13 @@ class OnnxruntimeAdapter(Adapter):
         self, x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Any:
         options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
-        return self.node("NegativeLogLikelihoodLoss", x, target, weight, **options)
+        y = self.node("NegativeLogLikelihoodLoss", x.reshape((-1, x.shape[-1])), target.reshape(-1), weight, **options)
+        return y.reshape(target.shape) if reduction == "none" else y
 
-    def recurrent(self, kind: str, gates: Sequence[int], x: Any, hidden_size: int, tensors: Any, options: Any) -> Any:
+    def recurrent(self, kind: str, gates: Sequence[int], x: Any, tensors: Any, options: Any) -> Any:
         """A layer whose gates ONNX has in the order `gates` of PyTorch's, with one direction."""
+
+        hidden_size = tensors["weight_hh"].shape[1]
 
         def ordered(name: str) -> Any:
             """The rows of a weight or bias by gate, or zeros."""
@@ -546,10 +549,10 @@ class OnnxruntimeAdapter(Adapter):
         given = given if kind == "LSTM" else given[:-1]
         return self.node(kind, x, *given, n_outputs=len(given) - 3, hidden_size=hidden_size, **options)
 
-    def lstm(self, x: Any, hidden_size: int, **tensors: Any) -> Any:
-        y, h, c = self.recurrent("LSTM", (0, 3, 1, 2), x, hidden_size, tensors, {})
+    def lstm(self, x: Any, **tensors: Any) -> Any:
+        y, h, c = self.recurrent("LSTM", (0, 3, 1, 2), x, tensors, {})
         return {"y": y[:, 0], "h": h[0], "c": c[0]}
 
-    def gru(self, x: Any, hidden_size: int, **tensors: Any) -> Any:
-        y, h = self.recurrent("GRU", (1, 0, 2), x, hidden_size, tensors, {"linear_before_reset": 1})
+    def gru(self, x: Any, **tensors: Any) -> Any:
+        y, h = self.recurrent("GRU", (1, 0, 2), x, tensors, {"linear_before_reset": 1})
         return {"y": y[:, 0], "h": h[0]}

@@ -302,7 +302,7 @@ class TensorflowAdapter(Adapter):
         return self.framework.reshape(x, [x.shape[0], -1])
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS, f"tf.pad has no mode for {mode}")
+        require(mode in PADS and not any(n < 0 for n in pad), f"tf.pad has no mode for {mode}, and takes nothing away")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 
@@ -532,6 +532,7 @@ class TensorflowAdapter(Adapter):
         blank: int = 0,
         reduction: str = "mean",
     ) -> Any:
+        require(x.dtype == "float32", "tf.nn.ctc_loss computes in float32")
         integers = (self.framework.cast(v, "int32") for v in (target, target_lengths, input_lengths))
         labels, label_length, logit_length = integers
         losses = self.framework.nn.ctc_loss(labels, x, label_length, logit_length, blank_index=blank)
