@@ -51,8 +51,9 @@ def pool_pads(
 
 
 def resized(sizes: Sequence[int], size: Any, scale_factor: Any) -> tuple[int, ...]:
-    """The sizes after an interpolation."""
-    n = len(sizes)
+    """The sizes after an interpolation, for a framework that takes nothing else."""
     if size is not None:
-        return each(size, n)
-    return tuple(int(old * factor) for old, factor in zip(sizes, each(scale_factor, n)))
+        return each(size, len(sizes))
+    scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
+    require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
+    return tuple(map(int, scaled))

@@ -13,7 +13,7 @@ from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, re
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 """Mode of an interpolation to JAX's name of it."""
 
-PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 """Mode of a padding to NumPy's name of it."""
 
 
@@ -259,8 +259,9 @@ class JaxAdapter(Adapter):
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         widths = [(0, 0)] * (x.ndim - len(widths)) + widths
-        options = {"constant_values": value} if mode == "constant" else {}
-        return self.numpy.pad(x, widths, PADS[mode], **options)
+        if mode == "constant":
+            return self.framework.lax.pad(x, self.numpy.array(value, x.dtype), [(*width, 0) for width in widths])
+        return self.numpy.pad(x, widths, PADS[mode])
 
     def flip(self, x: Any, dims: Any) -> Any:
         return self.numpy.flip(x, dims)

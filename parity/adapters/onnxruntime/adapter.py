@@ -55,7 +55,7 @@ class OnnxruntimeAdapter(Adapter):
         # A name left empty behind the last input ends ONNX Runtime 1.31.1 with a segmentation fault.
         while tensors[-1] is None:
             tensors = tensors[:-1]
-        given = {f"x{i}": self.numpy.ascontiguousarray(x) for i, x in enumerate(tensors) if x is not None}
+        given = {f"x{i}": self.numpy.asarray(x, order="C") for i, x in enumerate(tensors) if x is not None}
         names = [f"x{i}" if f"x{i}" in given else "" for i in range(len(tensors))]
         results = [f"y{i}" for i in range(n_outputs)]
         inputs = [
@@ -138,6 +138,7 @@ class OnnxruntimeAdapter(Adapter):
         return {"y": y, "running_mean": mean, "running_var": var}
 
     def local_response_norm(self, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
+        require(size % 2 == 1, "ONNX Runtime's LRN has windows of odd sizes")
         return self.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=k)
 
     def normalize(self, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:  # noqa: ARG002 - it has none
@@ -528,10 +529,13 @@ class OnnxruntimeAdapter(Adapter):
         self, x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Any:
         options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
-        return self.node("NegativeLogLikelihoodLoss", x, target, weight, **options)
+        y = self.node("NegativeLogLikelihoodLoss", x.reshape((-1, x.shape[-1])), target.reshape(-1), weight, **options)
+        return y.reshape(target.shape) if reduction == "none" else y
 
-    def recurrent(self, kind: str, gates: Sequence[int], x: Any, hidden_size: int, tensors: Any, options: Any) -> Any:
+    def recurrent(self, kind: str, gates: Sequence[int], x: Any, tensors: Any, options: Any) -> Any:
         """A layer whose gates ONNX has in the order `gates` of PyTorch's, with one direction."""
+
+        hidden_size = tensors["weight_hh"].shape[1]
 
         def ordered(name: str) -> Any:
             """The rows of a weight or bias by gate, or zeros."""
@@ -545,10 +549,10 @@ class OnnxruntimeAdapter(Adapter):
         given = given if kind == "LSTM" else given[:-1]
         return self.node(kind, x, *given, n_outputs=len(given) - 3, hidden_size=hidden_size, **options)
 
-    def lstm(self, x: Any, hidden_size: int, **tensors: Any) -> Any:
-        y, h, c = self.recurrent("LSTM", (0, 3, 1, 2), x, hidden_size, tensors, {})
+    def lstm(self, x: Any, **tensors: Any) -> Any:
+        y, h, c = self.recurrent("LSTM", (0, 3, 1, 2), x, tensors, {})
         return {"y": y[:, 0], "h": h[0], "c": c[0]}
 
-    def gru(self, x: Any, hidden_size: int, **tensors: Any) -> Any:
-        y, h = self.recurrent("GRU", (1, 0, 2), x, hidden_size, tensors, {"linear_before_reset": 1})
+    def gru(self, x: Any, **tensors: Any) -> Any:
+        y, h = self.recurrent("GRU", (1, 0, 2), x, tensors, {"linear_before_reset": 1})
         return {"y": y[:, 0], "h": h[0]}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from parity.adapters.base import Adapter, named_outputs
 from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
 
+LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 
 
@@ -145,6 +146,7 @@ class TensorflowAdapter(Adapter):
         return y if bias is None else self.framework.nn.bias_add(y, bias)
 
     def matmul(self, x: Any, other: Any) -> Any:
+        require(x.ndim > 1 and other.ndim > 1, "tf.matmul takes no vectors")
         return self.framework.matmul(x, other)
 
     def bmm(self, x: Any, other: Any) -> Any:
@@ -173,7 +175,9 @@ class TensorflowAdapter(Adapter):
             self.framework.transpose(weight, [*range(2, n + 2), 1, 0]),
             each(stride, n),
             "VALID",
-            dilations=each(dilation, n),
+            # Without a name of the layout the gradient of three axes fails.
+            LAYOUTS[n],
+            each(dilation, n),
         )
         return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
 
@@ -298,7 +302,7 @@ class TensorflowAdapter(Adapter):
         return self.framework.reshape(x, [x.shape[0], -1])
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS, f"tf.pad has no mode for {mode}")
+        require(mode in PADS and not any(n < 0 for n in pad), f"tf.pad has no mode for {mode}, and takes nothing away")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 
@@ -528,6 +532,7 @@ class TensorflowAdapter(Adapter):
         blank: int = 0,
         reduction: str = "mean",
     ) -> Any:
+        require(x.dtype == "float32", "tf.nn.ctc_loss computes in float32")
         integers = (self.framework.cast(v, "int32") for v in (target, target_lengths, input_lengths))
         labels, label_length, logit_length = integers
         losses = self.framework.nn.ctc_loss(labels, x, label_length, logit_length, blank_index=blank)
