@@ -117,7 +117,8 @@ class Scan:
             for name in origin.wrong
             if (values := origin.observed.get(name)) is not None
             and (exact := origin.prediction[name].values) is not None
-            and values.shape == exact.shape == np.shape(self._evaluator.base[name].values)
+            and (base := self._evaluator.base[name].values) is not None
+            and values.shape == exact.shape == base.shape
             and name in self._program.outputs
         }
         self._limits = {name: self._limit(name) for name in self._wrong}
