@@ -83,7 +83,9 @@ class Inquiry:
             return result
         if grown := self._grown(small):
             # Where the sums lose most is no more than a consequence.
-            return replace(result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown)
+            return replace(
+                result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown
+            )
         if result.best.explains:
             return result
         return self._milder() or replace(result, behaviours=self._behaviours(small))
