@@ -24,8 +24,10 @@ CONFIGS = Path(__file__).parent.parent / "configs" / "issues"
 HEAD = """# Published issues, and what parity says
 
 {n} published reports of wrong or differing results, as configs in `configs/issues`. "Now" is what these releases return:
-{versions}. A backend with another name is a few lines that compute as the report says. Right is what differs by nothing
-but rounding, and by options that a library keeps in float32.
+{versions}.
+
+A backend with another name is a few lines that compute as the report says. Right is what differs by nothing but rounding,
+and by options that a library keeps in float32.
 
 | issue | reported | concluded there | parity says now |
 |---|---|---|---|"""
