@@ -25,7 +25,7 @@ class OnnxruntimeAdapter(Adapter):
 
     differentiable = False
     no_kernel: ClassVar[tuple[str, ...]] = (
-        r"NOT_IMPLEMENTED",
+        r"NOT_IMPLEMENTED|does not support double",
         r"Type '[^']+' of (input|output) parameter .* is invalid",
         r"NotImplemented|not supported|not implemented",
     )
