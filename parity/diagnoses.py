@@ -15,6 +15,8 @@ DIAGNOSES = (
     "missing-output",
     "stale",
     "reduced-precision",
+    "narrow-accumulation",
+    "narrow-overflow",
     "degenerate-gradient",
     "gradient-choice",
     "param-value",

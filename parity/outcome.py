@@ -30,7 +30,7 @@ class Outcome(Judgement):
 
 @dataclass(frozen=True)
 class Output:
-    """One output as a backend returned it; `values` is None if NumPy lacks its dtype."""
+    """One output as a backend returned it; `values` are float32 for bfloat16, None for what else NumPy lacks."""
 
     dtype: str
     shape: tuple[int, ...]

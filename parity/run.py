@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from msgspec import structs
 
 from parity import exit_codes
@@ -33,6 +32,7 @@ from parity.engine import (
 )
 from parity.engine.inputs import save_array, slug
 from parity.judge import known as deviations
+from parity.judge.bound.envelope import dtype_of
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
@@ -436,7 +436,8 @@ def keep_tensors(
 ) -> None:
     """Store `tensors` of a cell as computed by every backend and the oracle."""
     folders = side_folders(spec.name for spec in state.plan.backends)
-    given: dict[str, Mapping[str, Any]] = {ORACLE: {n: values.astype(np.float64) for n, values in oracle.items()}}
+    exact = {n: values.astype(dtype_of(values, "float64"), copy=False) for n, values in oracle.items()}
+    given: dict[str, Mapping[str, Any]] = {ORACLE: exact}
     given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}
     for name, outputs in given.items():
         for tensor in outputs.keys() & tensors:

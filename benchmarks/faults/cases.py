@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases import OPS
-from parity.cases.draw import Draw, Integers, Normal, Shape, Special, TensorPlan, Uniform, coarsest
+from parity.cases.draw import Draw, Integers, Normal, Shape, Special, TensorPlan, Uniform
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 
 Tensors = dict[str, NDArray[Any]]
@@ -69,8 +69,8 @@ def planned(
 
 
 def drawn(case: CasePlan, seed: int) -> Tensors:
-    """The tensors of a case, rounded to its coarsest dtype."""
-    return {plan.name: plan.sample(seed, case.id, coarsest(case.dtypes)) for plan in case.tensors}
+    """The tensors of a case, rounded to its dtypes."""
+    return {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
 
 
 NORMALISED = ("layer_norm", "group_norm", "instance_norm", "batch_norm")

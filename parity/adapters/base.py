@@ -53,8 +53,8 @@ class Adapter:
     differentiable: ClassVar[bool] = True
     """Whether it computes gradients."""
 
-    dtypes: ClassVar[Sequence[str] | None] = None
-    """The dtypes that it computes in; None for all."""
+    dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
+    """The dtypes that it computes in; None for all, bfloat16 too, which `leaf` and `to_numpy` must know."""
 
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
@@ -85,11 +85,14 @@ class Adapter:
         """Put these settings back."""
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        """A tensor of the framework with the values of `array`, a NumPy array that is not used elsewhere."""
+        """A tensor of the framework with the values of `array`, a NumPy array that is not used elsewhere.
+
+        An array of uint16 holds the bits of a bfloat16 tensor.
+        """
         raise NotImplementedError
 
     def to_numpy(self, tensor: Any) -> Any:
-        """The values of a tensor as a NumPy array of the same dtype."""
+        """The values of a tensor as a NumPy array of the same dtype; the bits of a bfloat16 tensor in uint16."""
         raise NotImplementedError
 
     def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ class FunctionalAdapter(Adapter):
     """Ops through `framework.nn.functional`; a subclass imports the framework."""
 
     framework: Any
+    dtypes = None
 
     def version(self) -> str:
         return str(self.framework.__version__)

@@ -23,7 +23,8 @@ from parity.cases.op import (
     require_shape,
     require_x,
 )
-from parity.cases.primitives import part, rows_of, scalar
+from parity.cases.primitives import last_rows, part, rows_of, scalar
+from parity.cases.program import by_hand
 from parity.cases.softmax import gradient_scale, positive_gradient, shared_variants, softmax
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -136,14 +137,14 @@ def attention(
     causal: bool | None = None,
     diagonal: int = 0,
     dropped: bool = False,
-    tiled: bool = False,
+    heads: str = "shared",
     **options: Any,
 ) -> dict[str, Any]:
     """torch.nn.functional.scaled_dot_product_attention.
 
     `scale` replaces that of the params: `none`, `root` for 1 / sqrt(d), `length` for 1 / d. `causal` replaces
-    `is_causal`, whose mask ends at `diagonal`. `dropped`: a 1 in keep_mask drops a key. `tiled`: query head h uses key
-    head h % n. The other options are those of `attend`.
+    `is_causal`, whose mask ends at `diagonal`. `dropped`: a 1 in keep_mask drops a key. `heads` is one of
+    HEADS. The other options are those of `attend`.
     """
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     d, kept = query.shape[-1], tensors.get("keep_mask")
@@ -151,7 +152,7 @@ def attention(
     if params.scale is not None:
         scales[""] = times(params.scale)
     if key.shape[1] != query.shape[1]:
-        key, value = (repeated_heads(item, query.shape[1], tiled=tiled) for item in (key, value))
+        key, value = (repeated_heads(item, query.shape[1], heads) for item in (key, value))
     if kept is not None and dropped:
         kept = 1 - kept
     last = diagonal if (params.is_causal if causal is None else causal) else None
@@ -159,11 +160,19 @@ def attention(
     return {"y": y}
 
 
-def repeated_heads(values: Any, heads: int, *, tiled: bool) -> Any:
-    """Keys or values [N, n, S, d] for all `heads`: neighbours share one, or with `tiled` every n-th."""
+HEADS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "shared": rows_of,
+    "tiled": rows_of,
+    "overwritten": by_hand(rows_of, lambda g, _y, rows, index: last_rows(g, index, rows.shape[0])),
+}
+"""How query heads take their key heads: neighbours share one; every n-th does; the gradient is that of the last one."""
+
+
+def repeated_heads(values: Any, n_heads: int, how: str) -> Any:
+    """Keys or values [N, n, S, d] for all `n_heads`, by one of HEADS."""
     n = values.shape[1]
-    index = np.arange(heads) % n if tiled else np.arange(heads) // (heads // n)
-    return anp.swapaxes(rows_of(anp.swapaxes(values, 0, 1), index), 0, 1)
+    index = np.arange(n_heads) % n if how == "tiled" else np.arange(n_heads) // (n_heads // n)
+    return anp.swapaxes(HEADS[how](anp.swapaxes(values, 0, 1), index), 0, 1)
 
 
 def attention_shapes(params: AttentionParams, given: Mapping[str, Shape]) -> TensorShapes:
@@ -250,7 +259,8 @@ def attention_variants(params: AttentionParams, shapes: Mapping[str, Shape]) -> 
     n_keys = shapes["key"][2]
     yield from (Variant("scaled", {"scale": scale}, shown_by=SCORES) for scale in other_scales(params, width))
     if shapes["key"][1] != shapes["query"][1]:
-        yield Variant("head-grouping", {"tiled": True}, shown_by="several key heads, and more query heads")
+        yield Variant("head-grouping", {"heads": "tiled"}, shown_by="several key heads, and more query heads")
+        yield Variant("repeated-rows", {"heads": "overwritten"}, shown_by="query heads that share a key head")
     yield from mask_variants(shapes)
     if params.is_causal:
         yield Variant("causal-mask", {"causal": False}, shown_by=SEVERAL_KEYS)
@@ -311,18 +321,25 @@ def rotary_embedding(
     start: int = 0,
     axis: int = 2,
     exponent: str = "",
+    mixed: bool = False,
 ) -> dict[str, Any]:
     """Pairs of features, rotated by position times frequency (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
 
     `interleaved` replaces that of the params; `backwards` rotates the other way; positions count from `start`, along
-    `axis`; with the `exponent` `single` frequency i is base ** (-i / d), half of the right one.
+    `axis`; with the `exponent` `single` frequency i is base ** (-i / d), half of the right one; `mixed` pairs features
+    in one way and angles in the other.
     """
     x = tensors["x"]
     d, along = x.shape[-1], 4 if (params.interleaved if interleaved is None else interleaved) else 3
     seen = (*x.shape[:3], *((d // 2, 2) if along == 4 else (2, d // 2)))
     frequencies = params.base ** -(np.arange(0.0, d, 2) / scalar(2 * d if exponent == "single" else d, x))
     positions = np.arange(float(start), x.shape[axis] + start).reshape([-1 if a == axis else 1 for a in range(5)])
-    angles = positions * anp.reshape(frequencies, (-1, 1) if along == 4 else (1, -1))
+    if mixed:
+        features = np.arange(d).reshape(seen[3:])
+        by_feature = rows_of(frequencies, features % (d // 2) if along == 4 else features // 2)
+    else:
+        by_feature = anp.reshape(frequencies, (-1, 1) if along == 4 else (1, -1))
+    angles = positions * by_feature
     pairs = anp.reshape(x, seen)
     signs = np.array([1, -1] if backwards else [-1, 1], np.int8).reshape((2, 1) if along == 3 else (2,))
     turned = part(pairs, (slice(None),) * along + (slice(None, None, -1),)) * signs
@@ -334,6 +351,7 @@ def rotary_variants(params: RotaryParams, shapes: Mapping[str, Shape]) -> Iterat
     positions = "several positions"
     if shapes["x"][3] > 2:
         yield Variant("rotary-pairs", {"interleaved": not params.interleaved}, shown_by=positions)
+        yield Variant("rotary-pairs", {"mixed": True}, shown_by=positions)
         yield Variant("rotary-angles", {"exponent": "single"}, shown_by=positions)
     yield Variant("rotary-angles", {"backwards": True}, shown_by=positions)
     yield Variant("position-offset", {"start": 1}, shown_by="any position")

@@ -127,13 +127,18 @@ def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) ->
 
 
 def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
-    """Another tensor or number in the backward pass: an output for an input, another value of an option."""
+    """Another tensor or number in the backward pass: an output for an input, another value of an option, a value of the
+    forward pass that is kept in a lower precision."""
     outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
     for name, index in program.inputs.items():
         peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
         yield from (Edit((), "", SAVED, value=(("input", name), "replaced", scope.keys[i])) for i in peers)
     for name in program.options:
         yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
+    for position, step in enumerate(program.steps):
+        readers = tuple(p for p, s in enumerate(program.steps) if s.backward and step.index in s.refs)
+        if readers and not step.backward:
+            yield from (Edit(readers, "", READ, value=(("step", position), "rounded", name)) for name in FORMATS)
 
 
 def pattern(program: Program, step: Step) -> Any:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.dtypes import held_by_all
+
 Shape = tuple[int, ...]
 Float64 = NDArray[np.float64]
 
@@ -185,7 +187,7 @@ class Special:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """One input tensor: `scale * draw + offset`, then the special values, rounded to the case's coarsest dtype.
+    """One input tensor: `scale * draw + offset`, then the special values, rounded to every dtype of the case.
 
     A tensor of `integers` is int64 in every dtype.
     """
@@ -198,8 +200,8 @@ class TensorPlan:
     special: Special | None = None
     integers: bool = False
 
-    def sample(self, seed: int, case_id: str, dtype: str) -> NDArray[Any]:
-        """The tensor in `dtype`, the same for the same seed, case and name on every machine."""
+    def sample(self, seed: int, case_id: str, *dtypes: str) -> NDArray[Any]:
+        """The tensor with values that all `dtypes` have, the same for the same seed, case and name on every machine."""
         rng = generator(seed, case_id, self.name)
         values = self.draw.sample(rng, self.shape)
         if self.scale != 1.0 or self.offset != 0.0:
@@ -207,19 +209,11 @@ class TensorPlan:
         if self.special is not None:
             values = self.special.sprinkle(values, rng)
         with np.errstate(over="ignore", under="ignore"):
-            return np.ascontiguousarray(values, np.int64 if self.integers else dtype).reshape(self.shape)
+            values = values.astype(np.int64) if self.integers else held_by_all(values, dtypes)
+        return np.ascontiguousarray(values).reshape(self.shape)
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:
     """A random generator of its own for each sequence of names."""
     digest = hashlib.sha256("\0".join(names).encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])
-
-
-COARSENESS = ("float16", "float32", "float64")
-"""Dtypes from the coarsest to the finest."""
-
-
-def coarsest(dtypes: tuple[str, ...]) -> str:
-    """The dtype to which a case's inputs are rounded, so that all dtypes compute the same case."""
-    return min(dtypes, key=COARSENESS.index)

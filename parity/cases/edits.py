@@ -60,6 +60,18 @@ READ, SAVED = "read", "saved"
 between backward and forward pass: `value` is its key, the kind of change and how."""
 
 
+def format_of(edit: Edit) -> str:
+    """The format in which an edit makes a step lose digits; "" for an edit of the formula."""
+    if edit.kind in LOSSY:
+        return str(edit.value)
+    return str(edit.value[2]) if edit.kind == READ and edit.value[1] == "rounded" else ""
+
+
+ACCUMULATED = "accumulated"
+"""The kind of an edit whose sums have running totals in a lower precision."""
+LOSSY = ("rounded", ACCUMULATED)
+
+
 # Functions of one value.
 
 
@@ -222,7 +234,7 @@ COSTS: Mapping[str, float] = {
     "averaged": 1.5,
     "along": 1.5,
     "rounded": 1.6,
-    "accumulated": 1.7,
+    ACCUMULATED: 1.7,
     "constant": 1.8,
     "times": 2.5,
     "fitted": 2.5,

@@ -130,7 +130,7 @@ def bilinear_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterator[Var
 class EinsumParams:
     """`equation`: the labels of the axes of x, of other and of y, as in `bij,bjk->bik`."""
 
-    equation: str
+    equation: str = "ij,jk->ik"
 
 
 def labels_of(equation: str) -> tuple[str, str, str]:
@@ -146,15 +146,15 @@ def labels_of(equation: str) -> tuple[str, str, str]:
 
 
 def einsum_shapes(params: EinsumParams, given: Mapping[str, Shape]) -> TensorShapes:
-    """x, other and y: an axis for each of their labels."""
+    """x, other and y: an axis for each of their labels; a label of other alone is by default as long as x's last."""
     labels = labels_of(params.equation)
     x = require_x(given, (len(labels[0]),), params.equation)
-    if "other" not in given or len(given["other"]) != len(labels[1]):
-        raise CaseError("inputs.other", f"a shape with {len(labels[1])} axes is needed for {params.equation}")
     lengths = dict(zip(labels[0], x, strict=True))
-    other = require_shape(
-        given, "other", tuple(lengths.get(n, m) for n, m in zip(labels[1], given["other"], strict=True)), f"x {list(x)}"
-    )
+    stated = given.get("other", tuple(lengths.get(n, x[-1]) for n in labels[1]))
+    if len(stated) != len(labels[1]):
+        raise CaseError("inputs.other", f"a shape with {len(labels[1])} axes is needed for {params.equation}")
+    wanted = tuple(lengths.get(n, m) for n, m in zip(labels[1], stated, strict=True))
+    other = require_shape(given, "other", wanted, f"x {list(x)}")
     lengths |= dict(zip(labels[1], other, strict=True))
     outputs = {"y": tuple(lengths[name] for name in labels[2])}
     return TensorShapes(inputs={"x": x, "other": other}, outputs=outputs)
@@ -198,12 +198,11 @@ def product_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterator[Vari
 
 
 def matmul_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
-    """x: (n,) or (*, L, n); other: (n,) or (*, n, M); y: (*, L, M), without the axes that a vector lacks.
-
-    Leading axes are broadcast.
+    """x: (n,) or (*, L, n); other: (n,) or (*, n, M), by default with M = n; y: (*, L, M), without the axes that a
+    vector lacks. Leading axes are broadcast.
     """
     x = require_x(given, (), "")
-    other = given.get("other", ())
+    other = given.get("other", (*x[:-2], *x[-1:], *x[-1:]))
     if not x or not other or x[-1] != other[max(0, len(other) - 2)]:
         raise CaseError("inputs.other", f"a shape [{x[-1] if x else 'n'}, M] is needed for other, not {list(other)}")
     try:
@@ -233,9 +232,9 @@ def stacked(matrices: Any, stack: Shape) -> Any:
 
 
 def bmm_shapes(params: Any, given: Mapping[str, Shape]) -> TensorShapes:
-    """x: (B, L, n); other: (B, n, M); y: (B, L, M)."""
+    """x: (B, L, n); other: (B, n, M), by default with M = n; y: (B, L, M)."""
     x = require_x(given, (3,), "(B, L, n)")
-    if len(given.get("other", ())) != 3 or given["other"][0] != x[0]:
+    if "other" in given and (len(given["other"]) != 3 or given["other"][0] != x[0]):
         raise CaseError("inputs.other", f"a shape [{x[0]}, {x[2]}, M] is needed for other")
     return matmul_shapes(params, given)
 

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parity.cases.blocked import LARGE, SUM, in_blocks, split
-from parity.cases.edits import Edit, edited
+from parity.cases.dtypes import COMPUTED_IN
+from parity.cases.edits import Edit, edited, rounded_to, spliced, with_refs
+from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
-from parity.cases.program import Program, trace
+from parity.cases.program import Program, Ref, Step, trace
 
 Tensors = dict[str, NDArray[Any]]
 Functions = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -57,6 +59,36 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
 
     sums = {function: moved(function, larger) for function in SUMS}
     return sums | {function: moved(function, lambda values, *_: values) for function in APPROXIMATE}
+
+
+def composed_in(dtype: str) -> Functions:
+    """What a graph of kernels keeps in a narrow dtype: products of matrices, which overflow nowhere here, since that
+    excuses nobody, and outputs that the backward pass reads."""
+
+    def product(a: Any, b: Any) -> Any:
+        exact = MATMUL(a, b)
+        narrow = rounded(exact, FORMATS[dtype])
+        return np.where(np.isinf(narrow), exact, narrow)
+
+    return {MATMUL: product, saved_output: partial(rounded_to, target=dtype)} if dtype in COMPUTED_IN else {}
+
+
+def saved_output(values: Any) -> Any:
+    """An output as the backward pass reads it."""
+    return values
+
+
+def with_saved_outputs(program: Program) -> Program:
+    """The program whose backward steps read outputs through `saved_output`."""
+    forward = {step.index for step in program.steps if not step.backward}
+    for index in {index for index in program.outputs.values() if index in forward}:
+        readers = [position for position, step in enumerate(program.steps) if step.backward and index in step.refs]
+        if readers:
+            saved = Step(program.size, saved_output, (Ref(index),), backward=True)
+            changed = {p: [with_refs(program.steps[p], {index: saved.index})] for p in readers}
+            changed[readers[0]].insert(0, saved)
+            program = spliced(program, changed)
+    return program
 
 
 def evaluate(
@@ -108,6 +140,7 @@ class Run:
             return self._edited(program, tensors)
         program = program if self.outputs is None else program.needed(tuple(self.outputs))
         program = in_one_chain(from_bias(program)) if self.functions is IN_SEQUENCE else program
+        program = with_saved_outputs(program) if saved_output in self.functions else program
         return program.run({n: tensors[n] for n in program.inputs}, self.dtype, functions=self.functions)
 
     def _edited(self, program: Program, tensors: Mapping[str, NDArray[Any]]) -> Tensors:

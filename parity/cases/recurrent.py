@@ -11,7 +11,7 @@ import numpy as np
 from autograd.extend import defvjp_argnum
 
 from parity.cases.draw import Normal, Shape
-from parity.cases.elementwise import relu, sigmoid
+from parity.cases.elementwise import relu, sigmoid, sigmoid_slope, tanh_slope, with_slope
 from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape, require_x
 from parity.cases.primitives import part, scalar
@@ -108,6 +108,13 @@ SQUASH: Mapping[str, Any] = {
 }
 """The activations of gates and states, by the names of the references' options."""
 
+FUSED: Mapping[str, Any] = {
+    **SQUASH,
+    "tanh": with_slope(anp.tanh, tanh_slope),
+    "sigmoid": with_slope(sigmoid, sigmoid_slope),
+}
+"""The same with the derivatives that kernels compute from the result, such as 1 - y^2."""
+
 
 def lstm(
     tensors: Mapping[str, Any],
@@ -120,23 +127,25 @@ def lstm(
     gate: str = "sigmoid",
     candidate: str = "tanh",
     output: str = "tanh",
+    fused: bool = False,
 ) -> dict[str, Any]:
     """c' = f c + i g, h' = o tanh(c') (torch.nn.LSTM); y is h' of every step.
 
     `order` of the gates in the weights' rows; `forget_bias` is added to f's, and `coupled` gates have f = 1 - i
     (Greff et al. 2015, arXiv:1503.04069, CIFG); if states are not `carried`, every step begins with h0. `gate`,
-    `candidate` and `output` are the activations of the gates, of g and of c'.
+    `candidate` and `output` are the activations of the gates, of g and of c'; `fused`: see `FUSED`.
     """
+    squash = FUSED if fused else SQUASH
     x, weight, bias = tensors["x"], tensors["weight_hh"], tensors.get("bias_hh")
     start, c, steps = start_of(tensors, "h0"), start_of(tensors, "c0"), []
     h, given = start, projected(x, tensors["weight_ih"], tensors.get("bias_ih"))
     for t in range(x.shape[0]):
         gates = gates_of(step_of(given, t) + projected(h if carried else start, weight, bias), order)
         forget = gates["f"] + forget_bias if forget_bias else gates["f"]
-        i, f, o = (SQUASH[gate](values) for values in (gates["i"], forget, gates["o"]))
+        i, f, o = (squash[gate](values) for values in (gates["i"], forget, gates["o"]))
         f = 1 - i if coupled else f
-        c = f * c + i * SQUASH[candidate](gates["g"])
-        h = o * SQUASH[output](c)
+        c = f * c + i * squash[candidate](gates["g"])
+        h = o * squash[output](c)
         steps.append(h)
     return {"y": stacked(*steps), "h": h, "c": c}
 
@@ -151,6 +160,7 @@ def gru(
     carried: bool = True,
     gate: str = "sigmoid",
     candidate: str = "tanh",
+    fused: bool = False,
 ) -> dict[str, Any]:
     """n = tanh(W_in x + r (W_hn h)), h' = (1 - z) n + z h (torch.nn.GRU); y is h' of every step.
 
@@ -158,6 +168,7 @@ def gru(
     is added outside it), `within` (after it, with the bias outside), or is `missing`; `complement` exchanges z and
     1 - z. Else as lstm.
     """
+    squash = FUSED if fused else SQUASH
     x, weight, bias = tensors["x"], tensors["weight_hh"], tensors.get("bias_hh")
     start, steps = start_of(tensors, "h0"), []
     h, given = start, projected(x, tensors["weight_ih"], tensors.get("bias_ih"))
@@ -165,13 +176,13 @@ def gru(
     for t in range(x.shape[0]):
         before = h if carried else start
         ours, theirs = gates_of(step_of(given, t), order), gates_of(projected(before, weight, bias), order)
-        r, z = (SQUASH[gate](ours[name] + theirs[name]) for name in "rz")
+        r, z = (squash[gate](ours[name] + theirs[name]) for name in "rz")
         if reset in ("before", "within"):
             product = matmul(r * before, rows["n"]) if reset == "before" else r * matmul(before, rows["n"])
             inner = product if bias is None else product + gates_of(bias, order)["n"]
         else:
             inner = r * theirs["n"] if reset == "after" else theirs["n"]
-        n = SQUASH[candidate](ours["n"] + inner)
+        n = squash[candidate](ours["n"] + inner)
         h = z * n + (1 - z) * before if complement else (1 - z) * n + z * before
         steps.append(h)
     return {"y": stacked(*steps), "h": h}
@@ -230,6 +241,7 @@ LSTM = Op(
     reference=lstm,
     upstream=("y", "h", "c"),
     variants=lstm_variants,
+    forms=({"fused": True},),
 )
 GRU = Op(
     name="gru",
@@ -240,5 +252,6 @@ GRU = Op(
     reference=gru,
     upstream=("y", "h"),
     variants=gru_variants,
+    forms=({"fused": True},),
 )
 OPS = (LSTM, GRU)

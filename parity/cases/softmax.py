@@ -12,9 +12,12 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.summation import total
-from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_x
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, Variant, require_x
 from parity.cases.oracle import evaluate
 from parity.cases.program import by_hand
+
+USUAL_EPS = 1e-6
+"""What kernels add where they fear a division by 0."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,18 @@ def softmax_shapes(params: SoftmaxParams, given: Mapping[str, Shape]) -> TensorS
     return TensorShapes(inputs={"x": x}, outputs={"y": x})
 
 
-def softmax(x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True) -> Any:
+def softmax(
+    x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True, eps: float = 0.0
+) -> Any:
     """exp(x) over its sum along `axis`, `shifted` by the maximum; the sum gets no gradient if it is `detached`.
 
-    `fused`: the gradient is that of `softmax_backward`.
+    `fused`: the gradient is that of `softmax_backward`. `eps` is added to the sum.
     """
     if fused:
         return fused_softmax(x, axis)
     axis %= x.ndim
     powers = anp.exp(x - getval(x).max(axis=axis, keepdims=True) if shifted else x)
-    sums = total(powers, (axis,))
+    sums = total(powers, (axis,)) + eps if eps else total(powers, (axis,))
     return powers / (getval(sums) if detached else sums)
 
 
@@ -65,14 +70,21 @@ fused_softmax = by_hand(lambda x, axis: softmax(x, axis), softmax_backward)
 
 
 def log_softmax(
-    x: Any, axis: int = -1, *, detached: bool = False, fused: bool = False, shifted: bool = True, logged: bool = False
+    x: Any,
+    axis: int = -1,
+    *,
+    detached: bool = False,
+    fused: bool = False,
+    shifted: bool = True,
+    logged: bool = False,
+    eps: float = 0.0,
 ) -> Any:
-    """x - log(sum(exp(x))) along `axis`; `logged` takes the logarithm of the softmax. The other options are those of
-    `softmax`; the `fused` gradient is g - exp(y) * sum(g)."""
+    """x - log(sum(exp(x))) along `axis`; `logged` takes the logarithm of the softmax, to which `eps` is added. The
+    other options are those of `softmax`; the `fused` gradient is g - exp(y) * sum(g)."""
     if fused:
         return fused_log_softmax(x, axis)
-    if logged:
-        return anp.log(softmax(x, axis, detached=detached, shifted=shifted))
+    if logged or eps:
+        return anp.log(softmax(x, axis, detached=detached, shifted=shifted) + eps)
     x = x - getval(x).max(axis=axis, keepdims=True) if shifted else x
     sums = total(anp.exp(x), (axis % x.ndim,))
     return x - anp.log(getval(sums) if detached else sums)
@@ -138,6 +150,7 @@ def softmax_op(name: str, function: Any, summary: str, variants: Any) -> Op:
         forms=({"fused": True},),
         terms={"detached": True, "positive": True},
         gradient_scale=gradient_scale,
+        fits=(Fit("eps-value", "eps", lambda _: USUAL_EPS, shown_by="probabilities that are not far above eps"),),
     )
 
 

@@ -57,13 +57,22 @@ class Trial:
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
             return None
 
+    def overflows(self, edit: Edit) -> bool:
+        """Whether a value that an edit changes becomes infinite."""
+        values = Overlay(self._values)
+        with np.errstate(all="ignore"):
+            for step in (step for steps in delta(self.program, edit).values() for step in steps):
+                values.over[step.index] = self._called(step, values)
+        return any(np.isinf(value).any() for value in values.over.values())
+
     def _returned(self, edit: Edit) -> Array | None:
         how, key = edit.value
         value = np.asarray(self._values[value_of(self.program, key)])
         return self.base[edit.function] + value if how == "added" else value
 
-    def _output(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
-        values, needed = Overlay(self._values), self._needed[name]
+    def _output(self, changed: Mapping[int, Sequence[Step]], name: str, *, whole: bool = False) -> Array | None:
+        """The output; where a value has another shape, only if the `whole` program runs with it."""
+        values, needed = Overlay(self._values), range(len(self.program.steps)) if whole else self._needed[name]
         for position in range(min(changed), len(self.program.steps)):
             if position not in needed and position not in changed:
                 continue
@@ -78,8 +87,9 @@ class Trial:
                 values.over[step.index] = self._called(step, values)
             else:
                 continue
-            if not takes_the_place(np.shape(values.over[step.index]), self._shapes[step.index]):
-                return None
+            shape, before = np.shape(values.over[step.index]), self._shapes[step.index]
+            if not whole and not takes_the_place(shape, before):
+                return self._output(changed, name, whole=True) if broadcast_together(shape, before) else None
         index = self.program.outputs[name]
         if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
             return None
@@ -87,10 +97,15 @@ class Trial:
 
 
 def takes_the_place(shape: Shape, of: Shape) -> bool:
-    """Whether a value of one shape can replace one of another: as large, or both broadcast together."""
+    """Whether a value of one shape can replace one of another: as large, or broadcastable."""
     if math.prod(shape) == math.prod(of):
         return True
-    return len(shape) == len(of) and all(n == m or 1 in (n, m) for n, m in zip(shape, of, strict=True))
+    return len(shape) == len(of) and all(n in (1, m) for n, m in zip(shape, of, strict=True))
+
+
+def broadcast_together(one: Shape, other: Shape) -> bool:
+    """Whether two shapes differ only where one of them has length 1."""
+    return len(one) == len(other) and all(n == m or 1 in (n, m) for n, m in zip(one, other, strict=True))
 
 
 def same(values: Any, others: Any) -> bool:

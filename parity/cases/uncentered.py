@@ -167,10 +167,15 @@ def power_of_positive(values: Any, exponent: Any) -> Any:
     return anp.where(positive, anp.where(positive, values, scalar(1, values)) ** exponent, 0.0)
 
 
-two_norm = by_hand(
-    lambda x, axes, _eps: anp.sqrt(total(x * x, axes)), lambda g, norm, x, _axes, eps: g * x / (norm + eps)
-)
-"""The 2-norm, with x / (norm + eps) as its derivative."""
+TWO_NORMS: Mapping[str, Callable[[Any, Axes, Any], Any]] = {
+    "padded": by_hand(
+        lambda x, axes, _eps: anp.sqrt(total(x * x, axes)), lambda g, norm, x, _axes, eps: g * x / (norm + eps)
+    ),
+    "unfloored": by_hand(
+        lambda x, axes, eps: FLOORS[""](anp.sqrt(total(x * x, axes)), eps), lambda g, norm, x, *_: g * x / norm
+    ),
+}
+"""The 2-norm with other derivatives: x / (norm + eps); x / max(norm, eps), as if it were not constant below eps."""
 FLOORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "": lambda norm, eps: anp.where(norm < eps, scalar(eps, norm), norm),
     "squared": lambda norm, eps: anp.sqrt(anp.where(norm * norm < eps, scalar(eps, norm), norm * norm)),
@@ -188,10 +193,10 @@ def normalize(
     floor: str = "",
     detached: bool = False,
     bare: bool = False,
-    slope: bool = False,
+    slope: str = "",
 ) -> dict[str, Any]:
     """x over its norm; `axis` replaces `dim`, `floor` is one of FLOORS, and a `detached` norm gets no gradient. `bare`
-    divides by the square or the sum, without the root; `slope` uses `two_norm`."""
+    divides by the square or the sum, without the root; `slope` is one of TWO_NORMS."""
     x, p = tensors["x"], params.p
     axes = ((params.dim if axis is None else axis) % x.ndim,)
     if p == float("inf"):
@@ -199,7 +204,7 @@ def normalize(
         largest = sizes == getval(sizes).max(axis=axes, keepdims=True)
         norm = total(anp.where(largest, sizes, 0.0), axes) / total(anp.where(largest, scalar(1, x), 0.0), axes)
     elif slope:
-        norm = two_norm(x, axes, params.eps)
+        norm = TWO_NORMS[slope](x, axes, params.eps)
     elif p == 2:
         squares = total(x * x, axes)
         positive = squares > 0
@@ -218,7 +223,7 @@ def normalize_variants(params: NormalizeParams, shapes: Mapping[str, Shape]) -> 
     near = "norms that are not far above eps"
     yield from (Variant("eps-placement", {"floor": floor}, shown_by=near) for floor in FLOORS if floor)
     if params.p == 2:
-        yield Variant("eps-placement", {"slope": True}, shown_by=near)
+        yield from (Variant("eps-placement", {"slope": slope}, shown_by=near) for slope in TWO_NORMS)
     yield from epsilon_variants(params.eps)
     for p in (1.0, 2.0, float("inf")):
         if p != params.p:

@@ -9,7 +9,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from parity.cases import OPS
-from parity.cases.draw import COARSENESS
+from parity.cases.dtypes import COARSENESS
 from parity.cases.op import Op
 from parity.config.grammar import Allowed, Text, Word, list_of, model_of, options, refusal
 from parity.config.sweep import ROOTS, sweep_of
@@ -32,7 +32,12 @@ Dtypes: Any = Annotated[
 ]
 
 
-COMMON: Mapping[str, Any] = {"dtypes": (Dtypes, ()), "tolerance": (Tolerances, None), "gradients": (bool, True)}
+COMMON: Mapping[str, Any] = {
+    "dtypes": (Dtypes, ()),
+    "tolerance": (Tolerances, None),
+    "gradients": (bool, True),
+    "stress": (bool, False),
+}
 """The keys of every case of an op, and of their defaults."""
 
 OP_KEYS: Mapping[str, Any] = {

@@ -19,6 +19,7 @@ from parity.config.memory import MemoryNeed, memory_of_op
 from parity.config.nodes import Node, Problems, child
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
 from parity.config.references import substitute
+from parity.config.stress import stressed
 from parity.config.sweep import Combination, expand
 from parity.config.tolerances import check_tensor_names
 from parity.config.tree import without
@@ -44,6 +45,11 @@ class BuiltCase:
     named: bool
     compared: tuple[str, ...]
     memory: MemoryNeed
+    stress: bool = False
+
+    def with_case(self, plan: CasePlan) -> BuiltCase:
+        """A case that follows from this one; its size is bounded."""
+        return replace(self, plan=plan)
 
     def with_plan(self, **changes: Any) -> BuiltCase:
         """This case with another plan."""
@@ -58,7 +64,10 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     elif kind is not None:
         scope.report.add(kind, "no such kind of case; a case of an op has no `kind`", allowed=KINDS, near=kind.text)
     elif require_mapping(node, scope.report, "a case"):
-        yield from expanded(node, OpCase, scope, _build)
+        for built in expanded(node, OpCase, scope, _build):
+            yield built
+            if built.stress:
+                yield from map(built.with_case, stressed(built.plan, scope.ops[built.plan.op]))
 
 
 def expanded(
@@ -112,7 +121,8 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         gradients=tensors.gradients,
         brought=brought,
     )
-    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory_of_op(tensors.n_elements))
+    memory = memory_of_op(tensors.n_elements)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory, values.stress)
 
 
 def _op(case: Node, scope: Scope) -> str | None:

@@ -50,11 +50,11 @@ def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Problems) -
     if node is None or not require_mapping(node, report, "defaults"):
         return Defaults()
     check_keys(DefaultKeys, node, report, deep=True)
-    general = only(node, ("dtypes", "gradients"))
+    general = only(node, ("dtypes", "gradients", "stress"))
     by_op, rules_by_op = {}, {}
     written = node.get("ops")
     for name, entry in written.mapping.items() if written and require_mapping(written, report, "ops") else ():
         if name in ops and require_mapping(entry, report, f"the defaults of {name}"):
-            by_op[name] = merge(general, only(entry, ("params", "inputs", "dtypes", "gradients")))
+            by_op[name] = merge(general, only(entry, ("params", "inputs", "dtypes", "gradients", "stress")))
             rules_by_op[name] = parse_tolerance(entry.get("tolerance"), report)
     return Defaults(general, by_op, parse_tolerance(node.get("tolerance"), report), rules_by_op, node)

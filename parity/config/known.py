@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from pydantic import AfterValidator, AllowInfNan, ConfigDict, WithJsonSchema
 
-from parity.cases.draw import COARSENESS
+from parity.cases.dtypes import COARSENESS
 from parity.config.grammar import ConfigModel, Word, read, refusal
 from parity.config.nodes import Node, Problems
 from parity.config.plan import REASON_WANTED, KnownDeviation, WrittenAt

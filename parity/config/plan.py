@@ -94,9 +94,11 @@ class ToleranceTable:
 DEFAULT_TOLERANCES = ToleranceTable(
     (
         ToleranceRule(dtype="float16", rtol=1e-3, atol=1e-5),
+        ToleranceRule(dtype="bfloat16", rtol=1.6e-2, atol=1e-5),
         ToleranceRule(dtype="float32", rtol=1.3e-6, atol=1e-5),
         ToleranceRule(dtype="float64", rtol=1e-7, atol=1e-7),
         ToleranceRule(dtype="float16", tensor="grad.*", rtol=1e-2, atol=1e-3),
+        ToleranceRule(dtype="bfloat16", tensor="grad.*", rtol=5e-2, atol=1e-3),
         ToleranceRule(dtype="float32", tensor="grad.*", rtol=1e-4, atol=1e-5),
         ToleranceRule(dtype="float64", tensor="grad.*", rtol=1e-7, atol=1e-7),
     )

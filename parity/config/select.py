@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from parity.cases.draw import COARSENESS
+from parity.cases.dtypes import COARSENESS
 from parity.config.case_filter import KeywordError, keyword_matcher, nearest_first
 from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind

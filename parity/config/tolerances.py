@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 from pydantic import AllowInfNan, Field
 
-from parity.cases.draw import COARSENESS
+from parity.cases.dtypes import COARSENESS
 from parity.config.grammar import ConfigModel, model_of, read
 from parity.config.nodes import Node, Problems
 from parity.config.plan import ToleranceRule

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.dtypes import as_dtype
 from parity.config.plan import CasePlan
 from parity.engine.backend import BackendRunner, run_request
 from parity.engine.cells import Question
@@ -118,7 +119,7 @@ def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str
     }
     expected |= {f"input.{name}": array.shape for name, array in inputs.items()}
     return {
-        name: output.values.astype(outcome.dtype, copy=False)
+        name: as_dtype(output.values, outcome.dtype)
         for name, output in outcome.outputs.items()
         if output.values is not None and output.shape == expected.get(name)
     }

@@ -62,13 +62,15 @@ class SharedBuffers:
         shape, dtype, offset = tuple(int(n) for n in tensor["shape"]), str(tensor["dtype"]), tensor["offset"]
         if offset is None:
             return Output(dtype, shape, None)
-        kind = np.dtype(dtype)
+        kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
         if kind.hasobject or kind.kind not in "biuf":
             return Output(dtype, shape, None)
         n_bytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
         values = (
             np.ndarray(shape, kind, self._memory(path, offset + n_bytes), offset) if n_bytes else np.empty(shape, kind)
         )
+        if dtype == "bfloat16":
+            values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return Output(dtype, shape, values)
 
     def _memory(self, path: Path, size: int) -> mmap.mmap:

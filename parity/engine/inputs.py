@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.draw import Constant, Draw, File, TensorPlan, Values, coarsest
+from parity.cases.draw import Constant, Draw, File, TensorPlan, Values
+from parity.cases.dtypes import coarsest
 from parity.config.plan import CasePlan
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its inputs: arrays in the case's coarsest dtype, and the `.npy` files that hold them.
+    """A case with its inputs: arrays whose values all its dtypes have, and the `.npy` files that hold them.
 
     `problem` is why no backend can use them, if so; `lost` is why they are not in the run's folder, if so.
     """
@@ -34,10 +35,10 @@ class Prepared:
 def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
     """Draw and store all tensors of `case` under `tensors`, the run's folder for them, or else under `spare`."""
     name = f"{index:04d}-{slug(case.id)}"
-    dtype = coarsest(case.dtypes)
-    arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
+    arrays = {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
     overflown = [plan.name for plan in case.tensors if overflows(plan, arrays[plan.name])]
-    problem = f"inputs.{overflown[0]}: finite values overflow to infinity in {dtype}" if overflown else ""
+    narrowest = coarsest(case.dtypes)
+    problem = f"inputs.{overflown[0]}: finite values overflow to infinity in {narrowest}" if overflown else ""
     prepared = Prepared(case, tensors / name, arrays, {}, problem)
     try:
         return replace(prepared, paths=stored(arrays, prepared.folder))

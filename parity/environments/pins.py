@@ -131,7 +131,7 @@ PINS = {
         distributions=("numpy",),
         version=None,
         pythons=("3.11", "3.12", "3.13"),
-        extras=("autograd",),
+        extras=("autograd", "ml_dtypes"),
         eras=(Era((1, 23, 2), ("3.10", "3.9")),),  # numpy 1.23.2 is the first with wheels for Python 3.11
     ),
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import as_dtype
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
@@ -170,7 +171,7 @@ def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
 
 def in_dtype(prediction: Prediction, dtype: str) -> Prediction:
     """The prediction as a kernel returns it."""
-    return {n: replace(p, values=None if p.values is None else p.values.astype(dtype)) for n, p in prediction.items()}
+    return {n: p if p.values is None else replace(p, values=as_dtype(p.values, dtype)) for n, p in prediction.items()}
 
 
 def stray(predicted: Predicted) -> Envelope:

@@ -13,10 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from parity.cases.blocked import LARGE
+from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.choices import Choices, Chosen
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
+    FLOOR,
     OFF,
     UNIT_ROUNDOFF,
     Array,
@@ -38,7 +40,6 @@ from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
-WIDEST = "float64"
 CLEAR = 8.0
 """The envelope of all runs is rarely this much wider than that of the first runs."""
 SAME = 0.25
@@ -169,7 +170,7 @@ class Cell:
         """The backend's result for every tensor of the oracle that it can return, in this dtype (integers: float64)."""
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
-        dtypes = {n: WIDEST if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
+        dtypes = {n: "float64" if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
         return {n: in_dtype(outcome.outputs.get(n), dtypes[n]) for n in names}
 
     @cached_property
@@ -251,7 +252,7 @@ class Cell:
         )
         if metrics is None or metrics.n_nonfinite_mismatched:
             return False
-        limit = OFF * UNIT_ROUNDOFF[self.dtype]
+        limit = OFF * FLOOR[self.dtype]
         scale = self.scales[tensor]
         if metrics.rmse > limit * scale[0] or metrics.max_abs_diff > limit * scale[1]:
             return False
@@ -260,8 +261,8 @@ class Cell:
 
     @cached_property
     def _narrowest(self) -> dict[str, Envelope]:
-        """The smallest possible envelopes: a unit roundoff of the exact values."""
-        return {n: Envelope.relative(UNIT_ROUNDOFF[self.dtype], values) for n, values in self.oracle.items()}
+        """The smallest possible envelopes: a part of the exact values."""
+        return {n: Envelope.relative(FLOOR[self.dtype], values) for n, values in self.oracle.items()}
 
     @cached_property
     def scales(self) -> dict[str, tuple[float, float]]:
@@ -358,8 +359,13 @@ class CaseJudge:
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it is not a loss of precision."""
         errors = {d: self._error(d, backend, tensor) for d in self.cells}
-        others = [d for d in self.cells if d not in (dtype, WIDEST)] if dtype == WIDEST else [dtype]
-        return any(self._same(self.cells[d].envelope_at(backend, tensor).rms, errors[d], errors) for d in others)
+        others = [d for d in self.cells if d != dtype] if dtype == self._widest else [dtype]
+        return any(self._same(d, backend, tensor, errors) for d in others)
+
+    @property
+    def _widest(self) -> str:
+        """The dtype of the finest resolution, in which a loss of precision is smallest."""
+        return min(self.cells, key=UNIT_ROUNDOFF.__getitem__)
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
@@ -376,7 +382,7 @@ class CaseJudge:
         if self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
         others = [d for d in self.cells if d != cell.dtype and self._error(d, backend, tensor) is not None]
-        if not others or (cell.dtype == WIDEST and not any(tensor in self.cells[d].off[backend] for d in others)):
+        if not others or (cell.dtype == self._widest and not any(tensor in self.cells[d].off[backend] for d in others)):
             causes = () if result is None else result.causes_of(tensor)
             if causes and not any(cause.weight and not cause.lossy for cause in causes):
                 return max((cause.kind for cause in causes), key=ORDER.index)
@@ -392,7 +398,7 @@ class CaseJudge:
         if size(error).rms <= LOSSY * envelope * envelope / (unit * exact):
             return UNSTABLE
         float32 = envelope * UNIT_ROUNDOFF["float32"] / unit
-        return DEGRADED if cell.dtype == WIDEST and size(error).rms < OFF * float32 else SEMANTIC
+        return DEGRADED if cell.dtype == "float64" and size(error).rms < OFF * float32 else SEMANTIC
 
     def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
         """A backend's error from the oracle; None if it cannot be computed or is not finite."""
@@ -404,12 +410,13 @@ class CaseJudge:
         error: Array = output.values.astype(exact.dtype) - exact
         return error if np.isfinite(error).all() else None
 
-    def _same(self, envelope: float, narrow: Array | None, errors: Mapping[str, Array | None]) -> bool:
-        """Whether an error in a dtype is that in float64, and large enough to show beside the dtype's envelope."""
-        wide = errors.get(WIDEST)
-        if narrow is None or wide is None or size(wide).rms <= SAME_ENVELOPES * envelope:
+    def _same(self, dtype: str, backend: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
+        """Whether the error in `dtype` is that in the widest one, and large enough to show beside the envelope."""
+        narrow, wide = errors.get(dtype), errors.get(self._widest)
+        if dtype == self._widest or narrow is None or wide is None:
             return False
-        return size(narrow - wide).rms <= max(SAME * size(wide).rms, SAME_ENVELOPES * envelope)
+        limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
+        return size(wide).rms > limit and size(narrow - wide).rms <= max(SAME * size(wide).rms, limit)
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:
@@ -436,7 +443,7 @@ def in_dtype(output: Output | None, dtype: str) -> Array | None:
     """An output's values in `dtype`; None if there are none."""
     if output is None or output.values is None:
         return None
-    return output.values.astype(dtype, copy=False)
+    return as_dtype(output.values, dtype)
 
 
 def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:

@@ -13,16 +13,8 @@ from parity.config.tolerances import sane_number
 from parity.library.arrays import Tensor
 
 EXACT = "exact"
-TOLERANCES = ToleranceTable(
-    (
-        ToleranceRule(dtype=EXACT, rtol=0.0, atol=0.0),
-        ToleranceRule(dtype="bfloat16", rtol=1.6e-2, atol=1e-5),
-        ToleranceRule(dtype="bfloat16", tensor="grad.*", rtol=5e-2, atol=1e-3),
-        *DEFAULT_TOLERANCES.rules,
-    )
-)
-"""The command line's, and rows for dtypes that a config cannot have. bfloat16's is that of torch.testing; integers and
-bools are compared exactly."""
+TOLERANCES = ToleranceTable((ToleranceRule(dtype=EXACT, rtol=0.0, atol=0.0), *DEFAULT_TOLERANCES.rules))
+"""The command line's; integers and bools are compared exactly."""
 
 COARSENESS = ("bfloat16", "float16", "float32", "float64", EXACT)
 """The rows from the coarsest to the finest; integers are exact, so a float compared with them decides."""

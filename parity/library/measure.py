@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parity.cases.exact.formats import FORMATS
 from parity.config.plan import Tolerance
 from parity.judge.compare.cell import vacuous
-from parity.judge.compare.metrics import Metrics
+from parity.judge.compare.metrics import Metrics, bfloat16_ulps
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
 from parity.library.distance import excess, measure
 from parity.library.limits import Limits
@@ -108,10 +108,10 @@ class Judge:
 
 
 def ulps(counted: int | None, actual: str, expected: str) -> int | None:
-    """A distance in ulps of the dtypes before widening: bfloat16 has one number for 2^16 of float32's."""
+    """A distance in ulps of the dtypes before widening."""
     if not any(dtype.startswith(WIDENED) for dtype in (actual, expected)):
         return counted
-    return None if counted is None or not actual == expected == "bfloat16" else counted >> 16
+    return bfloat16_ulps(counted) if actual == expected == "bfloat16" else None
 
 
 def in_one_dtype(pair: Pair) -> Pair:

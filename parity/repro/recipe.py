@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from parity.adapters import adapter_class
 from parity.cases import OPS
+from parity.cases.dtypes import as_dtype
 from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
-from parity.cases.program import in_dtype
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
@@ -303,7 +303,8 @@ def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
         if not item.file:
             raise ReproError(f"{name_of(cell)}: its inputs were not stored, because the run ended before it")
-        yield f"inputs/{name}", in_dtype(real(load(run_dir, item.file), item.file), np.dtype(cell.dtype))
+        values = real(load(run_dir, item.file), item.file)
+        yield f"inputs/{name}", as_dtype(values, cell.dtype) if values.dtype.kind == "f" else values
 
 
 def real(values: Array, name: str) -> Array:
@@ -334,8 +335,8 @@ def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: d
             row,
             live,
             sides[other],
-            layout(stored[cell.backend]),
-            layout(stored[other], cell.dtype if other == ORACLE else None),
+            layout(stored[cell.backend], cell.dtype),
+            layout(stored[other], cell.dtype, exact=other == ORACLE),
             accuracy(cell, row, stored[cell.backend], stored[ORACLE]) if decides(cell, row) else None,
         )
 
@@ -368,9 +369,17 @@ def kept(run_dir: Path, name: str, optional: bool) -> Array | None:
     return None if optional and not (run_dir / name).exists() else real(load(run_dir, name), name)
 
 
-def layout(values: Array | None, dtype: str | None = None) -> ArrayLayout | None:
-    """Shape and dtype."""
-    return None if values is None else ArrayLayout(values.shape, dtype or str(values.dtype))
+def is_integer(values: Array | None) -> bool:
+    """Whether a stored tensor holds integers."""
+    return values is not None and values.dtype.kind == "i"
+
+
+def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLayout | None:
+    """Shape and dtype of a stored tensor of a cell in `dtype`; float32 holds those of bfloat16."""
+    if values is None:
+        return None
+    is_held = (exact and not is_integer(values)) or (dtype == "bfloat16" and values.dtype == np.float32)
+    return ArrayLayout(values.shape, dtype if is_held else str(values.dtype))
 
 
 def accuracy(cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None) -> Accuracy:

@@ -40,6 +40,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=user_ops,
         recipe=recipe,
+        bfloat16=recipe.cell.dtype == "bfloat16",
         # Slugs and the names of ops and of their tensors need no escaping.
         op=Code(recipe.op.name),
         backend=Code(recipe.label),

@@ -19,7 +19,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.draw import Integers, Shape, TensorPlan, coarsest
+from parity.cases.draw import Integers, Shape, TensorPlan
+from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
@@ -33,9 +34,10 @@ from parity.starter.source import REQUIRED, Function, Source, check_signature
 
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
-SPARE = (4, 12, 5, 3)
-"""For an op that takes none of these: a number of channels with several divisors, some of them squares."""
+SPARE: Sequence[Shape] = ((4, 12, 5, 3), (2, 3, 5, 6), (33,))
+"""For an op that takes none of these: channels with several divisors, some of them squares; an even axis; a vector."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
+    1: ((1,), (1025,)),
     2: ((1, 33), (5, 1025), (16, 1)),
     3: ((1, 7, 6), (2, 129, 6), (3, 1, 6)),
     4: ((1, 6, 9, 7), (2, 6, 33, 31), (4, 6, 1, 7)),
@@ -101,7 +103,7 @@ class Tried:
             return True
         if any(name not in other or other[name].shape != exact[name].shape for name in exact):
             return True
-        return any(self.fails(dtype, name, other[name].astype(dtype)) for dtype in self.cells for name in exact)
+        return any(self.fails(dtype, name, as_dtype(other[name], dtype)) for dtype in self.cells for name in exact)
 
     def fails(self, dtype: str, name: str, values: Array) -> bool:
         """Whether a tensor of a kernel is clearly wrong."""
@@ -153,8 +155,7 @@ class Trial:
 
 def compared(plan: CasePlan) -> Tried | None:
     """A case with its exact result; None where that is not finite, or rounding alone changes it by 1 percent."""
-    dtype = coarsest(plan.dtypes)
-    draws = [{tensor.name: tensor.sample(seed, plan.id, dtype) for tensor in plan.tensors} for seed in SEEDS]
+    draws = [{tensor.name: tensor.sample(seed, plan.id, *plan.dtypes) for tensor in plan.tensors} for seed in SEEDS]
     try:
         with np.errstate(all="ignore"):
             oracles = [consult_oracle(plan, inputs) for inputs in draws]
@@ -207,7 +208,7 @@ def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
         raise StarterError(f"found no inputs for {name}; write a case by hand (`parity ops` lists its params)")
     check_signature(source, op, op.params(**params), set(shapes.inputs))
     optional = [item for item in op.inputs if item.optional and item.off == function.takes(item.name)]
-    switched = {item.name: {} if item.off else None for item in optional}
+    switched: Written = {item.name: {} if item.off else None for item in optional}
     case = in_order(op, case_of(op, params, {**stated(op, shape), **switched}))
     return case if source.differentiable(name, adapter) else {**case, "gradients": False}
 
@@ -247,7 +248,7 @@ def first_shape(op: Op, own: Written) -> Shape:
     numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
     sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
     resized = [replaced_axis(shape, axis, n) for shape in SHAPES.values() for n in sizes for axis in (1, -1)]
-    usable = [shape for shape in (*SHAPES.values(), *resized, SPARE) if fitted(op, shape, own) is not None]
+    usable = [shape for shape in (*SHAPES.values(), *resized, *SPARE) if fitted(op, shape, own) is not None]
     images = [shape for shape in usable if len(shape) == 4 and per_channel(op, shape, own)]
     return (images or usable or [SHAPES[2]])[0]
 

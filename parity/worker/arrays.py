@@ -8,12 +8,12 @@ from typing import Any, Dict
 import numpy as np
 
 from parity.adapters.base import Adapter
+from parity.adapters.bits import in_dtype
 
 
 def read_array(path: str, dtype: str) -> Any:
     """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
-    array = np.load(path, allow_pickle=False)
-    return array.astype(np.int64 if array.dtype.kind in "iu" else dtype, copy=False)
+    return in_dtype(np.load(path, allow_pickle=False), dtype)
 
 
 def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any]:
@@ -36,17 +36,19 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     if value is None:
         return None
     if isinstance(value, (bool, int, float)):
-        return np.asarray(value, dtype=dtype)
+        return in_dtype(np.asarray(value, dtype=np.float64), dtype)
     described = str(value.dtype).rpartition(".")[2], [int(n) for n in value.shape]
     if math.prod(described[1]) > max_elements:
         return described
-    if isinstance(value, (np.ndarray, np.generic)):
-        return widened(np.asarray(value))
     try:
-        return widened(np.asarray(adapter.to_numpy(value)))
+        array = np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else adapter.to_numpy(value))
     except TypeError:
-        # NumPy has no bfloat16 and no float8: the reply says what it was.
+        # NumPy has no float8: the reply says what it was.
         return described
+    if described[0] == "bfloat16" and dtype != "bfloat16":
+        return described
+    is_bits = dtype == "bfloat16" and described[0] in ("bfloat16", "uint16")
+    return array.view(np.uint16) if is_bits else widened(array)
 
 
 def widened(array: Any) -> Any:

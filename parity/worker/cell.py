@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from parity.adapters.base import Adapter, Job, Unsupported, with_tuples
+from parity.adapters.bits import in_dtype
 from parity.worker.arrays import read_array, to_arrays
 from parity.worker.interpreter import Interpreter
 from parity.worker.slot import write_arrays
@@ -114,8 +115,7 @@ def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any
 
 def differs(array: Any, path: str, dtype: str) -> bool:
     """Whether an array has other bits than the stored tensor in `dtype`, as far as its own dtype has them."""
-    stored = np.load(path, mmap_mode="r", allow_pickle=False)
-    stored = stored.astype(np.int64 if stored.dtype.kind in "iu" else dtype, copy=False)
+    stored = in_dtype(np.load(path, mmap_mode="r", allow_pickle=False), dtype)
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(array.itemsize, np.uint8)
     one, other = (np.ascontiguousarray(a, dtype=array.dtype).view(bits) for a in (array, stored))
     return bool(one.shape != other.shape or (one != other).any())

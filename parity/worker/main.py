@@ -21,8 +21,9 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "watched": {"x": "/run/tensors/.../x.npy"}}  inputs, and grad_outputs as `grad.y`, that must not change
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
-        A tensor that NumPy cannot hold has "offset": null. An output that is missing is not listed. What is watched and
-        has changed is listed with its new values, as `input.x`.
+        A tensor of dtype bfloat16 is written as its bits, 16 for each number; inputs of that dtype are stored as
+        float32. A tensor of another dtype that NumPy lacks has "offset": null. An output that is missing is not
+        listed. What is watched and has changed is listed with its new values, as `input.x`.
 
 A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,

@@ -19,7 +19,7 @@ _mapped: Dict[str, mmap.mmap] = {}
 
 
 def write_arrays(path: str, arrays: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Write arrays behind each other and describe them as the protocol does."""
+    """Write arrays behind each other and describe them as the protocol does; those of uint16 are bfloat16."""
     described: List[Dict[str, Any]] = []
     stored: List[Tuple[Any, int]] = []
     end = 0
@@ -27,7 +27,8 @@ def write_arrays(path: str, arrays: Dict[str, Any]) -> List[Dict[str, Any]]:
         if isinstance(array, tuple):
             described.append({"name": name, "dtype": array[0], "shape": array[1], "offset": None})
             continue
-        described.append({"name": name, "dtype": str(array.dtype), "shape": list(array.shape), "offset": end})
+        dtype = "bfloat16" if array.dtype == np.uint16 else str(array.dtype)
+        described.append({"name": name, "dtype": dtype, "shape": list(array.shape), "offset": end})
         stored.append((array, end))
         end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     memory = grown(path, end)

@@ -130,6 +130,15 @@ def test_unknown_ops_and_backends_lead_to_the_door(tmp_path: Path):
     assert "ops: ./my_kernel.py}, see docs/own-kernel.md" in str(caught.value)
 
 
+def test_a_backend_is_no_reference(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "version: 1\nbackends: [torch]\ncases:\n  - {op: my_op, reference: torch, inputs: {x: {shape: [4]}}}\n"
+    )
+    with pytest.raises(ConfigError, match="a reference is a NumPy function in a file"):
+        load_plan([config], Overrides())
+
+
 def test_a_known_op_keeps_its_own_reference(tmp_path: Path):
     (tmp_path / "ref.py").write_text("def relu(x):\n    return x\n")
     config = tmp_path / "config.yaml"

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parity.cases import OPS
-from parity.cases.draw import coarsest
 from parity.config import ConfigError, Overrides, Plan, load_plan
 from parity.config.grammar import option_keys
 from parity.config.nodes import Problems
@@ -53,7 +52,7 @@ def draw_and_look_up(plan: Plan, case: CasePlan) -> None:
     for planned in case.tensors:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            drawn = planned.sample(plan.seed, case.id, coarsest(case.dtypes))
+            drawn = planned.sample(plan.seed, case.id, *case.dtypes)
         assert drawn.shape == planned.shape
         assert case.tolerance.lookup(case.dtypes[0], planned.name).rtol >= 0
 

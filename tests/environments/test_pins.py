@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
         ("paddle", None, ("paddlepaddle==3.3.1", "setuptools"), "3.11"),
         ("paddle", "2.6.2", ("paddlepaddle==2.6.2", "setuptools", "numpy<2"), "3.11"),
         ("oneflow", "0.8.0", ("oneflow==0.8.0", "numpy<1.24"), "3.10"),
-        ("numpy", None, ("numpy", "autograd"), "3.11"),
-        ("numpy", "1.26.4", ("numpy==1.26.4", "autograd"), "3.11"),
-        ("numpy", "1.22.4", ("numpy==1.22.4", "autograd"), "3.10"),
+        ("numpy", None, ("numpy", "autograd", "ml_dtypes"), "3.11"),
+        ("numpy", "1.26.4", ("numpy==1.26.4", "autograd", "ml_dtypes"), "3.11"),
+        ("numpy", "1.22.4", ("numpy==1.22.4", "autograd", "ml_dtypes"), "3.10"),
     ],
 )
 def test_what_a_release_needs(adapter, version, requirements, best_python):

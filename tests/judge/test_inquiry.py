@@ -166,7 +166,7 @@ UNLISTED = [
     ),
     (planned("flatten", x=(3, 4, 5)), channels_last, "reference-edit", "y = reshape(with_axes(x, 0, 2, 1), (3, 20))"),
     (planned("silu", x=(4, 6)), added_to_the_input, "reference-edit", "x is added to grad.x"),
-    (planned("linear", x=(40, 4), weight=(3, 4)), half_total, "reduced-precision", "grad.bias = running_sum(grad.y"),
+    (planned("linear", x=(40, 4), weight=(3, 4)), half_total, "narrow-accumulation", "grad.bias = running_sum(grad.y"),
 ]
 
 

@@ -42,7 +42,7 @@ def copy(tmp_path_factory):
     function, row = definition.split("\n\n\n")
     ops, adapter, config = ((root / place) for place in PLACES)
     defined = before(ops.read_text(), "def relu(", f"{function}\n\n\n")
-    ops.write_text(before(defined, "    GELU,\n", row))
+    ops.write_text(before(defined, "    GELU,\n", f"    {row.strip()},\n"))
     adapter.write_text(before(adapter.read_text(), "    def relu(self", f"{method}\n"))
     config.write_text(before(config.read_text(), "known:\n", case))
     return root

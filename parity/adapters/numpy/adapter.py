@@ -1,4 +1,5 @@
-"""NumPy: the references in the dtype under test, and the home of user ops that bring their own backward.
+"""NumPy: the references, in float32 and rounded once where the dtype is narrower; the home of user ops that bring their
+own backward.
 
 The one adapter that looks into another room: its framework is `parity.cases`.
 """
@@ -9,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from parity.adapters.base import Adapter, Job, Unsupported, named_outputs
+from parity.adapters.bits import in_dtype, values_of
 
 
 class NumpyAdapter(Adapter):
     """Forward and gradients through HIPS autograd; a user's op through its `<op>_backward`."""
 
     needs_backward = True
+    dtypes = None
     trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.numpy_trainer:NumpyTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -31,7 +34,13 @@ class NumpyAdapter(Adapter):
         return str(self.numpy.__version__)
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - NumPy tracks nothing
-        return array
+        if array.dtype != "uint16":
+            return array
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError as error:
+            raise Unsupported(f"bfloat16 needs the package ml_dtypes in this interpreter: {error}") from error
+        return array.view(bfloat16)
 
     def to_numpy(self, tensor: Any) -> Any:
         return self.numpy.asarray(tensor)
@@ -39,18 +48,21 @@ class NumpyAdapter(Adapter):
     def run(self, job: Job) -> dict[str, Any]:
         if job.function is None:
             return reference_outputs(job)
-        outputs = named_outputs(job.function(**job.inputs, **job.params))
+        inputs, upstream = (
+            {name: self.leaves(value, False) for name, value in given.items()} for given in (job.inputs, job.upstream)
+        )
+        outputs = named_outputs(job.function(**inputs, **job.params))
         if job.upstream and job.backward is not None:
-            gradients = job.backward(*job.upstream.values())
+            gradients = job.backward(*upstream.values())
             outputs.update(named_gradients(gradients, job))
         if job.watched:
-            upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
-            outputs.update({f"input.{name}": value for name, value in {**job.inputs, **upstream}.items()})
+            arriving = {f"grad.{name}": value for name, value in upstream.items()}
+            outputs.update({f"input.{name}": value for name, value in {**inputs, **arriving}.items()})
         return outputs
 
 
 def reference_outputs(job: Job) -> dict[str, Any]:
-    """The reference of `parity.cases` in the dtype of the inputs."""
+    """The reference of `parity.cases` in the dtype of the inputs; in float32 and rounded once if that is narrower."""
     try:
         from parity.cases import OPS
         from parity.cases.oracle import evaluate
@@ -60,9 +72,11 @@ def reference_outputs(job: Job) -> dict[str, Any]:
     if op is None:
         raise Unsupported(f"there is no oracle for {job.op}")
     upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
-    tensors = {**flat(job.inputs), **upstream}
-    dtype = next(array.dtype for array in tensors.values() if array.dtype.kind == "f")
-    return dict(evaluate(op, op.params(**job.params), tensors, dtype=dtype))
+    given = {**flat(job.inputs), **upstream}
+    dtype = next(array.dtype for array in given.values() if array.dtype.kind in "fu")
+    tensors = {name: values_of(array) if array.dtype == "uint16" else array for name, array in given.items()}
+    outputs = evaluate(op, op.params(**job.params), tensors, dtype="float32" if dtype.itemsize == 2 else dtype)
+    return {name: in_dtype(values, "bfloat16" if dtype == "uint16" else str(dtype)) for name, values in outputs.items()}
 
 
 def flat(inputs: Any) -> dict[str, Any]:

@@ -41,11 +41,18 @@ class OneflowAdapter(TorchStyleAdapter):
         return re.split(r'\n?\s*File "', str(error))[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        tensor = self.framework.tensor(array)
+        if array.dtype == "uint16":
+            values = (array.astype("uint32") << 16).view("float32")
+            tensor = self.framework.tensor(values).to(self.framework.bfloat16)
+        else:
+            tensor = self.framework.tensor(array)
         return self.framework.nn.Parameter(tensor) if requires_grad else tensor
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.detach().numpy()
+        values = tensor.detach()
+        if values.dtype == self.framework.bfloat16:
+            return (values.to(self.framework.float32).numpy().view("uint32") >> 16).astype("uint16")
+        return values.numpy()
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.layer(self.framework.nn.GroupNorm(num_groups, x.shape[1], eps=eps), weight, bias)(x)

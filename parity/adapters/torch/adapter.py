@@ -43,10 +43,17 @@ class TorchAdapter(TorchStyleAdapter):
         }
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        return self.framework.from_numpy(array).to(self.device).requires_grad_(requires_grad)
+        if array.dtype == "uint16":
+            tensor = self.framework.from_numpy(array.view("int16")).view(self.framework.bfloat16)
+        else:
+            tensor = self.framework.from_numpy(array)
+        return tensor.to(self.device).requires_grad_(requires_grad)
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.detach().cpu().numpy()
+        values = tensor.detach().cpu()
+        if values.dtype == self.framework.bfloat16:
+            return values.view(self.framework.int16).numpy().view("uint16")
+        return values.numpy()
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.framework.nn.functional.group_norm(x, num_groups, weight, bias, eps)

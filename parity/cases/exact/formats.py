@@ -12,37 +12,44 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format by its significand's `digits` (the hidden one included) and its smallest normal exponent."""
+    """A binary format by its significand's `digits` (the hidden one included) and its normal numbers' exponents."""
 
     name: str
     digits: int
     min_exponent: int
+    max_exponent: int
 
     @property
     def unit_roundoff(self) -> float:
         """Half the distance from 1 to the next number."""
         return float(2.0**-self.digits)
 
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return float((2 - 2.0 ** (1 - self.digits)) * 2.0**self.max_exponent)
+
 
 FORMATS: Mapping[str, Format] = {
     f.name: f
     for f in (
-        Format("bfloat16", 8, -126),
-        Format("float16", 11, -14),
-        Format("tf32", 11, -126),
-        Format("float32", 24, -126),
+        Format("bfloat16", 8, -126, 127),
+        Format("float16", 11, -14, 15),
+        Format("tf32", 11, -126, 127),
+        Format("float32", 24, -126, 127),
     )
 }
 """tf32 (NVIDIA A100) has float16's digits and float32's range."""
 
 
 def rounded(values: NDArray[Any], target: Format) -> NDArray[Any]:
-    """`values` rounded to nearest, ties to even, subnormals included; the dtype stays."""
+    """`values` rounded to nearest, ties to even, subnormals and overflow included; the dtype stays."""
     _, exponent = np.frexp(values)
     place = np.maximum(exponent, target.min_exponent + 1) - target.digits
     with np.errstate(invalid="ignore", over="ignore"):
         found: NDArray[Any] = np.ldexp(np.rint(np.ldexp(values, -place)), place)
-    return found
+        beyond = np.abs(found) > target.largest
+    return np.where(beyond, np.copysign(np.asarray(np.inf, found.dtype), found), found) if beyond.any() else found
 
 
 def on_grid(values: NDArray[Any], target: Format) -> bool:

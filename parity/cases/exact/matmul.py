@@ -34,7 +34,7 @@ Array = NDArray[Any]
 @primitive
 def matmul(a: Array, b: Array) -> Array:
     """`a @ b` for `a` [..., k] and `b` [k, n], or for two stacks of matrices; sliced in longdouble."""
-    if b.ndim == 2 and a.dtype == np.longdouble and np.isfinite(a).all() and np.isfinite(b).all():
+    if b.ndim == 2 and a.size and b.size and a.dtype == np.longdouble and np.isfinite(a).all() and np.isfinite(b).all():
         return sliced(a, b)
     return np.asarray(np.matmul(a, b))
 

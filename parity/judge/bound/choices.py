@@ -41,6 +41,7 @@ UNMOVED = 2
 
 FROM_ABOVE, FROM_BELOW = "the derivative from above", "the derivative from below"
 FROM_BOTH = "the mean of the derivatives from both sides"
+STEEPER, FLATTER = "the derivative of the steeper side", "the derivative of the flatter side"
 TO_FIRST, TO_LAST = "all of it to the first of equal elements", "all of it to the last of equal elements"
 SHARED, NEITHER = "a part of it to each of equal elements", "another combination of the limits"
 
@@ -164,8 +165,14 @@ class Choices:
             return all((np.abs(one[n] - other[n]) <= slack[n])[mask].all() for n, mask in valid.items())
 
         above, below = self._sides
-        middle = {n: (above[n] + below[n]) / 2 for n in valid}
-        sides = {FROM_ABOVE: above, FROM_BELOW: below, FROM_BOTH: middle}
+        rises = {n: np.abs(v + above[n]) >= np.abs(v + below[n]) for n, v in self._exact.items()}
+        sides = {
+            FROM_ABOVE: above,
+            FROM_BELOW: below,
+            FROM_BOTH: {n: (above[n] + below[n]) / 2 for n in valid},
+            STEEPER: {n: np.where(rises[n], above[n], below[n]) for n in valid},
+            FLATTER: {n: np.where(rises[n], below[n], above[n]) for n in valid},
+        }
         if not same(above, below):
             return next((text for text, jumps in sides.items() if same(off, jumps)), NEITHER)
         given = np.concatenate([(np.abs(off[n] + self._exact[n]) > slack[n])[mask] for n, mask in valid.items()])

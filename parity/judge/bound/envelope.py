@@ -3,7 +3,7 @@
 The op's own reference runs in the dtype under test several times, on inputs perturbed by at most one relative unit
 roundoff; of three runs one sums in sequence, and one uses another algorithm of equal accuracy, or the backward pass of
 a kernel, and rounds cancelling terms differently. The largest error of an element over these runs is the envelope, at
-least one unit roundoff of the output. A backend's error ratio is its error from the oracle over the envelope, by root
+least that of rounding the output. A backend's error ratio is its error from the oracle over the envelope, by root
 mean square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
 """
 
@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import generator
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate, rounded_otherwise
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, rounded_otherwise
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
@@ -33,15 +34,19 @@ OFF = 8.0
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
 reach 4.3 at most, in their worst groups."""
 
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
-COMPUTED_IN = {"float16": "float32"}
-"""A careful implementation in a narrow dtype computes in a wider one and rounds each output once."""
+ROUNDED_ONCE = 0.42
+"""The root mean square of an error of rounding to nearest, in unit roundoffs of the value: 1 over the root of 3 in half
+ulps, over mantissas with a uniform logarithm (R. W. Hamming, On the Distribution of Numbers, 1970)."""
+FLOOR = {dtype: u * (ROUNDED_ONCE if dtype in COMPUTED_IN else 1.0) for dtype, u in UNIT_ROUNDOFF.items()}
+"""The smallest envelope, as a part of the value. In a narrow dtype all of the error is that of one rounding, which the
+runs repeat; in a wider one it adds up from many, and no run has all of them."""
 
 SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
 
-WORK = {"float16": np.float64, "float32": np.float64, "float64": np.longdouble}
+WORK = {"bfloat16": np.float64, "float16": np.float64, "float32": np.float64, "float64": np.longdouble}
 """The dtype in which errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in
 float64 alone (`consult_oracle`) is compared in float64."""
 
@@ -127,6 +132,7 @@ class EnvelopeRuns:
 
     def __init__(self, case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays, **options: Any) -> None:
         self._case, self._dtype, self._inputs, self._options = case, dtype, inputs, options
+        self._computed_in = COMPUTED_IN.get(dtype, dtype)
         self._exact = {n: values.astype(work_dtype(dtype, values), copy=False) for n, values in oracle.items()}
         self._largest: dict[str, Array] = {}
         self._finite: dict[str, NDArray[np.bool_]] = {}
@@ -139,7 +145,7 @@ class EnvelopeRuns:
         names = [name for name in self._exact if tensors is None or name in tensors]
         for name in names:
             if name not in self._largest:
-                self._largest[name] = UNIT_ROUNDOFF[self._dtype] * np.abs(self._exact[name])
+                self._largest[name] = FLOOR[self._dtype] * np.abs(self._exact[name])
                 self._finite[name] = np.zeros(self._exact[name].shape, np.bool_)
         for run in range(min(self._n_runs[name] for name in names), runs) if names else ():
             wanted = [name for name in names if self._n_runs[name] == run]
@@ -164,13 +170,16 @@ class EnvelopeRuns:
         others = (*op.careful, *op.forms, {}) if kind == FIRST_RUNS - 1 and not self._options else ({},)
         other = others[run // FIRST_RUNS % len(others)]
         step = 0 if op.exact else run
-        perturbed_inputs = {n: perturbed(values, self._dtype, case.id, n, step) for n, values in self._inputs.items()}
-        functions = IN_PAIRS, IN_SEQUENCE, rounded_otherwise(generator(run, case.id, "rounding"))
+        perturbed_inputs = {
+            name: perturbed(values, self._computed_in, case.id, name, step) for name, values in self._inputs.items()
+        }
+        otherwise = rounded_otherwise(generator(run, case.id, "rounding"))
+        functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **composed_in(self._dtype)}
         values = evaluate(
             op,
             case.params,
             perturbed_inputs,
-            dtype=COMPUTED_IN.get(self._dtype, self._dtype),
+            dtype=self._computed_in,
             gradients=case.gradients,
             functions=IN_PAIRS if other in op.careful else functions[kind],
             outputs=tensors,
@@ -178,7 +187,9 @@ class EnvelopeRuns:
             **other,
         )
         with np.errstate(over="ignore"):
-            return {n: result.astype(dtype_of(result, self._dtype), copy=False) for n, result in values.items()}
+            return {
+                n: result if result.dtype.kind == "i" else as_dtype(result, self._dtype) for n, result in values.items()
+            }
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:

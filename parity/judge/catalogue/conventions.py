@@ -865,7 +865,7 @@ CONVENTIONS = (
         shows="Elements of large inputs are NaN, infinite or 0 on one side of 0; others differ by rounding only.",
         known_in=(
             "PaddlePaddle 3.3.1 on a CPU: the gradients of silu below -88 and of celu above 62 (alpha 0.7). OneFlow "
-            "0.9.0 on a CPU: mish above 88 and logsigmoid below -709 (-88 in float32)."
+            "0.9.0 on a CPU: mish above 88, and logsigmoid below -709 in float32 too."
         ),
         source="Measured with parity on a CPU; the documentation of torch.nn.Softplus (threshold).",
     ),

@@ -176,6 +176,37 @@ OBSERVATIONS = (
         ),
     ),
     Entry(
+        id="narrow-accumulation",
+        title="sums are accumulated in a narrow format",
+        what=(
+            "The running total of a sum, or of the products of a matrix multiplication, is kept in a narrow format, "
+            "such as the tensors' own bfloat16. A term smaller than half an ulp of the total is lost, so a long sum "
+            "stops growing. A careful implementation adds in float32 and rounds once."
+        ),
+        shows=(
+            "The reference with such a running total returns what the backend returned; or the error, in units of that "
+            "of a careful implementation, grows with the number of terms when the backend is asked with more and more."
+        ),
+        known_in=("PyTorch 2.13.0 on a CPU: bias and weight gradients of LayerNorm and InstanceNorm in bfloat16."),
+        source=(
+            "P. Blanchard et al., Mixed precision block fused multiply-add: error analysis and application to GPU "
+            "tensor cores, 2020; measured with parity on a CPU."
+        ),
+    ),
+    Entry(
+        id="narrow-overflow",
+        title="an intermediate result overflows a narrow format",
+        what=(
+            "A step's result, most often a square or a sum of squares, is kept in float16, whose largest number is "
+            "65504, although the result of the op fits. A careful implementation keeps it in float32."
+        ),
+        shows=(
+            "The reference with that step rounded to float16 has an infinity there, and returns what the backend "
+            "returned: NaN, infinity, or zeros where it divides by it."
+        ),
+        source="P. Micikevicius et al., Mixed Precision Training, 2018 (https://arxiv.org/abs/1710.03740).",
+    ),
+    Entry(
         id="degenerate-gradient",
         title="the exact gradient is zero: the backends differ by rounding only",
         what=(

@@ -8,16 +8,17 @@ two outcomes, is never a pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
-from parity.judge.compare.metrics import Metrics, compare
+from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -83,6 +84,8 @@ class CellJudge:
         left, right = actual.outputs[tensor].values, expected.outputs[tensor].values
         assert left is not None and right is not None  # noqa: S101 - structure comes first
         metrics = compare(left, right, *limits)
+        if self.dtype == "bfloat16":
+            metrics = replace(metrics, max_ulp_diff=bfloat16_ulps(metrics.max_ulp_diff))
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
         verdict = verdict_of(metrics)
         if verdict.passes and not any_finite(self.oracle.get(tensor)):
@@ -107,10 +110,16 @@ def why_not_compared(tensor: str, *outcomes: CellOutcome) -> str:
 
 
 def oracle_output(values: NDArray[Any], dtype: str) -> Output:
-    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics; error ratios use them
-    unrounded. Integers stay integers."""
+    """The oracle's values as an output in `dtype`, rounded to float64 for the metrics, and infinite where they exceed
+    its range; error ratios use them unrounded. Integers stay integers."""
     own = dtype_of(values, dtype)
-    return Output(own, values.shape, values if own == INTEGERS else values.astype(np.float64, copy=False))
+    if own == INTEGERS:
+        return Output(own, values.shape, values)
+    wide = values.astype(np.float64, copy=False)
+    if values.size and np.isinf(as_dtype(np.asarray([wide.max(), wide.min()]), dtype)).any():
+        held = as_dtype(wide, dtype)
+        wide = np.where(np.isinf(held), held, wide)
+    return Output(own, values.shape, wide)
 
 
 def verdict_of(metrics: Metrics) -> Verdict:

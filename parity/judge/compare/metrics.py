@@ -130,6 +130,11 @@ def compare(actual: ArrayLike, expected: ArrayLike, rtol: float, atol: float, *,
         return _metrics(total, x, y, a.shape)
 
 
+def bfloat16_ulps(counted: int | None) -> int | None:
+    """A distance of bfloat16 values that float32 holds: bfloat16 has one number for 2^16 of float32's."""
+    return None if counted is None else counted >> 16
+
+
 def _check(actual: Array, expected: Array, rtol: float, atol: float) -> None:
     if actual.shape != expected.shape:
         raise ValueError(f"shapes differ: actual {actual.shape}, expected {expected.shape}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import WORK, Array
@@ -39,7 +40,7 @@ def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obser
     """The op writes into an input whose new value is not an output. One call."""
     answer = kernel(case, dtype, inputs) or {}
     names = [name.removeprefix(CHANGED) for name in answer if name.startswith(CHANGED)]
-    changed = {n: int(np.count_nonzero(answer[CHANGED + n] != inputs[n].astype(dtype))) for n in names}
+    changed = {n: int(np.count_nonzero(answer[CHANGED + n] != as_dtype(inputs[n], dtype))) for n in names}
     return {"inputs": names, "elements_changed": changed} if names else None
 
 

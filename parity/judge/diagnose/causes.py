@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS, Format
 from parity.cases.op import Variant
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, Prediction
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
-NARROW = frozenset(("attribute-precision", "reduced-precision"))
+NARROW = frozenset(("attribute-precision", "reduced-precision", "narrow-accumulation", "narrow-overflow"))
 BAND_WEIGHT = 1.5
 """An error's size is weaker evidence than numbers that fit, which weigh 1."""
 OPERAND_WEIGHT = 0.25
 """There are many sets of operands, so a simple hypothesis is preferred."""
 FEW = 3
 """From this many numbers on, a match is not chance: any two lie on a line, or are each other's reverse."""
-DIGITS = {"float16": 11, "float32": 24, "float64": 53}
+DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 Change = Callable[[Prediction], Prediction]
 
@@ -75,6 +76,14 @@ def narrowed(names: Iterable[str], target: Format, digits: int) -> tuple[Change,
     names = tuple(names)
     stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff))
     return stored, changed(names, lambda predicted: predicted.widened(2.0 ** (digits - target.digits)))
+
+
+def formats_below(dtype: str) -> frozenset[str]:
+    """The formats in which a step loses digits that a careful implementation of `dtype` keeps; of two with as many
+    digits the dtype itself."""
+    most = DIGITS[COMPUTED_IN.get(dtype, dtype)]
+    digits = {name: target.digits for name, target in FORMATS.items() if target.digits < most}
+    return frozenset(name for name, n in digits.items() if n != DIGITS[dtype] or name == dtype)
 
 
 def standing_causes(evaluator: Evaluator) -> list[Cause]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from parity.cases.candidates import edits_of, fits_of
-from parity.cases.edits import READ, RESULT, RETURNED, Edit, described, option_of, with_number
+from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, described, format_of, option_of, with_number
 from parity.cases.op import IncompatibleError
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import OFF, Array
-from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.causes import Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -29,33 +29,39 @@ PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
 BELIEF = 0.3
 """The weight of an edit of cost 1; a named variant has 0, so it comes first if both explain."""
-NARROW = ("rounded", "accumulated")
-"""The kinds of edits that lose precision."""
+OVERFLOW = 1.0
 NEAR = 4.0
 """The trial computes in float64, whose rounding may add to the difference."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """An edit, and the wrong tensors that it explains."""
+    """An edit, and the wrong tensors that it explains; `overflows`: it makes a value infinite."""
 
     edit: Edit
     tensors: frozenset[str]
     form: Mapping[str, Any]
     name: str = "reference-edit"
+    overflows: bool = False
 
     @property
     def cause(self) -> Cause:
         """The hypothesis that a kernel differs by the edit."""
         alteration = Alteration(arguments=self.form, edits=(self.edit,))
         name, shown = self._named()
-        return Cause(name, shown, alteration, weight=BELIEF * self.edit.cost)
+        return Cause(name, shown, alteration, weight=BELIEF * self.cost)
+
+    @property
+    def cost(self) -> float:
+        """That of the edit. An overflow that explains is no chance, although the zeros that it leaves are easy."""
+        return self.edit.cost - (OVERFLOW if self.overflows else 0.0)
 
     def _named(self) -> tuple[str, Mapping[str, Any]]:
         """The id of the cause, and its parameters: some kinds of edits have their own ids."""
         edit = self.edit
-        if edit.kind in NARROW:
-            return "reduced-precision", {"format": edit.value}
+        if name := format_of(edit):
+            id_ = "narrow-overflow" if self.overflows else "reduced-precision"
+            return "narrow-accumulation" if edit.kind == ACCUMULATED else id_, {"format": name}
         if edit.kind == RETURNED and edit.value[0] == "instead" and edit.value[1][0] == "input":
             return "stale", {"equals": {edit.function: edit.value[1][1]}}
         if edit.kind == "along" and edit.operand == RESULT:
@@ -117,11 +123,11 @@ class Scan:
             for name in origin.wrong
             if (values := origin.observed.get(name)) is not None
             and (exact := origin.prediction[name].values) is not None
-            and (base := self._evaluator.base[name].values) is not None
-            and values.shape == exact.shape == base.shape
+            and values.shape == exact.shape == self._evaluator.shape_of(name)
             and name in self._program.outputs
         }
         self._limits = {name: self._limit(name) for name in self._wrong}
+        self._formats = formats_below(self._evaluator.dtype)
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
     def _name_of(self, edit: Edit) -> str:
@@ -134,7 +140,7 @@ class Scan:
 
     def effort(self, match: Match) -> float:
         """The cost of an edit, and the length of its expression."""
-        return match.edit.cost + PER_CHARACTER * len(described(self._program, match.edit))
+        return match.cost + PER_CHARACTER * len(described(self._program, match.edit))
 
     def _limit(self, name: str) -> float:
         """Roughly how much a prediction may differ from the observed tensor."""
@@ -151,7 +157,7 @@ class Scan:
     def matches(self, target: str) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         for edit in edits_of(self._program, self._trial.shapes, target):
-            if edit.kind in NARROW and not self._rounding:
+            if (name := format_of(edit)) and not (self._rounding and name in self._formats):
                 continue
             yield from self._matched(edit, target)
 
@@ -161,7 +167,8 @@ class Scan:
             return
         others = (name for name in self._wrong if name != target)
         tensors = frozenset((target, *(n for n in others if self._fits(n, self._trial.output(edit, n)))))
-        yield Match(edit, tensors, self._form, self._name_of(edit))
+        overflows = format_of(edit) == "float16" and self._trial.overflows(edit)
+        yield Match(edit, tensors, self._form, self._name_of(edit), overflows)
         if tensors >= self._forward and len(tensors) < len(self._wrong):
             yield from self._again(edit)
 

@@ -22,7 +22,7 @@ from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.choices import Chosen
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
+from parity.judge.bound.envelope import FLOOR, OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
 
 Array = NDArray[Any]
 BAND_RUNS = 6
@@ -166,6 +166,10 @@ class Evaluator:
         """The input over whose axes others' gradients are summed; None if the op has none."""
         return None if self.op.data is None else self.inputs.get(self.op.data)
 
+    def shape_of(self, tensor: str) -> tuple[int, ...]:
+        """The shape that a tensor should have."""
+        return self._exact[tensor].shape
+
     def is_upstream(self, name: str) -> bool:
         """Whether `name` is a grad_output among the inputs."""
         return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
@@ -213,7 +217,7 @@ class Evaluator:
     def predicted(self, name: str, values: Array) -> Predicted:
         """The prediction that a tensor holds these values, to within the error bound of the oracle's."""
         wide = values.astype(self._exact[name].dtype, copy=False)
-        return Predicted(wide, self.envelopes[name].joined(Envelope.relative(UNIT_ROUNDOFF[self.dtype], wide)))
+        return Predicted(wide, self.envelopes[name].joined(Envelope.relative(FLOOR[self.dtype], wide)))
 
     def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
         """How far a careful implementation of the altered reference may be from the prediction."""

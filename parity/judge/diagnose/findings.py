@@ -32,10 +32,12 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     named = {tensor for row in rows for tensor in row.tensors}
     rest = {n: best.left[n] for n in start.left if best.left[n] >= OFF or (start.left[n] >= OFF and n not in named)}
     for name, behaviour in result.behaviours:
-        before = worst(start.left.values())
-        title = CATALOGUE[name].title
-        rows.append(Diagnosis(*cell, name, title, tuple(start.wrong), False, before, before, behaviour))
-    if rest and not result.behaviours:
+        # A sum that grows is that of some tensors; the other behaviours show in all.
+        tensors = tuple(n for n in start.wrong if "slope" not in behaviour or n in behaviour["tensors"])
+        before = worst(start.left[n] for n in tensors)
+        rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
+        rest = {n: value for n, value in rest.items() if n not in tensors}
+    if rest:
         evidence = {} if result.second is None else {"second": summary(result.second)}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
         title = CATALOGUE["unexplained"].title

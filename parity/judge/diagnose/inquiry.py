@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
+from parity.judge.diagnose.growth import growing
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import absent, proposals
@@ -77,6 +79,13 @@ class Inquiry:
             if result is not None:
                 return result
         result = self._searched(exact)
+        if result.best.explains and "localized" not in result.best.ids:
+            return result
+        if grown := self._grown(small):
+            # Where the sums lose most is no more than a consequence.
+            return replace(
+                result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown
+            )
         if result.best.explains:
             return result
         return self._milder() or replace(result, behaviours=self._behaviours(small))
@@ -150,8 +159,8 @@ class Inquiry:
             return wrong <= set(unaltered(question.evaluator, question.observed).wrong)
 
         _, inputs = reduced(evaluator.case, evaluator.inputs, is_off, MOST_QUESTIONS)
-        size = sum(values.size for values in inputs.values())
-        return questions.get(size) if size < evaluator.n_elements else None
+        n_elements = sum(values.size for values in inputs.values())
+        return questions.get(n_elements) if n_elements < evaluator.n_elements else None
 
     def _carried(self, small: SearchResult) -> SearchResult | None:
         """The explanation of the smallest case, if it explains the user's tensors; else None."""
@@ -170,6 +179,23 @@ class Inquiry:
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
         return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+
+    def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Sums in a narrow dtype whose error grows with the number of terms."""
+        evaluator = (small or self._question).evaluator
+        if self._kernel is None or evaluator.dtype not in COMPUTED_IN:
+            return ()
+        grown = growing(evaluator.case, evaluator.inputs, self._ratios)
+        return () if grown is None else (("narrow-accumulation", grown),)
+
+    def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
+        """The ratios of root mean squares for other inputs; None without a result. The worst element's would grow with
+        the number of elements."""
+        question = self._ask(case, inputs)
+        if question is None:
+            return None
+        pairs = {n: (v, question.evaluator.base[n]) for n, v in question.observed.items() if v is not None}
+        return {n: size(v - p.values).rms / p.envelope.rms for n, (v, p) in pairs.items() if p.envelope.rms}
 
     @property
     def can_ask(self) -> bool:
@@ -273,7 +299,7 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
     if ours is None or theirs is None:
         return False
     values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
-    narrow = {name: None if v is None else v.astype(evaluator.dtype) for name, v in values.items()}
+    narrow = {name: None if v is None else as_dtype(v, evaluator.dtype) for name, v in values.items()}
     return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
 
 

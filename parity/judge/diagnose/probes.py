@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, coarsest, generator
+from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, generator
+from parity.cases.dtypes import held_by_all
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
@@ -39,14 +40,13 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
 
     Backends may lack branches, or reject values of options. Of three numbers, the first changes all options; the second
     keeps those that are 0 or 1, and counters; the third keeps all, with data so small that the smallest option is a
-    tenth of their square. All values are exact in float32 and in the coarsest of the case's dtypes.
+    tenth of their square. All values are exact in float32 and in the case's dtypes.
     """
     op = case.definition
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
     shapes = op.infer_shapes(case.params, shapes_of(case, given))
     params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)
     tiny = min((value for value in numbers_in(case.params) if 0 < value < TINY), default=0.0)
-    dtype = coarsest((*case.dtypes, "float32"))
     inputs: dict[str, Array] = {}
     for strength in STRENGTHS:
         for name, array in given.items():
@@ -54,7 +54,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
             values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
                 values = values * np.sqrt(10 * tiny)
-            inputs[name] = values if values.dtype.kind == "i" else values.astype(dtype)
+            inputs[name] = values if values.dtype.kind == "i" else held_by_all(values, (*case.dtypes, "float32"))
         with np.errstate(all="ignore"):
             outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
         if all(np.isfinite(values).all() for values in outputs.values()):

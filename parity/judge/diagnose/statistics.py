@@ -12,10 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS
 from parity.cases.op import Implied, IncompatibleError, group_lists
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Array
-from parity.judge.diagnose.causes import FEW, Cause
+from parity.judge.diagnose.causes import FEW, Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -59,16 +60,18 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     limit = min(OFF, before / BETTER)
     if prediction is None or before < SEEN or ratio(origin.observed[output], prediction[output]) > limit:
         return
-    unit = UNIT_ROUNDOFF[evaluator.dtype]
+    unit, narrow = UNIT_ROUNDOFF[evaluator.dtype], evaluator.dtype in COMPUTED_IN
     squares = unit * (implied.mean**2 + implied.variance)
     lost = relative(implied.variance_error, squares)
     right_mean = relative(implied.mean_error, unit * size_of(implied)) <= MOST * implied.n
     likely = scattered(implied.variance_error) and everywhere(implied.variance_error, squares)
     cause = partial(Cause, alteration=alteration, weight=1.0, shared=True, portable=False)
-    if LEAST <= lost <= MOST * implied.n and right_mean and likely:
+    # In a narrow dtype the error of a stored variance is no evidence for how it was computed.
+    stored = narrow and relative(implied.variance_error, unit * implied.variance) <= MOST_ROUNDING
+    if LEAST <= lost <= MOST * implied.n and right_mean and likely and not stored:
         shown = {"variance_error_over_u_mean_square": lost}
         yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
-    for target in (target for target in FORMATS.values() if target.unit_roundoff > unit):
+    for target in (FORMATS[name] for name in formats_below(evaluator.dtype)):
         errors = (
             relative(implied.variance_error, target.unit_roundoff * implied.variance),
             relative(implied.mean_error, target.unit_roundoff * size_of(implied)),

@@ -11,7 +11,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from parity.cases.draw import coarsest
+from parity.cases.dtypes import coarsest
 from parity.config.plan import CasePlan, Plan
 from parity.engine.inputs import overflows
 from parity.judge.audit import CaseAudit, Mistake, audit_case
@@ -62,12 +62,10 @@ LEGEND = (
 
 def audited(case: CasePlan, seed: int) -> CaseAudit:
     """The audit of a case with the inputs that a run would draw."""
-    dtype = coarsest(case.dtypes)
-    arrays = {plan.name: plan.sample(seed, case.id, dtype) for plan in case.tensors}
+    arrays = {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
     if any(overflows(plan, arrays[plan.name]) for plan in case.tensors):
-        return CaseAudit(
-            case.id, case.op, case.dtypes, problem=f"its inputs overflow in {dtype}, so no backend runs it"
-        )
+        problem = f"its inputs overflow in {coarsest(case.dtypes)}, so no backend runs it"
+        return CaseAudit(case.id, case.op, case.dtypes, problem=problem)
     return audit_case(case, arrays)
 
 

@@ -229,7 +229,8 @@ REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
 
 ADVICE: Mapping[str, str] = {
     "degraded": "look for an attribute (eps, momentum, a decay) or an inner step that is float32 in the float64 kernel",
-    "unstable": "look for a subtraction that cancels, E[x^2] - E[x]^2 above all",
+    "unstable": "look for a subtraction that cancels, E[x^2] - E[x]^2 above all; in float16 and bfloat16 for sums and "
+    "statistics in the dtype itself",
     "semantic": "compare defaults, eps, ddof, axes, momentum and the order of steps; a wider tolerance would hide it",
     "nonfinite": "start at the element above, with its inputs; see whether the other backend clamps or checks",
     "structure": "fix the outputs first: names, shape and dtype as the op documents them",

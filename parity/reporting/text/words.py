@@ -70,7 +70,7 @@ def digits_of(dtype: str) -> int:
     return DIGITS.get(dtype, 9)
 
 
-DIGITS = {"float16": 5, "float32": 9, "float64": 17}
+DIGITS = {"bfloat16": 4, "float16": 5, "float32": 9, "float64": 17}
 
 
 def columns_used(rows: Sequence[Sequence[str]]) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from parity.cases.dtypes import COMPUTED_IN
 from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
 from parity.config.grammar import read, read_partly
 from parity.config.kinds import CaseKind
@@ -24,6 +25,9 @@ from parity.training.data import GENERATORS
 from parity.training.layers import Signal
 from parity.training.presets import PRESETS
 from parity.training.spec import CURVES, TRAIN, Clip, Data, Loss, Schedule, Training, walk
+
+LOST = {"float16": "gradients underflow", "bfloat16": "small updates of a weight are lost"}
+"""What a training in a narrow dtype loses without weights in float32."""
 
 
 def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
@@ -75,9 +79,9 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     values = read_partly(TrainingCase, case, report)
     training, n_computed = (None if values is None else _training(values, case, report)) or (None, 0)
     dtypes = scope.dtypes if values is None else values.dtypes or scope.dtypes
-    if "float16" in dtypes:
+    if narrow := [dtype for dtype in dtypes if dtype in COMPUTED_IN]:
         node = case.get("dtypes")
-        message = "trainings do not run in float16, whose gradients underflow; use float32 or float64"
+        message = f"trainings do not run in {narrow[0]}, where {LOST[narrow[0]]}; use float32 or float64"
         report.add(node or case, message, key=None if node is not None else f"{case.key}.dtypes")
     check_tensor_names(case.get("tolerance"), CURVES, report)
     if training is None or len(report) > n_before:

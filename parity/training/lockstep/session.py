@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parity.cases.draw import TensorPlan, coarsest, generator
+from parity.cases.draw import TensorPlan, generator
+from parity.cases.dtypes import coarsest
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.inputs import slug
 from parity.engine.process import Message

@@ -1,0 +1,44 @@
+"""The floating-point dtypes of cases, by name, and how NumPy arrays hold them.
+
+NumPy has no bfloat16. Arrays of float32 hold its values, on the host and in `.npy` files; only the worker's tensors are
+bfloat16. float32 has every value of bfloat16, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+COARSENESS = ("float16", "bfloat16", "float32", "float64")
+"""Dtypes from the one with the smallest range to the finest."""
+
+COMPUTED_IN = {"float16": "float32", "bfloat16": "float32"}
+"""A careful implementation in a narrow dtype computes in a wider one and rounds each output once."""
+
+
+def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """`values` rounded to a dtype, in the array that holds it: bfloat16 in float32."""
+    with np.errstate(over="ignore"):
+        if dtype == "bfloat16":
+            return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+        return values.astype(dtype, copy=False)
+
+
+def held_by_all(values: NDArray[Any], dtypes: Sequence[str]) -> NDArray[Any]:
+    """`values` rounded so that each of `dtypes` has them, in the smallest array that holds them.
+
+    For float16 beside bfloat16 they are rounded to both, float16 last: it has every number of 8 digits in its range,
+    and beyond that an infinity shows that it cannot hold the case.
+    """
+    for dtype in [name for name in ("bfloat16", "float16") if name in dtypes] or [coarsest(dtypes)]:
+        values = as_dtype(values, dtype)
+    return values
+
+
+def coarsest(dtypes: Sequence[str]) -> str:
+    """The dtype that a case's inputs are rounded to last."""
+    return min(dtypes, key=COARSENESS.index)

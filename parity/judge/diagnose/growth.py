@@ -1,0 +1,82 @@
+"""Sums in a narrow dtype, shown by asking a kernel with more and more terms.
+
+A running total of n terms in the dtype has an error that grows with n in units of a careful implementation's, which
+adds in a wider one: like the root of n for terms of random signs, and faster for others (P. Blanchard, N. J. Higham et
+al., Mixed precision block fused multiply-add, 2020). A result that is rounded once has the same error in these units
+for every n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.probes import generic
+from parity.judge.diagnose.reduction import Dim, sizes_of
+
+LENGTHS = (16, 128, 1024, 8192)
+FEWEST = 3
+MOST = 1 << 17
+"""Elements of the largest tensor of a question."""
+SLOPE = 0.25
+"""The least growth, as a power of the length: half of that for random signs."""
+PLAIN = 1
+"""The number of generic inputs whose values are of the usual size."""
+
+Ratios = Callable[[CasePlan, Mapping[str, Array]], Mapping[str, float] | None]
+"""The error ratios of a backend's result for other inputs, by tensor."""
+
+
+def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict[str, Any] | None:
+    """The tensors whose error grows with the length of an axis, in units of a careful implementation's; at most four
+    calls for each size of the inputs."""
+    for dim in sizes_of(case, inputs):
+        lengths, found = [], []
+        for length in LENGTHS:
+            longer = lengthened(case, inputs, dim, length)
+            answer = None if longer is None else ratios(*longer)
+            if answer is not None:
+                lengths.append(length)
+                found.append(answer)
+        if len(found) < FEWEST:
+            continue
+        slopes = {name: slope(lengths, [row.get(name, 0.0) for row in found]) for name in found[-1]}
+        grown = [name for name, value in slopes.items() if value >= SLOPE and found[-1][name] >= OFF]
+        if grown:
+            return {
+                "tensors": grown,
+                "axes": dict(dim.axes),
+                "lengths": lengths,
+                "error_ratios": {name: [row[name] for row in found] for name in grown},
+                "slope": {name: slopes[name] for name in grown},
+            }
+    return None
+
+
+def lengthened(
+    case: CasePlan, inputs: Mapping[str, Array], dim: Dim, length: int
+) -> tuple[CasePlan, Mapping[str, Array]] | None:
+    """The case with generic inputs and another length of a dimension; None if there is none, or it is too large."""
+    given = {name: values for name, values in inputs.items() if not name.startswith("grad.")}
+    found = dim.shapes((case, given), length)
+    if found is None:
+        return None
+    params, shapes = found
+    every = {**shapes.inputs, **{f"grad.{name}": shape for name, shape in shapes.outputs.items()}}
+    tensors = tuple(replace(plan, shape=every[plan.name]) for plan in case.tensors)
+    if max(int(np.prod(plan.shape)) for plan in tensors) > MOST:
+        return None
+    return generic(replace(case, params=params, tensors=tensors), PLAIN)
+
+
+def slope(lengths: list[int], ratios: list[float]) -> float:
+    """The exponent of the growth: the smaller one of the whole range and its second half, 0 for what is not finite."""
+    if not all(np.isfinite(ratios)) or min(ratios) <= 0:
+        return 0.0
+    logs, sizes = np.log(ratios), np.log(lengths)
+    return float(min((logs[-1] - logs[i]) / (sizes[-1] - sizes[i]) for i in (0, -2)))

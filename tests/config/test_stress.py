@@ -1,0 +1,41 @@
+"""`stress: true` adds the shapes and values on which kernels fail, for any op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parity.cases import OPS
+from parity.cases.oracle import evaluate
+from parity.config.stress import LAST, SIZES, VALUES
+from tests.configs.loading import HEAD, load
+
+CASES = {
+    "layer_norm": "params: {normalized_shape: [33]}, inputs: {x: {shape: [16, 33]}}",
+    "gather": "params: {dim: 1}, inputs: {x: {shape: [4, 5]}}",
+    "linear": "params: {out_features: 5}, inputs: {x: {shape: [4, 6]}}",
+    "clip_grad_norm": "params: {max_norm: 1}, inputs: {grads: [{shape: [3, 4]}, {shape: [5]}]}",
+}
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_a_stressed_case_comes_with_valid_cases_that_say_what_each_is(op, tmp_path):
+    plan = load(tmp_path, f"{HEAD}cases:\n  - {{id: c, op: {op}, stress: true, {CASES[op]}}}\n")
+    first, *others = plan.cases
+    assert first.id == "c"
+    names = {case.id.removeprefix("c-") for case in others}
+    assert names >= {"axis=0-size=0", "axis=0-size=129", "axis=1-size=1", *VALUES}
+    assert len(others) <= 2 * len(SIZES) + len(LAST) + len(VALUES)
+    for case in others:
+        if "size=129" in case.id or "size=0" in case.id:
+            inputs = {tensor.name: tensor.sample(0, case.id, "float32") for tensor in case.tensors}
+            outputs = evaluate(OPS[op], case.params, inputs, dtype=np.float64, gradients=case.gradients)
+            shapes = {tensor.name: tensor.shape for tensor in case.tensors if OPS[op].input(tensor.name)}
+            expected = OPS[op].infer_shapes(case.params, shapes)
+            assert {name: outputs[name].shape for name in expected.outputs} == dict(expected.outputs)
+
+
+def test_defaults_stress_every_case_and_literal_values_keep_their_shape(tmp_path):
+    literal, plain = "{op: relu, inputs: {x: {values: [1, 2]}}}", "{op: relu, stress: false, inputs: {x: {shape: [2]}}}"
+    text = f"defaults: {{stress: true}}\ncases:\n  - {literal}\n  - {plain}\n"
+    assert len(load(tmp_path, text).cases) == 2
