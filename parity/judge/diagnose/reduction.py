@@ -164,7 +164,7 @@ class Dim:
             arrays[name] = arrays[name][(slice(None),) * axis + (slice(start, start + size),)]
         for name, (low, high) in after.integers.items():
             moved = start if before.integers[name][1] - low == self.size else 0
-            arrays[name] = in_range(arrays[name], before.integers[name], high, moved)
+            arrays[name] = in_range(arrays[name], before.integers[name], (low, high), moved)
         for output in op.upstream:
             if f"grad.{output}" in arrays and output in after.outputs:
                 arrays[f"grad.{output}"] = self.window(arrays[f"grad.{output}"], after.outputs[output], start)
