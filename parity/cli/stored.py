@@ -50,7 +50,7 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
 @main.command(
     short_help="Write a run as a table of ops by backends.",
-    epilog=example("parity run configs/census.yaml --out RUN_DIR; parity census RUN_DIR reports/census"),
+    epilog=example("parity run configs/census/census.yaml --out RUN_DIR; parity census RUN_DIR reports/census"),
 )
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))

@@ -27,12 +27,12 @@ def case_for(op):
     return case_of(op, np.random.default_rng(7), 40, f"{op}-test")
 
 
-def test_every_op_has_healthy_forms():
-    assert set(FORMS) == set(OPS)
+def test_every_op_of_the_benchmark_has_healthy_forms():
+    assert set(FORMS) <= set(OPS)
     assert all(len(forms) >= 2 for forms in FORMS.values())
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", FORMS)
 def test_healthy_forms_are_clean(op):
     rows = score_healthy(case_for(op), 0)
     assert {r.form for r in rows} == {form.__name__ for form in FORMS[op] if form not in UNSTABLE}
@@ -40,7 +40,7 @@ def test_healthy_forms_are_clean(op):
     assert [(r.form, r.dtype, r.ratios) for r in rows if r.detected] == []
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", FORMS)
 def test_a_form_without_an_edit_compiles_to_itself(op):
     case = case_for(op)
     tensors = drawn(case, 0)

@@ -152,7 +152,7 @@ def test_a_large_case_is_left_out_and_named(tmp_path):
 
 
 # One case per op tells whether a mode is its framework's eager ops, not which mistake it makes; trainings are no ops.
-OTHER_QUESTIONS = {"modes", "training"}
+OTHER_QUESTIONS = {"low_precision", "modes", "training"}
 
 
 BLIND = {

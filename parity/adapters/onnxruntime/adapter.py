@@ -25,7 +25,7 @@ class OnnxruntimeAdapter(Adapter):
 
     differentiable = False
     no_kernel: ClassVar[tuple[str, ...]] = (
-        r"NOT_IMPLEMENTED",
+        r"NOT_IMPLEMENTED|does not support double",
         r"Type '[^']+' of (input|output) parameter .* is invalid",
         r"NotImplemented|not supported|not implemented",
     )
@@ -49,7 +49,7 @@ class OnnxruntimeAdapter(Adapter):
     def to_numpy(self, tensor: Any) -> Any:
         return tensor
 
-    def node(self, kind: str, *tensors: Any, n_outputs: int = 1, **attributes: Any) -> Any:
+    def node(self, kind: str, *tensors: Any, n_outputs: Any = 1, **attributes: Any) -> Any:
         """What one ONNX operator makes of these tensors; None stands for an input that is left out."""
         helper = self.helper
         # A name left empty behind the last input ends ONNX Runtime 1.31.1 with a segmentation fault.
@@ -309,7 +309,7 @@ class OnnxruntimeAdapter(Adapter):
         padding_mode: str = "zeros",
         align_corners: bool = False,
     ) -> Any:
-        options: dict[str, Any] = {"padding_mode": padding_mode, "align_corners": int(align_corners)}
+        options = {"padding_mode": padding_mode, "align_corners": int(align_corners)}
         return self.node("GridSample", x, grid, mode=GRID_MODES[mode], **options)
 
     def flatten(self, x: Any) -> Any:
@@ -489,7 +489,7 @@ class OnnxruntimeAdapter(Adapter):
         enable_gqa: bool = False,  # noqa: ARG002 - ONNX groups the heads whenever there are fewer keys
     ) -> Any:
         mask = attn_mask if keep_mask is None else keep_mask != 0
-        options: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
+        options = {} if scale is None else {"scale": float(scale)}
         return self.node("Attention", query, key, value, mask, is_causal=int(is_causal), **options)
 
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
@@ -521,14 +521,14 @@ class OnnxruntimeAdapter(Adapter):
     ) -> Any:
         require(not label_smoothing, "ONNX's SoftmaxCrossEntropyLoss has no label smoothing")
         shape, x = target.shape, x.reshape((-1, x.shape[-1]))
-        options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        options = {"ignore_index": ignore_index, "reduction": reduction}
         y = self.node("SoftmaxCrossEntropyLoss", x, target.reshape(-1), weight, **options)
         return y.reshape(shape) if reduction == "none" else y
 
     def nll_loss(
         self, x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Any:
-        options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        options = {"ignore_index": ignore_index, "reduction": reduction}
         y = self.node("NegativeLogLikelihoodLoss", x.reshape((-1, x.shape[-1])), target.reshape(-1), weight, **options)
         return y.reshape(target.shape) if reduction == "none" else y
 

@@ -20,7 +20,7 @@ class TensorflowAdapter(Adapter):
 
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"gradient registry has no entry for",
-        r"is not in the list of allowed values",
+        r"not in (the )?list of allowed values",
         r"No OpKernel was registered|[Cc]ould not find (device|valid device) for node",
         r"not (yet )?(supported|implemented)|unsupported operations",
     )

@@ -92,7 +92,7 @@ def spread(default: Draw, shape: Shape, rng: np.random.Generator, strength: floa
         low = max(default.low, default.high / 10)
         return np.asarray(np.exp(rng.uniform(np.log(low / 2), np.log(2 * default.high), shape)))
     if isinstance(default, Uniform):
-        return rng.uniform(2 * default.low, 2 * default.high, shape)
+        return rng.uniform(default.low, default.high, shape)
     return default.sample(rng, shape)
 
 

@@ -164,7 +164,7 @@ class Dim:
             arrays[name] = arrays[name][(slice(None),) * axis + (slice(start, start + size),)]
         for name, (low, high) in after.integers.items():
             moved = start if before.integers[name][1] - low == self.size else 0
-            arrays[name] = in_range(arrays[name], before.integers[name], high, moved)
+            arrays[name] = in_range(arrays[name], before.integers[name], (low, high), moved)
         for output in op.upstream:
             if f"grad.{output}" in arrays and output in after.outputs:
                 arrays[f"grad.{output}"] = self.window(arrays[f"grad.{output}"], after.outputs[output], start)
@@ -224,12 +224,12 @@ def params_of(params: Any, size: int) -> Iterator[tuple[str, int | None]]:
             yield name, None
 
 
-def in_range(values: Array, bounds: tuple[int, int], high: int, moved: int) -> Array:
-    """Integers within `bounds` mapped below `high`, those from `moved` on first; others, which are ignored, stay."""
-    low, old = bounds
-    if old == high:
+def in_range(values: Array, bounds: tuple[int, int], new: tuple[int, int], moved: int) -> Array:
+    """Integers within `bounds` mapped into `new` ones, those from `moved` on first; others, which are ignored, stay."""
+    (low, high), (least, end) = bounds, new
+    if bounds == new:
         return values
-    inside = (low <= values) & (values < old)
+    inside = (low <= values) & (values < high)
     changed = values.copy()
-    changed[inside] = low + (values[inside] - low - moved) % (high - low)
+    changed[inside] = least + (values[inside] - low - moved) % (end - least)
     return changed
