@@ -27,6 +27,8 @@ from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
 from parity.cases.trial import Trial
+from parity.config import load_plan
+from tests.conftest import CONFIGS
 from tests.judge.judging import drawn, planned
 
 NORM = planned("layer_norm", x=(6, 8), normalized_shape=(8,))
@@ -183,36 +185,14 @@ def test_a_running_total_loses_digits():
     assert np.array_equal(product, np.full((2, 4), 3.0))
 
 
-FORMED = [op for op in OPS.values() if op.forms]
-SHAPES = {
-    "layer_norm": {"x": (6, 8), "normalized_shape": (8,)},
-    "group_norm": {"x": (3, 4, 2, 5), "num_groups": 2},
-    "rms_norm": {"x": (6, 8), "normalized_shape": (8,)},
-    "instance_norm": {"x": (3, 4, 2, 5)},
-    "batch_norm": {"x": (6, 4, 3)},
-    "multi_head_attention": {"x": (2, 3, 4), "num_heads": 2},
-    **{name: {"param": (5, 7)} for name in ("adam", "adamw", "lamb", "rmsprop")},
-}
+FORMED = {c.id: c for c in load_plan(sorted((CONFIGS / "ops").glob("*.yaml"))).cases if OPS[c.op].forms}
 
 
-@pytest.mark.parametrize(
-    "op", [op for op in FORMED if op.name not in ("scaled_dot_product_attention", "cross_entropy")]
-)
-def test_every_form_is_the_same_op(op):
-    case = planned(op.name, **SHAPES.get(op.name, {"x": (4, 5)}))
-    for form in op.forms:
-        for name, values in outputs(case, **form).items():
-            exact = outputs(case)[name]
-            np.testing.assert_allclose(values, exact, rtol=1e-9, atol=1e-12, err_msg=f"{form} {name}")
-
-
-def test_the_forms_of_attention_and_of_the_log_loss_are_the_same_op():
-    rng = np.random.default_rng(1)
-    heads = {name: rng.normal(size=(2, 2, 3, 4)) for name in ("query", "key", "value", "grad.y")}
-    classes = {"x": rng.normal(size=(5, 4)), "target": np.array([0, 3, 1, 1, 2]), "grad.y": np.array(0.7)}
-    for name, given in (("scaled_dot_product_attention", heads), ("cross_entropy", classes)):
-        op = OPS[name]
-        exact = evaluate(op, op.params(), given, dtype=np.float64)
-        for form in op.forms:
-            for tensor, values in evaluate(op, op.params(), given, dtype=np.float64, **form).items():
-                np.testing.assert_allclose(values, exact[tensor], rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("name", FORMED)
+def test_every_form_is_the_same_op(name):
+    case = FORMED[name]
+    given = {plan.name: plan.sample(0, case.id, "float64") for plan in case.tensors}
+    exact = evaluate(OPS[case.op], case.params, given, dtype=np.float64)
+    for form in OPS[case.op].forms:
+        for tensor, values in evaluate(OPS[case.op], case.params, given, dtype=np.float64, **form).items():
+            np.testing.assert_allclose(values, exact[tensor], rtol=1e-9, atol=1e-12, err_msg=f"{form} {tensor}")
