@@ -213,9 +213,12 @@ class Cell:
         return error_ratio(values, exact, self.envelope_at(backend, tensor))
 
     def chosen(self, backend: str) -> Chosen | None:
-        """What a backend chose where a gradient is a choice; None if none is."""
+        """What a backend chose where a gradient is a choice; None if none is.
+
+        A gradient that is exactly zero has none: near it there is only noise.
+        """
         if backend not in self._chosen:
-            given = {tensor: self._usable(backend, tensor) for tensor in self.oracle}
+            given = {n: self._usable(backend, n) for n in self.oracle if n not in self.zero_gradients}
             observed = {tensor: values for tensor, values in given.items() if values is not None}
             self._chosen[backend] = self._choices.chosen(observed, self.dtype)
         return self._chosen[backend]
@@ -426,7 +429,9 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: 
     envelopes = cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))
     evaluator = Evaluator(case, dtype, inputs, oracle, envelopes)
     given = {
-        name: values for name, values in observed.items() if values is not None and values.shape == oracle[name].shape
+        name: values
+        for name, values in observed.items()
+        if values is not None and values.shape == oracle[name].shape and name not in cell.zero_gradients
     }
     chosen = Choices(case, inputs, oracle).chosen(given, dtype)
     return evaluator if chosen is None else excusing(chosen, evaluator, observed)
