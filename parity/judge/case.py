@@ -144,8 +144,21 @@ class Cell:
         return self._first[tensor]
 
     def with_terms(self, envelopes: Mapping[str, Envelope]) -> dict[str, Envelope]:
-        """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero."""
-        return {n: e.joined(self.terms[n]) if n in self.zero_gradients else e for n, e in envelopes.items()}
+        """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero, in part or
+        as a whole."""
+        return {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+
+    @cached_property
+    def _cancelled(self) -> Mapping[str, Envelope]:
+        """The size of the cancelling terms of gradients, at the elements that are exactly zero."""
+        found = {n: self.terms[n] for n in self.zero_gradients}
+        for name, envelope in self.terms.items():
+            if name in found or not name.startswith("grad.") or envelope.errors is None:
+                continue
+            zero = np.abs(self.oracle[name]) * UNIT_ROUNDOFF[self.dtype] <= ZERO * envelope.errors
+            if zero.any() and envelope.errors[zero].any():
+                found[name] = Envelope.relative(1.0, np.where(zero, envelope.errors, 0))
+        return found
 
     @cached_property
     def zero_gradients(self) -> frozenset[str]:

@@ -117,7 +117,12 @@ def test_what_is_kept_narrow_is_named(case, fault, name, expression):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("op", "given"),
-    [("layer_norm", NORM), ("linear", LINEAR), ("multi_head_attention", {"x": (2, 5, 8), "num_heads": 2})],
+    [
+        ("layer_norm", NORM),
+        ("linear", LINEAR),
+        ("multi_head_attention", {"x": (2, 5, 8), "num_heads": 2}),
+        ("sort", {"x": (16, 33)}),
+    ],
 )
 def test_float32_inside_is_healthy_and_so_are_products_that_are_rounded(op, given, dtype):
     for how in ({}, {"functions": composed_in(dtype)}):
