@@ -36,9 +36,18 @@ its normal numbers, zeros (and a single one), equal values, a NaN or an infinity
 
 
 def stressed(case: CasePlan, op: Op) -> Iterator[CasePlan]:
+    """The cases of `others` that show anything, without gradients where only these do not."""
+    for other in others(case, op):
+        inputs = tuple(plan for plan in other.tensors if op.input(plan.name))
+        forward = replace(other, gradients=False, tensors=inputs)
+        yield from ((other,) if shows(other, op) else (forward,) if shows(forward, op) else ())
+
+
+def others(case: CasePlan, op: Op) -> Iterator[CasePlan]:
     """The case with other sizes of the first input's first and last axis, then with other values in it.
 
-    Sizes that the op refuses are left out. Values are for inputs that may be any number: those drawn from a normal
+    Sizes that the op refuses are left out, and cases in which an exact tensor is nowhere finite, such as the loss of an
+    infinite input: nothing could be compared. Values are for inputs that may be any number: those drawn from a normal
     distribution.
     """
     data = case.tensors[0]
@@ -51,14 +60,22 @@ def stressed(case: CasePlan, op: Op) -> Iterator[CasePlan]:
         yield replace(case, id=f"{case.id}-{name}", tensors=(change(data), *case.tensors[1:]))
 
 
+def shows(case: CasePlan, op: Op) -> bool:
+    """Whether every exact tensor has a finite value, so that there is something to compare."""
+    inputs = {plan.name: plan.sample(0, case.id, "float64") for plan in case.tensors}
+    with np.errstate(all="ignore"):
+        exact = evaluate(op, case.params, inputs, dtype=np.float64, gradients=case.gradients)
+    return all(values.size == 0 or np.isfinite(values).any() for values in exact.values())
+
+
 def resized(case: CasePlan, op: Op, axis: int, size: int) -> CasePlan | None:
     """The case with another size of an axis of its first input, and of what goes with it; None if there is none."""
     data = case.tensors[0]
     old, given = data.shape[axis], {plan.name: plan.shape for plan in case.tensors if op.input(plan.name)}
     shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
-    others = {name: tuple(size if n == old else n for n in given[name]) for name in given if name != data.name}
+    along = {name: tuple(size if n == old else n for n in given[name]) for name in given if name != data.name}
     for params in (case.params, with_size(case.params, old, size)):
-        for shapes in ({data.name: shape}, {**given, data.name: shape}, {**others, data.name: shape}):
+        for shapes in ({data.name: shape}, {**given, data.name: shape}, {**along, data.name: shape}):
             try:
                 planned = with_shapes(case, op, params, op.infer_shapes(params, shapes))
             except (ValueError, ArithmeticError, IndexError):
