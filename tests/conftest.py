@@ -29,6 +29,8 @@ CONFIGS = ROOT / "configs"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # As in a run of the command line: OpenBLAS reads it when NumPy is imported, and there is a worker per core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config.pluginmanager.register(markers.Guard())
 
 

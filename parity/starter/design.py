@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.draw import Integers, Shape, TensorPlan
 from parity.cases.dtypes import as_dtype
-from parity.cases.op import CaseError, Op, TensorShapes
+from parity.cases.op import CaseError, Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
 from parity.config.plan import CasePlan
@@ -92,6 +93,12 @@ class Tried:
     inputs: Mapping[str, Array]
     cells: Mapping[str, Cell]
 
+    @cached_property
+    def mistakes(self) -> Mistakes:
+        """The mistakes for which the case would fail."""
+        found = audit_case(self.plan, self.inputs).mistakes
+        return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
+
     def differs(self, params: Any) -> bool:
         """Whether a kernel with other params fails: beyond the tolerance and the error bound, or with an exception."""
         op, exact = OPS[self.plan.op], next(iter(self.cells.values())).oracle
@@ -142,8 +149,7 @@ class Trial:
     def shows(self, case: Written) -> Mistakes:
         """The mistakes for which a case would fail; none where it cannot be tried."""
         tried = self.tried(case)
-        found = audit_case(tried.plan, tried.inputs).mistakes if tried is not None else ()
-        return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
+        return tried.mistakes if tried is not None else frozenset()
 
     def tells(self, case: Written, param: str, usual: Any) -> bool:
         """Whether a kernel fails a case that has the `usual` value of a param, whatever the case says."""
@@ -218,9 +224,14 @@ def case_of(op: Op, params: Written, inputs: Written) -> Written:
     return {"op": op.name, **({"params": params} if params else {}), "inputs": inputs}
 
 
+def stated_input(op: Op) -> Input:
+    """The input whose shape a config states, and which determines the others: x, or the first."""
+    return op.input("x") or op.inputs[0]
+
+
 def stated(op: Op, shape: Shape) -> Written:
-    """The shape of an op's first input as in a config; a list has two tensors."""
-    first = op.inputs[0]
+    """The shape of an op's stated input as in a config; a list has two tensors."""
+    first = stated_input(op)
     plain: Written = {"shape": list(shape)}
     return {first.name: [plain, {"shape": list(shape[-1:])}] if first.listed else plain}
 
@@ -248,7 +259,8 @@ def first_shape(op: Op, own: Written) -> Shape:
     numbers = [n for value in own.values() for n in (value if isinstance(value, list) else [value])]
     sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_AXIS]
     resized = [replaced_axis(shape, axis, n) for shape in SHAPES.values() for n in sizes for axis in (1, -1)]
-    usable = [shape for shape in (*SHAPES.values(), *resized, *SPARE) if fitted(op, shape, own) is not None]
+    usable = [shape for shape in (*SHAPES.values(), *resized) if fitted(op, shape, own) is not None]
+    usable = usable or [shape for shape in SPARE if fitted(op, shape, own) is not None]
     images = [shape for shape in usable if len(shape) == 4 and per_channel(op, shape, own)]
     return (images or usable or [SHAPES[2]])[0]
 
@@ -270,9 +282,9 @@ def per_channel(op: Op, shape: Shape, own: Written) -> bool:
 
 
 def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] | None:
-    """Params with which an op accepts a shape of its first input, and all shapes; None if there are none."""
-    first = op.inputs[0].name
-    given = {f"{first}.0": shape, f"{first}.1": shape[-1:]} if op.inputs[0].listed else {first: shape}
+    """Params with which an op accepts a shape of its stated input, and all shapes; None if there are none."""
+    first = stated_input(op)
+    given = {f"{first.name}.0": shape, f"{first.name}.1": shape[-1:]} if first.listed else {first.name: shape}
     open_fields = [f for f in fields(op.params) if f.default is MISSING and f.name not in own]
     while True:
         asked = None
@@ -305,10 +317,12 @@ def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
     """Values that are tried for a required param."""
     hint = get_type_hints(op.params)[param.name]
     numbers = (*COUNTS, shape[-1]) if hint is not float else (1.0,)
-    parts = (hint,) if get_origin(hint) is tuple else get_args(hint)
-    if int in parts or not any(get_origin(part) is tuple for part in parts):
+    parts = get_args(hint) if get_origin(hint) is not tuple else (hint,)
+    if not any(get_origin(part) is tuple for part in parts):
         return numbers
-    return tuple([n] * length for length in (1, 2) for n in numbers)
+    lists = tuple([n] * length for length in (1, 2) for n in numbers)
+    # An axis of the input is part of a shape, which is a list even where a lone number is allowed.
+    return (*COUNTS, *lists) if int in parts else lists
 
 
 def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:
@@ -550,7 +564,7 @@ def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
 
     A larger case reveals what the base case does; a smaller one that reveals nothing is left out.
     """
-    first, shape, params = op.inputs[0], first_of(op, base), base.get("params", {})
+    first, shape, params = stated_input(op), first_of(op, base), base.get("params", {})
     free = {f.name for f in fields(op.params) if f.default is MISSING or f.default is None}
     by_params: dict[str, list[Shape]] = {}
     deeper = (2, *shape)
@@ -571,14 +585,15 @@ def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
 
 
 def with_shape(op: Op, base: Written, params: Written, shape: Shape) -> Written:
-    """The base case with another shape of its first input."""
+    """The base case with another shape of its stated input."""
     return {**base, **case_of(op, params, {**base["inputs"], **stated(op, shape)})}
 
 
 def first_of(op: Op, case: Written) -> Shape:
-    """The shape of the first input of a case."""
-    tensor = case["inputs"][op.inputs[0].name]
-    return tuple((tensor[0] if op.inputs[0].listed else tensor)["shape"])
+    """The shape of the stated input of a case."""
+    first = stated_input(op)
+    tensor = case["inputs"][first.name]
+    return tuple((tensor[0] if first.listed else tensor)["shape"])
 
 
 def named(gained: Mistakes) -> str:
