@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from benchmarks.faults.forms import FORMS
 from benchmarks.faults.generate import faults
 from benchmarks.faults.predict import Right
 from benchmarks.faults.published import PUBLISHED
 from benchmarks.faults.report import json_lines, published_table, tables
 from benchmarks.faults.score import CRASHED, Row, healthy_rows, score_fault, score_published
 from benchmarks.judge.command import machine
-from parity.cases import OPS
 
 
 def main() -> int:
@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=200, help="how many faults")
     parser.add_argument("--healthy", type=int, default=500, help="how many cells of healthy forms, at least")
     parser.add_argument("--pairs", type=float, default=0.15, help="the share of faults with two edits")
-    parser.add_argument("--ops", type=lambda text: text.split(","), default=list(OPS), help="comma-separated")
+    parser.add_argument("--ops", type=lambda text: text.split(","), default=list(FORMS), help="comma-separated")
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="stop after so many, and count what is done"
     )

@@ -70,7 +70,10 @@ def composed_in(dtype: str) -> Functions:
         narrow = rounded(exact, FORMATS[dtype])
         return np.where(np.isinf(narrow), exact, narrow)
 
-    return {MATMUL: product, saved_output: partial(rounded_to, target=dtype)} if dtype in COMPUTED_IN else {}
+    def saved(values: Any) -> Any:
+        return rounded_to(values, target=dtype) if values.dtype.kind == "f" else values
+
+    return {MATMUL: product, saved_output: saved} if dtype in COMPUTED_IN else {}
 
 
 def saved_output(values: Any) -> Any:

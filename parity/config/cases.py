@@ -67,7 +67,7 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
         for built in expanded(node, OpCase, scope, _build):
             yield built
             if built.stress:
-                yield from map(built.with_case, stressed(built.plan, scope.ops[built.plan.op]))
+                yield from map(built.with_case, stressed(built.plan, built.plan.definition))
 
 
 def expanded(

@@ -144,8 +144,21 @@ class Cell:
         return self._first[tensor]
 
     def with_terms(self, envelopes: Mapping[str, Envelope]) -> dict[str, Envelope]:
-        """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero."""
-        return {n: e.joined(self.terms[n]) if n in self.zero_gradients else e for n, e in envelopes.items()}
+        """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero, in part or
+        as a whole."""
+        return {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+
+    @cached_property
+    def _cancelled(self) -> Mapping[str, Envelope]:
+        """The size of the cancelling terms of gradients, at the elements that are exactly zero."""
+        found = {n: self.terms[n] for n in self.zero_gradients}
+        for name, envelope in self.terms.items():
+            if name in found or not name.startswith("grad.") or envelope.errors is None:
+                continue
+            zero = np.abs(self.oracle[name]) * UNIT_ROUNDOFF[self.dtype] <= ZERO * envelope.errors
+            if zero.any() and envelope.errors[zero].any():
+                found[name] = Envelope.relative(1.0, np.where(zero, envelope.errors, 0))
+        return found
 
     @cached_property
     def zero_gradients(self) -> frozenset[str]:
@@ -213,9 +226,12 @@ class Cell:
         return error_ratio(values, exact, self.envelope_at(backend, tensor))
 
     def chosen(self, backend: str) -> Chosen | None:
-        """What a backend chose where a gradient is a choice; None if none is."""
+        """What a backend chose where a gradient is a choice; None if none is.
+
+        A gradient that is exactly zero has none: near it there is only noise.
+        """
         if backend not in self._chosen:
-            given = {tensor: self._usable(backend, tensor) for tensor in self.oracle}
+            given = {n: self._usable(backend, n) for n in self.oracle if n not in self.zero_gradients}
             observed = {tensor: values for tensor, values in given.items() if values is not None}
             self._chosen[backend] = self._choices.chosen(observed, self.dtype)
         return self._chosen[backend]
@@ -426,7 +442,9 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: 
     envelopes = cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))
     evaluator = Evaluator(case, dtype, inputs, oracle, envelopes)
     given = {
-        name: values for name, values in observed.items() if values is not None and values.shape == oracle[name].shape
+        name: values
+        for name, values in observed.items()
+        if values is not None and values.shape == oracle[name].shape and name not in cell.zero_gradients
     }
     chosen = Choices(case, inputs, oracle).chosen(given, dtype)
     return evaluator if chosen is None else excusing(chosen, evaluator, observed)

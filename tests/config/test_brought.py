@@ -47,6 +47,12 @@ def test_shapes_params_and_gradients_follow_from_the_function(tmp_path: Path):
     assert plan.definition.upstream == ("y",)
 
 
+def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
+    plan = planned(tmp_path, GATED + "    return x * gate * alpha", more=", stress: true")
+    assert {case.op for case in plan.cases} == {"my_op"}
+    assert {(1, 8), (4, 33)} <= {case.tensors[0].shape for case in plan.cases}
+
+
 INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"
 
 

@@ -117,13 +117,25 @@ def test_what_is_kept_narrow_is_named(case, fault, name, expression):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("op", "given"),
-    [("layer_norm", NORM), ("linear", LINEAR), ("multi_head_attention", {"x": (2, 5, 8), "num_heads": 2})],
+    [
+        ("layer_norm", NORM),
+        ("linear", LINEAR),
+        ("multi_head_attention", {"x": (2, 5, 8), "num_heads": 2}),
+    ],
 )
 def test_float32_inside_is_healthy_and_so_are_products_that_are_rounded(op, given, dtype):
     for how in ({}, {"functions": composed_in(dtype)}):
         found = judged(case_of(op, (dtype,), **given), **how)
         assert names(found, dtype) == []
         assert not any(c.culprit for c in found.comparisons)
+
+
+def test_indices_are_never_rounded():
+    case = case_of("sort", ("float16",), x=(4, 600))
+    inputs = {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors}
+    found = evaluate(OPS["sort"], case.params, inputs, dtype=np.float32, functions=composed_in("float16"))
+    assert np.array_equal(np.take_along_axis(inputs["x"], found["indices"], -1), np.sort(inputs["x"], -1))
+    assert found["grad.x"].shape == (4, 600)
 
 
 def test_the_same_error_in_float32_is_another_formula():
