@@ -13,6 +13,7 @@ from parity.cases.op import Op
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.judge.bound.envelope import Envelope, EnvelopeRuns, work_dtype
 from parity.judge.bound.groups import group_means
+from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
 
 Array = NDArray[Any]
@@ -32,7 +33,8 @@ class Careful:
     @cached_property
     def _envelopes(self) -> Mapping[str, Envelope]:
         oracle = consult_oracle(self._case, self._inputs)
-        return EnvelopeRuns(self._case, self._dtype, self._inputs, oracle).envelopes()
+        given = self._case, self._dtype, self._inputs, oracle
+        return Cell(*given).with_terms(EnvelopeRuns(*given).envelopes())
 
     def worst(self, tensor: str, values: Array, exact: Array) -> tuple[Part, float]:
         """The part with the largest error ratio, and that ratio; raises what the reference raises for bad inputs."""
