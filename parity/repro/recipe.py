@@ -27,6 +27,7 @@ from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
+from parity.repro.part import Careful, Part
 from parity.repro.source import bound_names, has_method
 
 GRADIENT = "grad."
@@ -46,12 +47,21 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A careful implementation's error (root mean square, maximum), the backend's error ratio, and the error bound."""
+    """A careful implementation's error (root mean square, maximum), the backend's error ratio, and the error bound.
+
+    They are those of a part of the tensor if only that exceeds the bound.
+    """
 
     rms: float
     max: float
     ratio: float
     limit: float
+    part: Part = ()
+
+    @property
+    def where(self) -> str:
+        """`[3, :]`; empty for the whole tensor."""
+        return f"[{', '.join(':' if i is None else str(i) for i in self.part)}]" if self.part else ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,9 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
     sides = side_labels(results)
     try:
         data = dict(inputs(cell, op, run_dir))
-        checks = tuple(checks_of(cell, run_dir, sides, data)) if cell.finding else ()
+        given = {after("inputs/", name): values for name, values in data.items()}
+        careful = Careful(cell.id, op, params, cell.dtype, given) if brought is None else None
+        checks = tuple(checks_of(cell, run_dir, sides, data, careful)) if cell.finding else ()
     except KeptError as error:
         raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to store its tensors") from error
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
@@ -314,7 +326,9 @@ def real(values: Array, name: str) -> Array:
     return values
 
 
-def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array]) -> Iterator[Check]:
+def checks_of(
+    cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array], careful: Careful | None
+) -> Iterator[Check]:
     """The comparisons of a cell's tensors; what they need is added to `data`."""
     folders = side_folders(side for side in sides if side != ORACLE)
     for row in wanted_rows(cell):
@@ -337,7 +351,7 @@ def checks_of(cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: d
             sides[other],
             layout(stored[cell.backend], cell.dtype),
             layout(stored[other], cell.dtype, exact=other == ORACLE),
-            accuracy(cell, row, stored[cell.backend], stored[ORACLE]) if decides(cell, row) else None,
+            accuracy(cell, row, stored[cell.backend], stored[ORACLE], careful) if decides(cell, row) else None,
         )
 
 
@@ -382,12 +396,33 @@ def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLay
     return ArrayLayout(values.shape, dtype if is_held else str(values.dtype))
 
 
-def accuracy(cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None) -> Accuracy:
-    """The error from which on the backend counts as wrong, whatever the tolerance."""
+def accuracy(
+    cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None, careful: Careful | None
+) -> Accuracy:
+    """The error from which on the backend counts as wrong, whatever the tolerance.
+
+    Raises ReproError if only a part of the tensor exceeds the error bound, and it is not known which.
+    """
     envelope, ratio = row.envelope, ratio_of(row, cell.backend)
     if envelope is None or ratio is None or exact is None:
         raise ReproError(f"{name_of(cell)}: the run has no error bound for it; run it again")
     rms, largest = envelope.rms, envelope.max
     # The exact values are stored in float64, so that a float64 error is known up to a unit roundoff.
     measured = ratio if live is None else error_ratio(np.asarray(live), np.asarray(exact), Envelope(rms, largest))
-    return Accuracy(rms, largest, measured, OFF if measured >= OFF else OFF - 1)
+    if measured >= OFF - 1 or live is None:
+        return Accuracy(rms, largest, measured, OFF if measured >= OFF else OFF - 1)
+    try:
+        part, local = careful.worst(row.tensor, live, exact) if careful else ((), 0.0)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ReproError(f"{name_of(cell)}: the reference fails: {printable(str(error))}") from error
+    if local < OFF - 1:
+        raise ReproError(
+            f"{name_of(cell)}: only a part of {printable(row.tensor)} exceeds the error bound, "
+            "and that part's bound is not known"
+        )
+    index = tuple(slice(None) if i is None else i for i in part)
+    errors = np.abs(np.subtract(live, exact, dtype=np.float64))[index]
+    errors = errors[np.isfinite(errors)]
+    # So that the script's ratio is the judge's, which knows the envelope of every element.
+    rms, largest = (float(found / local) for found in (np.sqrt(np.mean(np.square(errors))), errors.max()))
+    return Accuracy(rms, largest, local, OFF if local >= OFF else OFF - 1, part)

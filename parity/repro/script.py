@@ -57,6 +57,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         structural=any(check.structural for check in recipe.checks),
         swapped=any(check.live == "expected" for check in recipe.checks),
         accuracy=any(check.accuracy for check in recipe.checks),
+        parts=any(check.accuracy and check.accuracy.part for check in recipe.checks),
         reference=reference(recipe),
         wide=Code(literal(WORK[recipe.cell.dtype].__name__)),
     )
@@ -164,7 +165,9 @@ def decisions(checks: Sequence[Check]) -> Iterator[Code]:
             yield from calls
             continue
         sizes = f"rms={literal(bound.rms)}, largest={literal(bound.max)}, limit={literal(bound.limit)}"
-        inaccurate = f"inaccurate({literal(tensor)}, {sizes})"
+        part = f"part=np.s_{bound.where}, where={literal(f' in {bound.where}')}," if bound.part else ""
+        given = f"{literal(tensor)}, {sizes}"
+        inaccurate = f"inaccurate(\n        {given},\n        {part}\n    )" if part else f"inaccurate({given})"
         if Verdict(mine[-1].row.verdict).passes:
             yield from (*calls, Code(inaccurate))
         else:

@@ -191,7 +191,8 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
     if check.accuracy:
         size = check.accuracy
         bound = f"the error bound is {size.limit:g}"
-        yield f"    its error is {size.ratio:.3g} times that of a careful implementation; {bound}"
+        where = f" in {size.where}" if size.where else ""
+        yield f"    its error{where} is {size.ratio:.3g} times that of a careful implementation; {bound}"
 
 
 def unheld(check: Check) -> ArrayLayout | None:

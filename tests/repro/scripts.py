@@ -48,7 +48,7 @@ HEAD = re.compile(
 )
 WORST = re.compile(r"    worst at (?P<index>\[.*?\]): (?P<values>.*)")
 RATIO = re.compile(
-    r"    its error is (?P<ratio>\S+) times that of a careful implementation; the error bound is (?P<limit>\S+)"
+    r"    its error(?: in \[[^]]*\])? is (?P<ratio>\S+) times that of a careful implementation; the error bound is (?P<limit>\S+)"
 )
 
 
