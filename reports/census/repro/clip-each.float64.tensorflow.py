@@ -1,0 +1,257 @@
+"""clip_grad_norm of tensorflow 2.21.0 follows a different convention: a different constant is added to
+the norm in the denominator (float64: grads.1, grads.0)
+
+case       clip-each (configs/ops/clip.yaml:8)
+seen with  tensorflow 2.21.0, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+grads.1    semantic: the error of tensorflow is 1.79e+09 times that of a careful implementation in
+           float64 (the largest: 2.51e-07 in float32, 2.32e-07 in float64): the error is the same in
+           every precision, so the formula differs
+grads.0    close: it passes only because the tolerance is loose: the error of tensorflow is 9.96e+08
+           times that of a careful implementation in float64
+cause      clip-denominator-eps: a different constant is added to the norm in the denominator
+           (grads.0 and grads.1)
+exact      the textbook formula in extended precision on the same inputs, rounded to float64
+torch      the result of torch 2.13.0+cpu in the same run
+run        python clip-each.float64.tensorflow.py (needs tensorflow and numpy)
+exit code  1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow
+
+tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+latest = SimpleNamespace()
+
+DATA = {
+    "inputs/grads.0": np.array(
+        [
+            -0.907698392868042, 1.40208899974823, -1.514434814453125, 1.7125108242034912,
+            -0.5258998870849609, 0.19507524371147156, -0.4888876676559448, 0.207133486866951,
+            -0.8080070614814758, 1.2285164594650269, 0.6418511271476746, 0.8041802048683167
+        ],
+        "float64",
+    ).reshape(3, 4),
+    "inputs/grads.1": np.array(
+        [
+            0.020608767867088318, -0.9363853335380554, 0.7322590351104736, 1.2690684795379639,
+            0.8955911993980408
+        ],
+        "float64",
+    ),
+    "exact/grads.1": np.array(
+        [
+            0.007375198868355343, -0.3351014527793852, 0.2620513774486388, 0.4541577873319114,
+            0.3205025765202447
+        ],
+        "float64",
+    ),
+    "torch/grads.1": np.array(
+        [
+            0.007375198868355342, -0.33510145277938513, 0.2620513774486388, 0.4541577873319114,
+            0.3205025765202447
+        ],
+        "float64",
+    ),
+    "exact/grads.0": np.array(
+        [
+            -0.18470817399598338, 0.2853120606560329, -0.30817338822175105, 0.348480012493498,
+            -0.10701573189000739, 0.03969599631427964, -0.09948408974985645, 0.042149736557016815,
+            -0.1644219159962757, 0.24999166433996764, 0.130610729956361, 0.163643186296284
+        ],
+        "float64",
+    ).reshape(3, 4),
+}
+
+
+def leaf(array, requires_grad):
+    return tensorflow.constant(array)
+
+
+def to_numpy(tensor):
+    return tensor.numpy()
+
+
+def staged(function):
+    """The function as it is in eager mode."""
+    return function
+
+
+def shape_of(value):
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)
+
+
+def named_outputs(result):
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def in_mode(function):
+    """The function in its stage, under the tape that `gradients` reads."""
+    staged_ = staged(function)
+
+    def call(**given: Any) -> Any:
+        # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+        bound = inspect.signature(function).bind(**given)
+        with tensorflow.GradientTape() as latest.tape:
+            for value in given.values():
+                if tensorflow.is_tensor(value) and value.dtype.is_floating:
+                    latest.tape.watch(value)
+            return named_outputs(staged_(*bound.args, **bound.kwargs))
+
+    return call
+
+
+class Unsupported(Exception):
+    """The framework cannot do this; the message says why."""
+
+
+def require(held, lacking):
+    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    if not held:
+        raise Unsupported(lacking)
+
+
+def clip_grad_norm(grads, max_norm, norm_type, scope):
+    require(norm_type == 2, "TensorFlow clips norms of order 2")
+    if scope == "global":
+        clipped, total = tensorflow.clip_by_global_norm(grads, max_norm)
+        return {"grads": clipped, "total_norm": total}
+    clipped = [tensorflow.clip_by_norm(grad, max_norm) for grad in grads]
+    return {"grads": clipped, "total_norm": tensorflow.linalg.global_norm(grads)}
+
+
+def to_arrays(outputs):
+    """NumPy arrays by name; those of a list are `grads.0`, `grads.1`, ..."""
+    arrays = {}
+    for name, value in outputs.items():
+        listed = isinstance(value, (list, tuple))
+        for i, item in enumerate(value if listed else [value]):
+            if item is not None:
+                arrays[f"{name}.{i}" if listed else name] = to_array(item)
+    return arrays
+
+
+def to_array(value):
+    """One output; dtypes that NumPy lacks stay as they are."""
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, "float64")
+    if str(value.dtype).endswith("bfloat16"):
+        return value
+    try:
+        return np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else to_numpy(value))
+    except TypeError:
+        return value
+
+
+def compute():
+    """The outputs, by name."""
+    grads = [leaf(DATA[f"inputs/grads.{i}"], False) for i in range(2)]
+    result = in_mode(clip_grad_norm)(grads=grads, max_norm=0.7, norm_type=2.0, scope="per_tensor")
+    outputs = result if isinstance(result, dict) else {"y": result}
+    return to_arrays(outputs)
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    here, there = described(live), described(other, "float64")
+    if here != there:
+        print(f"{tensor}: tensorflow has {here}, {side} has {there}")
+        return here != there
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"tensorflow": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+def inaccurate(tensor, rms, largest, limit):
+    """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
+    live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
+    if described(live) != described(exact, "float64"):
+        return True
+    live = live.astype("longdouble")
+    if (np.isfinite(live) != np.isfinite(exact)).any():
+        print("    NaN or infinity where the exact answer is finite, or the reverse")
+        return True
+    with np.errstate(all="ignore"):
+        error = np.abs(live - exact)
+        error = error[np.isfinite(error)]
+        peak = error.max() if error.size else 0.0
+        ratio = max(peak * np.sqrt(np.mean((error / peak) ** 2)) / rms, peak / largest) if peak else 0.0
+    print(f"    its error is {float(ratio):.3g} times that of a careful implementation;", end=" ")
+    print(f"the error bound is {limit:g}")
+    return bool(ratio >= limit)
+
+
+RESULT = compute()
+DIFFERS = [
+    (
+        check("grads.1", "exact", rtol=1e-07, atol=1e-07)
+        | check("grads.1", "torch", rtol=1e-07, atol=1e-07)
+    )
+    and inaccurate("grads.1", rms=8.920909438689628e-17, largest=1.3674499900473425e-16, limit=8.0),
+    check("grads.0", "exact", rtol=1e-07, atol=1e-07),
+    inaccurate("grads.0", rms=5.8976921039913e-17, largest=1.0278236595162582e-16, limit=8.0),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")

@@ -1,0 +1,162 @@
+"""vector_norm of paddle 3.3.1 exceeds the error bound in float64: grad.x
+
+case       norm-1 (configs/ops/reduction.yaml:18)
+seen with  paddle 3.3.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+grad.x     close: it passes only because the tolerance is loose: the error of paddle is 9.01e+03
+           times that of a careful implementation in float64
+cause      scaled: wrong by one constant factor (grad.x)
+exact      the textbook formula in extended precision on the same inputs, rounded to float64
+run        python norm-1.float64.paddle.py (needs paddle and numpy)
+exit code  1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+import paddle
+
+paddle.set_device("cpu")
+
+DATA = {
+    "inputs/x": np.array(
+        [
+            -2.263376474380493, 0.8422881364822388, -0.12536339461803436, 1.2301828861236572,
+            -0.2435949146747589, 0.40611910820007324, 0.7375950813293457, -0.10112980753183365,
+            -0.26118040084838867, -1.2045542001724243, -0.37707510590553284, -0.8454734086990356,
+            -0.29651081562042236, 1.565660834312439, 0.7188069224357605, -0.8077343702316284,
+            0.20251142978668213, -0.10100803524255753, -0.4173653721809387, 1.7442889213562012,
+            1.274470329284668, -0.4468872845172882, -0.14185523986816406, 0.2848956882953644,
+            0.5634253621101379, 0.008102567866444588, 0.6809006333351135, 0.9533963799476624,
+            0.6998350620269775, 1.0644172430038452, 0.285613089799881, 1.3107621669769287,
+            -1.3700649738311768, -0.3643781542778015, 2.570129156112671, 0.6626850962638855
+        ],
+        "float64",
+    ).reshape(4, 9),
+    "inputs/grad.y": np.array(
+        [
+            1.0664491653442383, 0.17215189337730408, -0.1191355437040329, -0.08670361340045929
+        ],
+        "float64",
+    ),
+    "exact/grad.x": np.array(
+        [
+            -1.0664491653442383, 1.0664491653442383, -1.0664491653442383, 1.0664491653442383,
+            -1.0664491653442383, 1.0664491653442383, 1.0664491653442383, -1.0664491653442383,
+            -1.0664491653442383, -0.17215189337730408, -0.17215189337730408, -0.17215189337730408,
+            -0.17215189337730408, 0.17215189337730408, 0.17215189337730408, -0.17215189337730408,
+            0.17215189337730408, -0.17215189337730408, 0.1191355437040329, -0.1191355437040329,
+            -0.1191355437040329, 0.1191355437040329, 0.1191355437040329, -0.1191355437040329,
+            -0.1191355437040329, -0.1191355437040329, -0.1191355437040329, -0.08670361340045929,
+            -0.08670361340045929, -0.08670361340045929, -0.08670361340045929, -0.08670361340045929,
+            0.08670361340045929, 0.08670361340045929, -0.08670361340045929, -0.08670361340045929
+        ],
+        "float64",
+    ).reshape(4, 9),
+}
+
+
+def leaf(array, requires_grad):
+    return paddle.to_tensor(array, stop_gradient=not requires_grad)
+
+
+def to_numpy(tensor):
+    return tensor.numpy()
+
+
+def has_history(tensor):
+    return not tensor.stop_gradient
+
+
+def gradients(outputs, upstream, leaves):
+    pairs = [(y, dy) for y, dy in zip(outputs, upstream) if has_history(y)]
+    if pairs:
+        paddle.autograd.backward(*map(list, zip(*pairs)))
+    return [leaf.grad for leaf in leaves]
+
+
+def vector_norm(x, ord=2.0, dim=None, keepdim=False):
+    return paddle.linalg.vector_norm(x, ord, dim, keepdim)
+
+
+def compute():
+    """The outputs and the gradients, by name."""
+    x = leaf(DATA["inputs/x"], True)
+    result = vector_norm(x=x, ord=1.0, dim=1, keepdim=False)
+    outputs = result if isinstance(result, dict) else {"y": result}
+    returned = gradients([outputs["y"]], [leaf(DATA["inputs/grad.y"], False)], [x])
+    outputs.update(zip(["grad.x"], returned))
+    return {name: to_numpy(value) for name, value in outputs.items() if value is not None}
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    here, there = described(live), described(other, "float64")
+    if here != there:
+        print(f"{tensor}: paddle has {here}, {side} has {there}")
+        return here != there
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"paddle": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+def inaccurate(tensor, rms, largest, limit):
+    """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
+    live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
+    if described(live) != described(exact, "float64"):
+        return True
+    live = live.astype("longdouble")
+    if (np.isfinite(live) != np.isfinite(exact)).any():
+        print("    NaN or infinity where the exact answer is finite, or the reverse")
+        return True
+    with np.errstate(all="ignore"):
+        error = np.abs(live - exact)
+        error = error[np.isfinite(error)]
+        peak = error.max() if error.size else 0.0
+        ratio = max(peak * np.sqrt(np.mean((error / peak) ** 2)) / rms, peak / largest) if peak else 0.0
+    print(f"    its error is {float(ratio):.3g} times that of a careful implementation;", end=" ")
+    print(f"the error bound is {limit:g}")
+    return bool(ratio >= limit)
+
+
+RESULT = compute()
+DIFFERS = [
+    check("grad.x", "exact", rtol=1e-07, atol=1e-07),
+    inaccurate("grad.x", rms=6.138831463593531e-17, largest=1.183996417957454e-16, limit=8.0),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")
