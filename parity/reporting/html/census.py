@@ -43,9 +43,10 @@ class Entry:
 
     @cached_property
     def marks(self) -> list[tuple[str, Status]]:
-        """The worst status by dtype, in the order of `NARROW`."""
+        """The worst status by dtype, in the order of `NARROW`, of the cases that it can compute, if any."""
         by_dtype = grouped((cell.dtype, status_of(cell)) for cell in self.cells)
-        return [(dtype, min(by_dtype[dtype], key=urgency)) for dtype in sorted(by_dtype, key=NARROW.index)]
+        having = {dtype: [s for s in found if s not in GAPS] or found for dtype, found in by_dtype.items()}
+        return [(dtype, min(having[dtype], key=urgency)) for dtype in sorted(having, key=NARROW.index)]
 
     @property
     def status(self) -> Status:
