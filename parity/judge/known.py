@@ -149,9 +149,9 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
 
 
 def returned_in(comparisons: Sequence[Comparison]) -> Iterator[tuple[Answer, str]]:
-    """Every answer and tensor that took part in a comparison."""
+    """Every answer and tensor that took part in a comparison, or could have if the exact value were finite."""
     for c in comparisons:
-        if c.verdict is not Verdict.NOT_COMPARED:
+        if c.verdict is not Verdict.NOT_COMPARED or c.message == NOTHING_FINITE:
             yield (c.case, c.dtype, c.actual), c.tensor
             yield (c.case, c.dtype, c.expected), c.tensor
 
