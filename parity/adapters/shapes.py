@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from parity.adapters.base import Unsupported
+from parity.adapters.base import Adapter, Unsupported
 
 
 def require(held: bool, lacking: str) -> None:
@@ -57,3 +57,48 @@ def resized(sizes: Sequence[int], size: Any, scale_factor: Any) -> tuple[int, ..
     scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
     require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
     return tuple(map(int, scaled))
+
+
+class AnyAxesAdapter(Adapter):
+    """The base of adapters whose convolutions and pools are the same calls for sequences, images and volumes."""
+
+    convolution: Callable[..., Any]
+    transposed_convolution: Callable[..., Any]
+    max_pool: Callable[..., Any]
+    avg_pool: Callable[..., Any]
+
+    def conv1d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv2d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv3d(self, **given: Any) -> Any:
+        return self.convolution(**given)
+
+    def conv_transpose1d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose2d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def conv_transpose3d(self, **given: Any) -> Any:
+        return self.transposed_convolution(**given)
+
+    def max_pool1d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool2d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def max_pool3d(self, **given: Any) -> Any:
+        return self.max_pool(**given)
+
+    def avg_pool1d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool2d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)
+
+    def avg_pool3d(self, **given: Any) -> Any:
+        return self.avg_pool(**given)

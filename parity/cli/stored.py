@@ -61,27 +61,24 @@ def census(run_dir: Path, out: Path) -> None:
     """
     from parity.reporting.html.census import census_page, to_script
     from parity.reporting.results.results import ResultsError, read_results, write_atomically
+    from parity.reporting.text.words import plural
     from parity.repro import ReproError
-    from parity.repro.write import write_scripts
+    from parity.repro.write import scripts_of
 
     try:
         results = read_results(run_dir)
-        made = [
-            script
-            for case, dtype, backend in to_script(results)
-            for script in write_scripts(run_dir, case, backend=backend, dtype=dtype, out=out / "repro")
-        ]
+        made = list(scripts_of(to_script(results), results, run_dir, out / "repro"))
         refused = [item for item in made if isinstance(item, ReproError)]
         names = {item.script.stem for item in made if not isinstance(item, ReproError)}
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "index.html", census_page(results, names))
-    except (ResultsError, ReproError) as error:
+    except ResultsError as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
     for item in refused:
         click.echo(f"no script: {item}", err=True)
-    click.echo(f"written to {out / 'index.html'}, with {len(names)} scripts in {out / 'repro'}")
+    click.echo(f"written to {out / 'index.html'}, with {plural(len(names), 'script')} in {out / 'repro'}")
     if refused:
         sys.exit(INCOMPLETE)
 

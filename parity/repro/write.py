@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,14 @@ def write_scripts(
     results = read_results(run_dir)
     asked = None if every else case_called(case, results).id
     chosen = cells_to_show(cells(results), results, asked, backend, dtype)
-    folder, rows = folder_for(run_dir, out), case_rows(results)
+    yield from scripts_of(chosen, results, run_dir, folder_for(run_dir, out), issues=issues)
+
+
+def scripts_of(
+    chosen: Iterable[CellResult], results: Results, run_dir: Path, folder: Path, *, issues: bool = False
+) -> Iterator[Written | ReproError]:
+    """A script in `folder` for each of these cells of a run, or the reason why there is none."""
+    rows = case_rows(results)
     for cell in chosen:
         try:
             item = recipe(cell, rows[cell.id], results, run_dir)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import Adapter, named_outputs
-from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.base import named_outputs
+from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 """Mode of an interpolation to JAX's name of it."""
@@ -17,7 +17,7 @@ PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 """Mode of a padding to NumPy's name of it."""
 
 
-class JaxAdapter(Adapter):
+class JaxAdapter(AnyAxesAdapter):
     """Eager, op by op, on the CPU; gradients by jax.vjp."""
 
     no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported",)
@@ -137,15 +137,6 @@ class JaxAdapter(Adapter):
         )
         return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
 
-    def conv1d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv2d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv3d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
     def transposed_convolution(
         self,
         x: Any,
@@ -171,15 +162,6 @@ class JaxAdapter(Adapter):
             transpose_kernel=True,
         )
         return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
-
-    def conv_transpose1d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose2d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose3d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
 
     def windows(self, x: Any, start: Any, step: Any, kernel: Any, stride: Any, around: Any, dilation: Any) -> Any:
         """What `step` makes of each window; pooling in JAX is this primitive."""
@@ -209,15 +191,6 @@ class JaxAdapter(Adapter):
         lowest = -self.numpy.inf
         return self.windows(x, lowest, self.framework.lax.max, kernel_size, stride, around, dilation)
 
-    def max_pool1d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
-    def max_pool2d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
-    def max_pool3d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
     def avg_pool(
         self,
         x: Any,
@@ -236,15 +209,6 @@ class JaxAdapter(Adapter):
             ones = self.numpy.pad(ones, [(0, 0), (0, 0), *inside], constant_values=1)
             around = [(0, behind - p) for (_, behind), (p, _) in zip(around, inside)]
         return sums / self.windows(ones, 0.0, add, kernel_size, stride, around, 1)
-
-    def avg_pool1d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
-
-    def avg_pool2d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
-
-    def avg_pool3d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
 
     def interpolate(
         self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None

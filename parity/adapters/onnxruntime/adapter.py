@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from parity.adapters.base import Adapter
-from parity.adapters.shapes import conv_pads, each, pads, require
+from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, require
 
 OPSET = 24
 """The first release of ONNX's operators with Attention, RMSNormalization, RotaryEmbedding and Swish."""
@@ -20,7 +19,7 @@ PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circ
 NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2"}
 
 
-class OnnxruntimeAdapter(Adapter):
+class OnnxruntimeAdapter(AnyAxesAdapter):
     """Forward only, on the CPU. Where ONNX has an attribute for a convention, it is PyTorch's."""
 
     differentiable = False
@@ -182,15 +181,6 @@ class OnnxruntimeAdapter(Adapter):
             group=groups,
         )
 
-    def conv1d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv2d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv3d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
     def transposed_convolution(
         self,
         x: Any,
@@ -215,15 +205,6 @@ class OnnxruntimeAdapter(Adapter):
             group=groups,
         )
 
-    def conv_transpose1d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose2d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose3d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
     def pooled(
         self,
         kind: str,
@@ -247,22 +228,10 @@ class OnnxruntimeAdapter(Adapter):
             **attributes,
         )
 
-    def max_pool1d(self, **given: Any) -> Any:
+    def max_pool(self, **given: Any) -> Any:
         return self.pooled("MaxPool", **given)
 
-    def max_pool2d(self, **given: Any) -> Any:
-        return self.pooled("MaxPool", **given)
-
-    def max_pool3d(self, **given: Any) -> Any:
-        return self.pooled("MaxPool", **given)
-
-    def avg_pool1d(self, count_include_pad: bool = True, **given: Any) -> Any:
-        return self.pooled("AveragePool", count_include_pad=int(count_include_pad), **given)
-
-    def avg_pool2d(self, count_include_pad: bool = True, **given: Any) -> Any:
-        return self.pooled("AveragePool", count_include_pad=int(count_include_pad), **given)
-
-    def avg_pool3d(self, count_include_pad: bool = True, **given: Any) -> Any:
+    def avg_pool(self, count_include_pad: bool = True, **given: Any) -> Any:
         return self.pooled("AveragePool", count_include_pad=int(count_include_pad), **given)
 
     def global_pool(self, kind: str, x: Any, output_size: Any) -> Any:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import Adapter, named_outputs
-from parity.adapters.shapes import conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.base import named_outputs
+from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
 LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 
 
-class TensorflowAdapter(Adapter):
+class TensorflowAdapter(AnyAxesAdapter):
     """Eager, on the CPU; gradients by tf.GradientTape. Its kernels there have the channels last."""
 
     no_kernel: ClassVar[tuple[str, ...]] = (
@@ -181,15 +181,6 @@ class TensorflowAdapter(Adapter):
         )
         return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
 
-    def conv1d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv2d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
-    def conv3d(self, **given: Any) -> Any:
-        return self.convolution(**given)
-
     def transposed_convolution(
         self,
         x: Any,
@@ -216,15 +207,6 @@ class TensorflowAdapter(Adapter):
         kept = tuple(slice(p, size - p) for p, size in zip(each(padding, n), whole))
         y = y[(slice(None), *kept)]
         return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
-
-    def conv_transpose1d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose2d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
-
-    def conv_transpose3d(self, **given: Any) -> Any:
-        return self.transposed_convolution(**given)
 
     def pooled(self, kind: str, x: Any, kernel: Any, stride: Any, around: Any, dilation: Any, value: float) -> Any:
         """Windows of x, padded with `value`."""
@@ -253,15 +235,6 @@ class TensorflowAdapter(Adapter):
         around = pool_pads(x.shape[2:], kernel_size, steps, padding, dilation, ceil_mode)
         return self.pooled("MAX", x, kernel_size, stride, around, dilation, x.dtype.min)
 
-    def max_pool1d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
-    def max_pool2d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
-    def max_pool3d(self, **given: Any) -> Any:
-        return self.max_pool(**given)
-
     def avg_pool(
         self,
         x: Any,
@@ -275,15 +248,6 @@ class TensorflowAdapter(Adapter):
         padded = any(before for before, _ in around)
         require(not ceil_mode and (count_include_pad or not padded), "tf.nn.pool counts every element that is padded")
         return self.pooled("AVG", x, kernel_size, stride, around, 1, 0.0)
-
-    def avg_pool1d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
-
-    def avg_pool2d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
-
-    def avg_pool3d(self, **given: Any) -> Any:
-        return self.avg_pool(**given)
 
     def interpolate(
         self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None

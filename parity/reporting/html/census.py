@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from markupsafe import Markup
 
+from parity.cases.dtypes import COARSENESS
 from parity.outcome import Outcome
 from parity.reporting.html.summary import marked_up
 from parity.reporting.html.templates import rendered, source
@@ -27,8 +28,6 @@ GAPS: Mapping[Status, str] = {
     Status.NOT_RUN: "not run",
 }
 """What a cell of the table says if no tensor could be compared."""
-NARROW = ("float16", "bfloat16", "float32", "float64")
-"""The dtypes from left to right."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,10 @@ class Entry:
 
     @cached_property
     def marks(self) -> list[tuple[str, Status]]:
-        """The worst status by dtype, in the order of `NARROW`, of the cases that it can compute, if any."""
+        """The worst status by dtype, from the narrowest dtype on, of the cases that it can compute, if any."""
         by_dtype = grouped((cell.dtype, status_of(cell)) for cell in self.cells)
         having = {dtype: [s for s in found if s not in GAPS] or found for dtype, found in by_dtype.items()}
-        return [(dtype, min(having[dtype], key=urgency)) for dtype in sorted(having, key=NARROW.index)]
+        return [(dtype, min(having[dtype], key=urgency)) for dtype in sorted(having, key=COARSENESS.index)]
 
     @property
     def status(self) -> Status:
@@ -103,7 +102,7 @@ def findings_of(found: Sequence[Finding], op: str, backend: str) -> list[Finding
     for finding in found:
         own = tuple(d for d in finding.differences if d.backend == backend)
         if finding.op == op and own:
-            mine.append(Finding(op, finding.id, finding.title, own, finding.cases, finding.others, finding.alike))
+            mine.append(replace(finding, differences=own))
     return sorted(mine, key=weight, reverse=True)
 
 
@@ -114,14 +113,15 @@ def weight(finding: Finding) -> tuple[float, ...]:
 
 
 def shown_by(finding: Finding) -> Difference:
-    """The difference that a script shows: the worst one that is no secret of a loose tolerance, where there is one."""
+    """The difference that a script shows: the worst one outside the tolerance, where there is one."""
     return next((d for d in finding.differences if d.row.fails), finding.worst)
 
 
-def to_script(results: Results) -> list[tuple[str, str, str]]:
-    """Case, dtype and backend of the cells that deserve a script: one for each finding of the table."""
+def to_script(results: Results) -> list[CellResult]:
+    """The cells that deserve a script: one for each finding of the table."""
     shown = (shown_by(finding) for row in census(results) for entry in row for finding in entry.findings)
-    return list(dict.fromkeys((d.row.case, d.row.dtype, d.backend) for d in shown))
+    wanted = {(d.row.case, d.row.dtype, d.backend) for d in shown}
+    return [cell for cell in cells(results) if (cell.id, cell.dtype, cell.backend) in wanted]
 
 
 def census_page(results: Results, scripts: Collection[str] = ()) -> str:
