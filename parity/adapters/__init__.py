@@ -12,6 +12,7 @@ ADAPTERS = {
     "jax": "parity.adapters.jax.adapter:JaxAdapter",
     "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
     "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
+    "mlx": "parity.adapters.mlx.adapter:MlxAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""

@@ -38,6 +38,7 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "jax": AdapterTraits(("eager", "jit")),
     "tensorflow": AdapterTraits(("eager", "xla")),
     "onnxruntime": AdapterTraits(),
+    "mlx": AdapterTraits(),
     "numpy": AdapterTraits(),
 }
 """The adapters that a config may name."""

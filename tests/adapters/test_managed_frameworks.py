@@ -12,7 +12,7 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax", "tensorflow", "onnxruntime")
+BACKENDS = ("jax", "tensorflow", "onnxruntime", "mlx")
 MODES = {"jax:jit": "jax", "tensorflow:xla": "tensorflow"}
 USERS = {"my-jax": "jax", "my-tensorflow": "tensorflow"}
 
@@ -27,7 +27,7 @@ LACKING = {
 FILES = {path.stem: path for path in sorted((CONFIGS / "ops").glob("*.yaml"))}
 SLOW_TO_COMPILE = {"pooling", "recurrent", "resample"}
 """JAX compiles every primitive of every shape for itself: these ops take it a minute. The census has them."""
-RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime"), FILES.keys())]
+RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime", "mlx"), FILES.keys())]
 """Backends that run together, and the files that they run."""
 
 
@@ -96,6 +96,7 @@ FOUND = {
     "tensorflow": ("reduced-precision", "gelu"),
     "tensorflow:xla": ("reduced-precision", "gelu"),
     "onnxruntime": ("running-var-ddof", "batch"),
+    "mlx": ("reduced-precision", "gelu"),
     "my-jax": ("reference-edit", "relu"),
     "my-tensorflow": ("reference-edit", "relu"),
 }
