@@ -15,6 +15,7 @@ import numpy as np
 from parity.cases.draw import Shape
 from parity.cases.edits import (
     EVERY,
+    FITTED,
     JOINED,
     MOVED,
     NUMBERS,
@@ -251,8 +252,7 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
                 value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
                 yield Edit((position,), step.name, "fitted", i, float(value))
             elif isinstance(operand, Ref):
-                yield Edit((position,), step.name, "times", i, 1.0)
-                yield from (Edit((position,), step.name, kind, i, 0.0) for kind in ("plus", "floor", "cap"))
+                yield from (Edit((position,), step.name, kind, i, start) for kind, (_, start) in FITTED.items())
     reads = Counter(ref for step in program.steps for ref in step.refs)
     for name, (index, number) in program.options.items():
         if reads[index] > 1:

@@ -250,13 +250,13 @@ COSTS: Mapping[str, float] = {
 }
 UNLIKELY: Mapping[str, float] = {"one": -0.1, "zero": -0.1, "one less": 0.1, "one more": 0.1}
 """Extra cost of some values: an ignored operand is more probable than an index that is wrong by one."""
-FITTED: Mapping[str, Callable[..., Any]] = {
-    "times": np.multiply,
-    "plus": np.add,
-    "floor": np.maximum,
-    "cap": np.minimum,
+FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {
+    "times": (np.multiply, 1.0),
+    "plus": (np.add, 0.0),
+    "floor": (np.maximum, -np.inf),
+    "cap": (np.minimum, np.inf),
 }
-"""What is done to a value with a number that must be fitted."""
+"""What is done to a value with a number that must be fitted, and the number that changes nothing."""
 JOINED: Mapping[str, Callable[..., Any]] = {"add": np.add, "multiply": np.multiply, "divide": np.true_divide}
 """The functions that join an option, or another input, to a value."""
 
@@ -307,7 +307,7 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "number":
             return inserted(step, i, new, NUMBERS[value])
         case "times" | "plus" | "floor" | "cap":
-            return inserted(step, i, new, FITTED[edit.kind], (value,))
+            return inserted(step, i, new, FITTED[edit.kind][0], (value,))
         case "through":
             return inserted(step, i, new, *THROUGH[value])
         case "summed":
@@ -647,7 +647,9 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
         return found[0]
 
     value = edit.value
-    if isinstance(value, tuple) and value[0] == "step":
+    if edit.kind == MOVED:
+        value = place(value)
+    elif isinstance(value, tuple) and value[0] == "step":
         value = ("step", place(value[1]))
     return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
 

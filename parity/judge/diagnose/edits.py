@@ -12,7 +12,6 @@ import numpy as np
 from parity.cases.candidates import edits_of, fits_of
 from parity.cases.edits import (
     ACCUMULATED,
-    FITTED,
     READ,
     RESULT,
     RETURNED,
@@ -36,6 +35,7 @@ MAX_KEPT = 24
 MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
+OF_ANY_SIZE = ("plus", "floor", "cap")
 DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
 """Where the search for an added number, a floor or a cap begins."""
 GRADIENT = "grad."
@@ -199,7 +199,7 @@ class Scan:
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes closest to the target (Gauss-Newton); None if it has no effect."""
         value = float(edit.value[-1] if edit.kind == READ else edit.value)
-        if edit.kind in FITTED and not value:
+        if edit.kind in OF_ANY_SIZE:
             return self._fitted_from_decades(edit, target)
         for _ in range(FIT_STEPS):
             here = self._trial.output(with_number(edit, value), target)
