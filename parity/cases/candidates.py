@@ -136,15 +136,20 @@ MOST_READERS = 5
 
 
 def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
-    """Another value of the same shape, read at all positions but one, if there are three or more."""
+    """Another value of the same shape, or another number, read at all positions but one, if there are three or more."""
     readers: dict[int, list[int]] = {}
     for position in sorted(reach):
         for index in set(program.steps[position].refs):
             readers.setdefault(index, []).append(position)
     for index, places in readers.items():
-        if 2 < len(places) <= MOST_READERS and index in scope.keys and scope.of[index]:
+        if 2 < len(places) <= MOST_READERS and index in scope.keys:
+            key = scope.keys[index]
             for left_out in places:
                 changed = tuple(p for p in places if p != left_out)
+                if key[0] == "option":
+                    yield from (Edit(changed, "", READ, value=(key, "number", name)) for name in NUMBERS)
+                if not scope.of[index]:
+                    continue
                 for other in scope.alike(index, changed[0]):
                     yield Edit(changed, "", READ, value=(scope.keys[index], "replaced", other))
 
@@ -268,7 +273,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     options = {index for index, _ in program.options.values()}
     tensors = [i for i in values if step.operands[i].index not in options]
     if len(step.operands) > 1 or step.keywords or step.name not in ("reshape", "broadcast_to"):
-        yield from (("kept", i, None) for i in values)
+        yield from (("kept", i, None) for i in values if step.name != "where" or i)
     if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
     yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))

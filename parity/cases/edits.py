@@ -192,6 +192,7 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "one more": (np.add, (1.0,)),
     "one less": (np.subtract, (1.0,)),
     "exp": (np.exp, ()),
+    "positive part": (np.maximum, (0.0,)),
 }
 """The functions applied to an operand or a result, with their further operands."""
 ALONG: Mapping[str, Callable[..., Any]] = {
@@ -207,6 +208,7 @@ ALONG: Mapping[str, Callable[..., Any]] = {
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {
     "zero": lambda v: 0.0 * v,
+    "one": lambda v: 0 * v + 1,
     "one less": lambda v: v - 1,
     "one more": lambda v: v + 1,
     "double": lambda v: 2 * v,
@@ -257,7 +259,12 @@ FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {
     "cap": (np.minimum, np.inf),
 }
 """What is done to a value with a number that must be fitted, and the number that changes nothing."""
-JOINED: Mapping[str, Callable[..., Any]] = {"add": np.add, "multiply": np.multiply, "divide": np.true_divide}
+JOINED: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "divide": np.true_divide,
+    "maximum": np.maximum,
+}
 """The functions that join an option, or another input, to a value."""
 
 
@@ -695,7 +702,7 @@ def read_as(program: Program, edit: Edit) -> str:
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
-    other = words.get(kind, lambda: f"{value}({name})")()
+    other = words.get(kind, lambda: {"zero": "0", "one": "1"}.get(value, f"{value}({name})"))()
     if edit.kind == SAVED:
         return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:
