@@ -32,7 +32,15 @@ from parity.judge.bound.envelope import (
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.asking import Ask, Kernel, kernel_of
-from parity.judge.diagnose.behaviour import UNREPEATABLE, Row, apart, behaviours, layout_dependent, rows_apart
+from parity.judge.diagnose.behaviour import (
+    UNREPEATABLE,
+    Row,
+    apart,
+    behaviours,
+    layout_dependent,
+    only_first,
+    rows_apart,
+)
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
@@ -430,9 +438,13 @@ class CaseJudge:
         evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
         if evidence:
             return (("layout-dependent", evidence),)
-        seen = apart(*(self._arrays(o, dtype) for o in self._calls.get((dtype, backend), ())), bound=bound)
+        calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
+        seen = apart(*calls, bound=bound)
         if seen is None:
             return ()
+        settled = only_first(kernel, case, dtype, inputs, calls[0], bound) if kernel is not None else None
+        if settled is not None:
+            return (("stateful", settled),)
         asked = behaviours(kernel, case, dtype, inputs, observed, bound) if kernel is not None else ()
         return tuple(found for found in asked if found[0] in UNREPEATABLE) or (("nondeterministic", seen),)
 

@@ -168,6 +168,17 @@ def without_layouts(case: CasePlan, but: str = "") -> CasePlan:
     return replace(case, tensors=tuple(tensors))
 
 
+def only_first(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, first: Mapping[str, Array], bound: Bound
+) -> Evidence | None:
+    """The first call of a run returned what no later one does: later ones repeat each other. Five calls."""
+    answers = answered(kernel, case, dtype, [inputs] * REPEATS)
+    names = [name for name in common(answers) if name in first]
+    same = [name for name in names if all(equal(answers[0][name], answer[name]) for answer in answers)]
+    others = [name for name in same if exceeds(first[name], answers[0][name], bound[name])]
+    return {"depends_on": "first", "tensors": others} if others and same == names else None
+
+
 def apart(*calls: Mapping[str, Array], bound: Bound) -> Evidence | None:
     """Where calls of a run differ by more than two bounds, with the number of elements."""
     pairs = [(name, pair) for pair in pairwise(calls) for name in bound if all(name in call for call in pair)]
