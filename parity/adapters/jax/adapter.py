@@ -20,6 +20,7 @@ PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 class JaxAdapter(AnyAxesAdapter):
     """Eager, op by op, on the CPU; gradients by jax.vjp."""
 
+    dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported",)
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -42,12 +43,13 @@ class JaxAdapter(AnyAxesAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - jax.vjp is told at the call
         # float64 needs it; without it, as JAX begins, a user's jnp.zeros(n) does not make float64 of float32.
-        if array.dtype.kind == "f":
+        if array.dtype.kind in "fu":
             self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
-        return self.numpy.array(array)
+        return self.numpy.array(array.view(self.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.__array__()
+        values = tensor.__array__()
+        return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function in its stage; the latest call is kept, since JAX has no tape that `gradients` could read."""

@@ -18,6 +18,7 @@ PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 class TensorflowAdapter(AnyAxesAdapter):
     """Eager, on the CPU; gradients by tf.GradientTape. Its kernels there have the channels last."""
 
+    dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"gradient registry has no entry for",
         r"not in (the )?list of allowed values",
@@ -46,10 +47,11 @@ class TensorflowAdapter(AnyAxesAdapter):
         return str(error).partition("\n")[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - the tape watches at the call
-        return self.framework.constant(array)
+        low = self.framework.bfloat16.as_numpy_dtype
+        return self.framework.constant(array.view(low) if array.dtype == "uint16" else array)
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.numpy()
+        return tensor.numpy().view("uint16") if tensor.dtype == "bfloat16" else tensor.numpy()
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function in its stage, under the tape that `gradients` reads."""
