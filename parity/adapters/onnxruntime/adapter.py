@@ -311,6 +311,12 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
     def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
         return self.node("DepthToSpace", x, blocksize=upscale_factor, mode="CRD")
 
+    def flip(self, x: Any, dims: Any) -> Any:
+        # Slices from the last element to before the first.
+        axes = each(dims, 1)
+        given = ([-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes))
+        return self.node("Slice", x, *map(self.integers, given))
+
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.node("Gather", weight, x)
 
