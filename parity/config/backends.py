@@ -32,7 +32,9 @@ MAX_RANKS = 16
 """Each rank is a process with a framework of its own."""
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
-    "torch": AdapterTraits(("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS),
+    "torch": AdapterTraits(
+        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS
+    ),
     "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
     "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
     "jax": AdapterTraits(("eager", "jit")),

@@ -196,23 +196,14 @@ class MindsporeAdapter(AnyAxesAdapter):
             ).squeeze(2)
         return y if bias is None else y + bias.reshape((-1, *(1 for _ in range(n))))
 
-    def max_pool1d(
-        self,
-        x: Any,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-    ) -> Any:
-        steps = kernel_size if stride is None else stride
-        kernel, steps, around, dilation = (each(value, 1)[0] for value in (kernel_size, steps, padding, dilation))
-        pool = self.framework.nn.MaxPool1d(kernel, steps, "pad", around, dilation, ceil_mode=ceil_mode)
-        return pool(x)
-
-    def max_pool(self, x: Any, kernel_size: Any, **options: Any) -> Any:
+    def max_pool(self, x: Any, kernel_size: Any, stride: Any = None, **options: Any) -> Any:
+        stride = kernel_size if stride is None else stride
+        if x.ndim == 3:
+            numbers = {name: each(value, 1)[0] for name, value in options.items()}
+            kernel, step = each(kernel_size, 1)[0], each(stride, 1)[0]
+            return self.framework.nn.MaxPool1d(kernel, step, "pad", **numbers)(x)
         function = self.ops.max_pool2d if x.ndim == 4 else self.ops.max_pool3d
-        return function(x, kernel_size, **options)
+        return function(x, kernel_size, stride, **options)
 
     def avg_pool(self, x: Any, kernel_size: Any, stride: Any = None, **options: Any) -> Any:
         n = x.ndim - 2
@@ -441,11 +432,14 @@ class MindsporeAdapter(AnyAxesAdapter):
         scale: Any = None,
         enable_gqa: bool = False,
     ) -> Any:
-        require(scale is None and not enable_gqa, "MindSpore's attention has no scale and no grouped heads")
-        require(keep_mask is None, "MindSpore's attention adds its masks")
+        plain = scale is None and not enable_gqa and not is_causal
+        require(plain, "mindspore.nn.MultiheadAttention has no scale, no grouped heads and no causal mask")
+        if keep_mask is not None:
+            # As nn.MultiheadAttention does with a boolean mask, which tells it what to leave out.
+            attn_mask = self.ops.zeros_like(keep_mask).masked_fill(keep_mask == 0, float("-inf"))
         # What nn.MultiheadAttention calls; no other attention runs on a CPU.
         attention = self.ops.function.nn_func._scaled_dot_product_attention
-        return attention(query, key, value, attn_mask, 0.0, is_causal, True, query.dtype)[0]
+        return attention(query, key, value, attn_mask, 0.0, False, True, query.dtype)[0]
 
     def heads_first(self, x: Any) -> Any:
         """[N, L, heads, d] to [N, heads, L, d], or back."""
