@@ -9,6 +9,16 @@ from typing import Any, ClassVar
 from parity.adapters.base import named_outputs
 from parity.adapters.shapes import AnyAxesAdapter, each, require
 
+OPTIMIZERS = {
+    "sgd": ("SGD", {"momentum_buffer": "accum"}),
+    "adam": ("Adam", {"exp_avg": "moment1", "exp_avg_sq": "moment2"}),
+    "adamw": ("AdamWeightDecay", {"exp_avg": "moments1", "exp_avg_sq": "moments2"}),
+    "lamb": ("Lamb", {"exp_avg": "moments1", "exp_avg_sq": "moments2"}),
+    "rmsprop": ("RMSProp", {"square_avg": "ms", "grad_avg": "mg", "momentum_buffer": "moment"}),
+    "adagrad": ("Adagrad", {"sum": "accum"}),
+}
+"""Optimizer to the class in mindspore.nn, and MindSpore's names of what it keeps."""
+
 
 class MindsporeAdapter(AnyAxesAdapter):
     """PyNative mode on the CPU; gradients by mindspore.vjp."""
@@ -17,7 +27,7 @@ class MindsporeAdapter(AnyAxesAdapter):
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"kernel \w+ unregistered|Unsupported op \[|Not found op|Create kernelmod for op|KernelMod Init Failed",
         r"Unsupported data type|not support this kernel type|only supports Ascend",
-        r"must be a type of \{|supports types: |type of the input must be \[|input dtype (must|should) be",
+        r"must be (a type of \{|one of Tensor)|supports types: |type of the input must be \[|input dtype (must|should) be",
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -532,3 +542,40 @@ class MindsporeAdapter(AnyAxesAdapter):
 
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
         return {"grads": list(self.ops.clip_by_value(grads, -clip_value, clip_value))}
+
+    def sgd(self, **given: Any) -> Any:
+        return self.updated("sgd", **given)
+
+    def adam(self, betas: Sequence[float], **given: Any) -> Any:
+        return self.updated("adam", beta1=betas[0], beta2=betas[1], **given)
+
+    def adamw(self, betas: Sequence[float], **given: Any) -> Any:
+        return self.updated("adamw", beta1=betas[0], beta2=betas[1], **given)
+
+    def lamb(self, betas: Sequence[float], **given: Any) -> Any:
+        return self.updated("lamb", beta1=betas[0], beta2=betas[1], **given)
+
+    def rmsprop(self, alpha: float, eps: float, **given: Any) -> Any:
+        return self.updated("rmsprop", decay=alpha, epsilon=eps, **given)
+
+    def adagrad(self, eps: float, lr_decay: float = 0.0, **given: Any) -> Any:  # noqa: ARG002 - it has no epsilon
+        require(not lr_decay, "mindspore.nn.Adagrad has no lr_decay")
+        return self.updated("adagrad", **given)
+
+    def updated(self, op: str, param: Any, grad: Any, lr: float, step: int = 2, **given: Any) -> Any:
+        """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""
+        kind, names = OPTIMIZERS[op]
+        states = {name: given.pop(name) for name in names if name in given}
+        leaf = self.framework.Parameter(param, name="param")
+        optimizer = getattr(self.framework.nn, kind)([leaf], learning_rate=lr, **given)
+        for name, values in states.items():
+            getattr(optimizer, names[name])[0].set_data(values)
+        optimizer.global_step.set_data(self.framework.Tensor([step - 1], optimizer.global_step.dtype))
+        if op == "sgd" and step > 1:
+            # What says that a step is the first one.
+            optimizer.stat[0].set_data(self.ops.zeros_like(param))
+        if op == "adam":
+            for power, beta in ((optimizer.beta1_power, given["beta1"]), (optimizer.beta2_power, given["beta2"])):
+                power.set_data(self.framework.Tensor(beta ** (step - 1), power.dtype))
+        optimizer((grad,))
+        return {"param": leaf, **{name: getattr(optimizer, names[name])[0] for name in states}}

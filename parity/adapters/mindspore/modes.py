@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parity.adapters.base import named_outputs
+from parity.adapters.base import Job, named_outputs
 from parity.adapters.mindspore.adapter import MindsporeAdapter
+from parity.adapters.modes import check_traceable
 
 
 class MindsporeGraph(MindsporeAdapter):
     """Each op, and its gradients, as a graph that mindspore.jit traces."""
+
+    def run(self, job: Job) -> dict[str, Any]:
+        check_traceable(job, "mindspore.jit")
+        return super().run(job)
 
     def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
