@@ -120,6 +120,14 @@ PINS = {
         pythons=("3.11", "3.12", "3.13"),
         size="about 1.5 GB",
     ),
+    "mindspore": Pin(
+        modules=("mindspore",),
+        distributions=("mindspore",),
+        version="2.10.0",
+        pythons=("3.11", "3.12", "3.10"),
+        extras=("numpy<2",),
+        size="about 2.7 GB",
+    ),
     "onnxruntime": Pin(
         modules=("onnxruntime", "onnx"),
         distributions=("onnxruntime", "onnxruntime-gpu"),
