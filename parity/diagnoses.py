@@ -62,6 +62,7 @@ DIAGNOSES = (
     "rotary-pairs",
     "rotary-angles",
     "softmax-unshifted",
+    "online-softmax",
     "log-of-softmax",
     "logits-clipped",
     "label-smoothing",
