@@ -127,6 +127,8 @@ def attend(
     if diagonal is not None:
         n_queries, n_keys = scores.shape[-2:]
         scores = anp.where(np.tri(n_queries, n_keys, diagonal) > 0, scores, -np.inf)
+    if block and (options.keys() - {"lost"} or axis != -1 or positive):
+        raise IncompatibleError("a softmax over blocks of keys has no other options")
     if block:
         return in_blocks(scores, value, block, **options)
     probabilities = softmax(scores, axis, **options)
