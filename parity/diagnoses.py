@@ -63,6 +63,7 @@ DIAGNOSES = (
     "rotary-pairs",
     "rotary-angles",
     "softmax-unshifted",
+    "online-softmax",
     "log-of-softmax",
     "logits-clipped",
     "label-smoothing",

@@ -68,6 +68,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less_equal": ("less", "greater"),
 }
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
+CHOOSING = frozenset(("where", "maximum", "minimum"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
@@ -385,7 +386,7 @@ def fits_into(shape: Shape, other: Shape) -> bool:
 def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
     child = scope.steps.get(step.operands[operand].index)
-    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+    if child is not None and step.name in ARITHMETIC and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 

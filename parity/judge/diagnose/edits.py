@@ -92,13 +92,14 @@ def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cau
     """
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
-    scans = [Scan(origin, form, rounding=rounding) for form in forms(origin)]
-    for target in scans[0].targets[:MAX_TARGETS]:
-        found = [(scan, match) for scan in scans for match in scan.matches(target)]
-        if found:
-            most = max(len(match.tensors) for _, match in found)
-            best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
-            return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
+    for some in (forms, lossy_forms):
+        scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
+        for target in scans[0].targets[:MAX_TARGETS] if scans else ():
+            found = [(scan, match) for scan in scans for match in scan.matches(target)]
+            if found:
+                most = max(len(match.tensors) for _, match in found)
+                best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
+                return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
     return []
 
 
@@ -117,6 +118,14 @@ def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
     yield {}
     if not origin.causes:
         yield from origin.evaluator.op.forms
+
+
+def lossy_forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
+    """The forms that are right in exact arithmetic alone, as options: a kernel may have one of them, and a fault."""
+    if not origin.causes:
+        evaluator = origin.evaluator
+        variants = evaluator.op.variants(evaluator.case.params, evaluator.shapes)
+        yield from (variant.arguments for variant in variants if variant.unstable and not variant.params)
 
 
 def shortened(value: float) -> Iterator[float]:
