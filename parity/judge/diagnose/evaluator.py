@@ -54,9 +54,10 @@ class Alteration:
     def with_(self, other: Alteration) -> Alteration:
         """Both together; IncompatibleError if they contradict each other."""
         parts = [(self.arguments, other.arguments), (self.unstable, other.unstable), (self.params, other.params)]
+        parts += [(self.arguments, other.unstable), (self.unstable, other.arguments)]
         if any(mine.keys() & theirs.keys() for mine, theirs in parts) or (self.operands and other.operands):
             raise IncompatibleError("both alterations set the same option, param or format")
-        arguments, unstable, params = ({**mine, **theirs} for mine, theirs in parts)
+        arguments, unstable, params = ({**mine, **theirs} for mine, theirs in parts[:3])
         return Alteration(
             arguments,
             unstable,
