@@ -26,6 +26,7 @@ DIAGNOSES = (
     "stateful",
     "nondeterministic",
     "batch-variant",
+    "layout-dependent",
     "rounding",
     "not-identifiable",
     "unexplained",

@@ -110,6 +110,8 @@ PINS = {
         distributions=("jax",),
         version="0.10.2",
         pythons=("3.11", "3.12", "3.13"),
+        extras=("optax==0.2.8",),
+        eras=(Era((0, 10), extras=("optax",)),),  # the latest that fits
     ),
     "tensorflow": Pin(
         modules=("tensorflow",),
@@ -117,6 +119,14 @@ PINS = {
         version="2.21.0",
         pythons=("3.11", "3.12", "3.13"),
         size="about 1.5 GB",
+    ),
+    "mindspore": Pin(
+        modules=("mindspore",),
+        distributions=("mindspore",),
+        version="2.10.0",
+        pythons=("3.11", "3.12", "3.10"),
+        extras=("numpy<2",),
+        size="about 2.7 GB",
     ),
     "onnxruntime": Pin(
         modules=("onnxruntime", "onnx"),
