@@ -5,6 +5,7 @@ from __future__ import annotations
 DIAGNOSES = (
     "reference-edit",
     "swapped-gradients",
+    "swapped-outputs",
     "transposed",
     "permuted-axes",
     "permuted-elements",
