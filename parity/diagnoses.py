@@ -25,6 +25,7 @@ DIAGNOSES = (
     "stateful",
     "nondeterministic",
     "batch-variant",
+    "layout-dependent",
     "rounding",
     "not-identifiable",
     "unexplained",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.faults.cases import drawn
-from benchmarks.faults.forms import Form, run
+from benchmarks.faults.forms import Form, rounded, run
 from benchmarks.faults.measure import Truth, detectable
 from benchmarks.judge.measure import Errors, error_of, over
 from parity.cases.draw import Values
@@ -59,7 +59,7 @@ class Explanation:
         """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
         values = foretold(self.of_judge, prepared(case, dtype, tensors))
         with np.errstate(over="ignore"):
-            return {name: array.astype(dtype) for name, array in values.items() if array is not None}
+            return {name: rounded(array, dtype) for name, array in values.items() if array is not None}
 
 
 class Right(StrEnum):

@@ -56,6 +56,9 @@ class Adapter:
     dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
     """The dtypes that it computes in; None for all, bfloat16 too, which `leaf` and `to_numpy` must know."""
 
+    strided: ClassVar[bool] = False
+    """Whether its tensors have strides: `leaf` keeps those of an array, and `shared` is there."""
+
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
 
@@ -91,6 +94,10 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def shared(self, tensor: Any, requires_grad: bool) -> Any:
+        """Another leaf in the memory of a tensor."""
+        raise NotImplementedError
+
     def to_numpy(self, tensor: Any) -> Any:
         """The values of a tensor as a NumPy array of the same dtype; the bits of a bfloat16 tensor in uint16."""
         raise NotImplementedError
@@ -105,7 +112,7 @@ class Adapter:
         Raises Unsupported, or whatever the framework or the user's op raises.
         """
         function = self.in_mode(job.function or self.method(job.op))
-        leaves = {name: self.leaves(value, name in job.differentiable) for name, value in job.inputs.items()}
+        leaves = self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
         upstream = {f"grad.{name}": self.leaf(job.upstream[name], False) for name in wanted}
@@ -119,6 +126,15 @@ class Adapter:
         if job.watched:
             outputs.update({f"input.{name}": value for name, value in {**leaves, **upstream}.items()})
         return outputs
+
+    def all_leaves(self, job: Job) -> dict[str, Any]:
+        """The job's inputs as leaves; two names of one array share its memory."""
+        leaves: dict[str, Any] = {}
+        for name, value in job.inputs.items():
+            twin = next((other for other in leaves if job.inputs[other] is value), None)
+            has_gradient = name in job.differentiable
+            leaves[name] = self.leaves(value, has_gradient) if twin is None else self.shared(leaves[twin], has_gradient)
+        return leaves
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as this adapter's mode runs it; eagerly that is the function itself."""

@@ -21,11 +21,12 @@ from parity.config.plan import ORACLE, BackendSpec
 
 @dataclass(frozen=True)
 class AdapterTraits:
-    """The modes and devices of an adapter."""
+    """The modes and devices of an adapter, and whether its tensors have strides."""
 
     modes: tuple[str, ...] = ("eager",)
     devices: tuple[str, ...] = ("cpu",)
     max_ranks: int = 1
+    strided: bool = False
 
 
 MAX_RANKS = 16
@@ -33,15 +34,18 @@ MAX_RANKS = 16
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
     "torch": AdapterTraits(
-        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS
+        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"),
+        ("cpu", "cuda"),
+        MAX_RANKS,
+        strided=True,
     ),
-    "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
-    "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
+    "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
+    "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
     "jax": AdapterTraits(("eager", "jit")),
     "tensorflow": AdapterTraits(("eager", "xla")),
     "mindspore": AdapterTraits(("eager", "graph")),
     "onnxruntime": AdapterTraits(),
-    "numpy": AdapterTraits(),
+    "numpy": AdapterTraits(strided=True),
 }
 """The adapters that a config may name."""
 

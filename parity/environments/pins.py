@@ -110,6 +110,8 @@ PINS = {
         distributions=("jax",),
         version="0.10.2",
         pythons=("3.11", "3.12", "3.13"),
+        extras=("optax==0.2.8",),
+        eras=(Era((0, 10), extras=("optax",)),),  # the latest that fits
     ),
     "tensorflow": Pin(
         modules=("tensorflow",),

@@ -35,9 +35,7 @@ class MindsporeAdapter(AnyAxesAdapter):
 
         super().__init__(device, threads, mode, ranks)
         mindspore.set_device(device.upper())
-        # It can be set once in a process.
-        if mindspore.get_context("runtime_num_threads") != threads:
-            mindspore.device_context.cpu.op_tuning.threads_num(threads)
+        mindspore.set_context(runtime_num_threads=threads)
         # Otherwise an op's error may be raised by one that follows.
         mindspore.runtime.launch_blocking()
         self.framework = mindspore

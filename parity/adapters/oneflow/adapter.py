@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import TorchStyleAdapter
 
 RENAMED = {"momentum_buffer": "momentum_buf"}
@@ -41,11 +42,15 @@ class OneflowAdapter(TorchStyleAdapter):
         return re.split(r'\n?\s*File "', str(error))[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
+        storage = storage_of(array)
+        flat = array if storage is None else storage.flat
         if array.dtype == "uint16":
-            values = (array.astype("uint32") << 16).view("float32")
+            values = (flat.astype("uint32") << 16).view("float32")
             tensor = self.framework.tensor(values).to(self.framework.bfloat16)
         else:
-            tensor = self.framework.tensor(array)
+            tensor = self.framework.tensor(flat)
+        if storage is not None:
+            tensor = self.framework.as_strided(tensor, array.shape, storage.strides, storage.offset)
         return self.framework.nn.Parameter(tensor) if requires_grad else tensor
 
     def to_numpy(self, tensor: Any) -> Any:

@@ -811,7 +811,7 @@ CONVENTIONS = (
         title="values are rounded to integers another way",
         what=(
             "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
-            "it away from zero, as C's round does, or round all values down or towards zero."
+            "it away from zero, as C's round does, or up, as floor(x + 0.5) does, or all values to one side."
         ),
         shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
         known_in="PyTorch 2.13.0, PaddlePaddle 3.3.1, OneFlow 0.9.0 and NumPy take the even one, as ONNX Round does.",

@@ -332,6 +332,21 @@ OBSERVATIONS = (
         ),
     ),
     Entry(
+        id="layout-dependent",
+        title="a result depends on how tensors lie in memory",
+        what=(
+            "The same numbers give another result if a tensor is not contiguous, does not start at an aligned address, "
+            "or shares its memory with another input. A kernel that takes a pointer and the shape alone, and ignores "
+            "strides and offset, does this; so does one that writes an output over an input it still reads."
+        ),
+        shows=(
+            "The result is wrong with the layout of the case and right with contiguous tensors of the same numbers. "
+            "Each tensor is then laid out alone, which names those that matter."
+        ),
+        known_in="PyTorch's guide for extensions asks for a check, or a call of .contiguous(), for this reason.",
+        source="PyTorch, Custom C++ and CUDA Extensions (https://pytorch.org/tutorials/advanced/cpp_extension.html).",
+    ),
+    Entry(
         id="rounding",
         title="rounding: the tolerance is smaller than the rounding error of this case",
         what=(

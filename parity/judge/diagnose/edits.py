@@ -10,13 +10,24 @@ from typing import Any
 import numpy as np
 
 from parity.cases.candidates import edits_of, fits_of
-from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, described, format_of, option_of, with_number
+from parity.cases.edits import (
+    ACCUMULATED,
+    READ,
+    RESULT,
+    RETURNED,
+    Edit,
+    described,
+    format_of,
+    option_of,
+    with_number,
+)
 from parity.cases.op import IncompatibleError
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.fits import newton
 
 MAX_ELEMENTS = 1 << 14
 """Elements of all inputs; thousands of edits of larger ones take minutes."""
@@ -24,6 +35,9 @@ MAX_KEPT = 24
 MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
+OF_ANY_SIZE = ("plus", "floor", "cap")
+DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
+"""Where the search for an added number, a floor or a cap begins."""
 GRADIENT = "grad."
 PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
@@ -185,6 +199,8 @@ class Scan:
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes closest to the target (Gauss-Newton); None if it has no effect."""
         value = float(edit.value[-1] if edit.kind == READ else edit.value)
+        if edit.kind in OF_ANY_SIZE:
+            return self._fitted_from_decades(edit, target)
         for _ in range(FIT_STEPS):
             here = self._trial.output(with_number(edit, value), target)
             other = value * (1 + FIT_STEP) if value else FIT_STEP
@@ -198,6 +214,21 @@ class Scan:
                 return None
             value += float(np.sum(slope * rest)) / square
         return value
+
+    def _fitted_from_decades(self, edit: Edit, target: str) -> float | None:
+        """The same for a number of any size, such as an epsilon: a search over decades, then in its logarithm."""
+        observed = self._wrong[target]
+
+        def residuals(value: float) -> Array | None:
+            predicted = self._trial.output(with_number(edit, value), target)
+            fits = predicted is not None and predicted.shape == observed.shape and np.isfinite(predicted).all()
+            return None if predicted is None or not fits else np.ravel(observed - predicted).astype(np.float64)
+
+        tried = [(left, value) for value in DECADES if (left := residuals(value)) is not None]
+        if not tried or not np.isfinite(observed).all():
+            return None
+        best = min(tried, key=lambda pair: float(np.linalg.norm(pair[0])))[1]
+        return float(np.sign(best)) * newton(lambda size: residuals(float(np.sign(best)) * size), abs(best))
 
     def _again(self, edit: Edit) -> Iterator[Match]:
         """The edit of the outputs, with the gradients that follow from them."""

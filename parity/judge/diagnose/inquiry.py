@@ -29,7 +29,7 @@ from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import absent, proposals
 from parity.judge.diagnose.reduction import reduced
-from parity.judge.diagnose.search import DEPTH, SearchResult, search
+from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 
 N_PROBES, N_DRAWN = 2, 6
@@ -123,7 +123,15 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
-        return self.concluded(first, kept) if kept else first
+        return self.concluded(first, kept) if kept else self._withdrawn(first)
+
+    def _withdrawn(self, first: SearchResult) -> SearchResult:
+        """Without an explanation by a formula that the backend's results for other inputs with the same options
+        contradict; where the error is remains."""
+        formula = any(cause.alteration is not None for cause in first.best.causes)
+        if not (formula and first.best.explains and self.alike):
+            return first
+        return replace(conclude(first.start, ()), second=first.best)
 
     def _settles(self, explanation: KernelExplanation) -> bool:
         """Whether no other explanation can be simpler."""

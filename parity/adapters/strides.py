@@ -1,0 +1,39 @@
+"""Arrays that lie in a larger buffer, or in another order than their axes, on their way to a framework."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from parity.adapters.bits import QUIET_NAN
+
+
+class Storage(NamedTuple):
+    """The buffer, one-dimensional, with strides and offset in elements."""
+
+    flat: Any
+    strides: Tuple[int, ...]
+    offset: int
+
+
+def placed(values: Any, placement: Dict[str, Any]) -> Any:
+    """A view with these values of a buffer that holds NaN elsewhere (zeros, for integers)."""
+    filling = {"f": np.nan, "u": QUIET_NAN}.get(values.dtype.kind, 0)
+    flat = np.full(placement["size"], filling, values.dtype)
+    n_bytes = values.itemsize
+    strides = [n_bytes * stride for stride in placement["strides"]]
+    view: Any = np.ndarray(values.shape, values.dtype, flat, n_bytes * placement["offset"], strides)
+    view[...] = values
+    return view
+
+
+def storage_of(array: Any) -> Optional[Storage]:
+    """Where a view that `placed` has made lies; None for an array that starts its memory and is contiguous."""
+    flat = array.base
+    if not isinstance(flat, np.ndarray) or flat.ndim != 1 or flat.dtype != array.dtype:
+        return None
+    offset = (array.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // array.itemsize
+    if array.flags.c_contiguous and offset == 0:
+        return None
+    return Storage(flat, tuple(stride // array.itemsize for stride in array.strides), offset)
