@@ -35,6 +35,6 @@ def is_whole(array: Any) -> bool:
 
 def storage_of(array: Any) -> Storage:
     """Where a view that `placed` has made lies."""
-    flat = array.base
+    flat = array.reshape(-1) if array.base is None else array.base
     offset = (array.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // array.itemsize
     return Storage(flat, tuple(stride // array.itemsize for stride in array.strides), offset)
