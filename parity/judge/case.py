@@ -435,13 +435,11 @@ class CaseJudge:
         case, dtype, inputs = evaluator.case, evaluator.dtype, evaluator.inputs
         if (dtype, backend) in self._rows:
             return (("batch-variant", self._rows[dtype, backend].evidence),)
-        evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
-        if evidence:
-            return (("layout-dependent", evidence),)
         calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
         seen = apart(*calls, bound=bound)
         if seen is None:
-            return ()
+            evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
+            return (("layout-dependent", evidence),) if evidence else ()
         settled = only_first(kernel, case, dtype, inputs, calls[0], bound) if kernel is not None else None
         if settled is not None:
             return (("stateful", settled),)
@@ -504,7 +502,8 @@ class CaseJudge:
         exact = self.oracle[tensor]
         if output is None or output.values is None or output.shape != exact.shape:
             return None
-        error: Array = output.values.astype(exact.dtype) - exact
+        with np.errstate(invalid="ignore"):
+            error: Array = output.values.astype(exact.dtype) - exact
         return error if np.isfinite(error).all() else None
 
     def _same(self, dtype: str, backend: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
@@ -554,7 +553,7 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
     """The comparison with both error ratios, the backends that are wrong, and the verdict that follows."""
     names = (comparison.actual, comparison.expected)
     tensor = comparison.tensor
-    if comparison.verdict is Verdict.NOT_COMPARED:
+    if comparison.verdict is Verdict.NOT_COMPARED or comparison.culprit:
         return comparison
     if tensor not in cell.oracle:
         extra = tuple(name for name in names if name != ORACLE and tensor in cell.outcomes[name].outputs)

@@ -439,6 +439,16 @@ CONVENTIONS = (
         source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
     ),
     Entry(
+        id="online-softmax",
+        title="a softmax over blocks keeps the scale of an earlier maximum",
+        what=(
+            "The softmax is computed block by block, relative to the largest score so far. Where a block raises it, "
+            "what has been added up must be multiplied by exp(old - new): the values, or the exponentials, are not."
+        ),
+        shows="Queries whose largest score is in the first block are right, others are wrong in every precision.",
+        source="T. Dao et al., FlashAttention, 2022 (https://arxiv.org/abs/2205.14135), algorithm 1.",
+    ),
+    Entry(
         id="log-of-softmax",
         title="the logarithm of a softmax",
         what=(
