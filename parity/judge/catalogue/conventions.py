@@ -588,10 +588,15 @@ CONVENTIONS = (
         title="the padding has other values",
         what=(
             "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or the "
-            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost."
+            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost. "
+            "Bicubic interpolation repeats the border, or leaves the weights beyond it out and scales up the others."
         ),
         shows="Only outputs whose window reaches over the border are wrong, in every precision.",
-        source="The documentation of torch.nn.Conv2d, padding_mode, and of torch.nn.MaxPool2d.",
+        known_in="No framework is wrong here: TensorFlow 2's and JAX's bicubic leave weights out, PyTorch's does not.",
+        source=(
+            "The documentation of torch.nn.Conv2d, padding_mode, of torch.nn.MaxPool2d, and of ONNX Resize, "
+            "exclude_outside."
+        ),
     ),
     Entry(
         id="padding-offset",
