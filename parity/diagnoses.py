@@ -5,6 +5,7 @@ from __future__ import annotations
 DIAGNOSES = (
     "reference-edit",
     "swapped-gradients",
+    "swapped-outputs",
     "transposed",
     "permuted-axes",
     "permuted-elements",
@@ -63,6 +64,7 @@ DIAGNOSES = (
     "rotary-pairs",
     "rotary-angles",
     "softmax-unshifted",
+    "online-softmax",
     "log-of-softmax",
     "logits-clipped",
     "label-smoothing",

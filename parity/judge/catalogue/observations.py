@@ -34,6 +34,17 @@ OBSERVATIONS = (
         source="OneFlow pull request 6149 (https://github.com/Oneflow-Inc/oneflow/pull/6149).",
     ),
     Entry(
+        id="swapped-outputs",
+        title="two outputs are exchanged",
+        what=(
+            "Two tensors of the same shape are right, but each is returned under the other's name: the last hidden and "
+            "cell state of an LSTM, the two moments of an optimizer, a result and its gradient."
+        ),
+        shows="Both tensors are wrong by their own size, and exchanging them leaves only rounding.",
+        known_in="Kernels that return several tensors in an order of their own.",
+        source="PyTorch documentation, LSTM: the outputs are output, (h_n, c_n), in this order.",
+    ),
+    Entry(
         id="transposed",
         title="a matrix is used or returned transposed",
         what=(
