@@ -21,6 +21,9 @@ LACKING = {
     "tensorflow": {"conv1d", "elu", "fmod", "std"},
     "onnxruntime": {f"adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2)},
     "mindspore": {"adaptive_avg_pool1d", "adaptive_max_pool1d", "conv_transpose1d", "elu"},
+    "keras": {"adagrad", "adam", "avg_pool1d", "avg_pool3d", "conv1d", "conv_transpose1d", "hardtanh"}
+    | {"max_pool1d", "max_pool2d", "std"},
+    "mlx": {"adagrad", "adam", "rmsprop"},
 }
 """Ops of which a framework does not have the options that the cases use, or the gradient."""
 
@@ -115,6 +118,7 @@ FOUND = {
     "onnxruntime": ("running-var-ddof", "batch"),
     "mindspore": ("variance-naive", "near-constant"),
     "mindspore:graph": ("variance-naive", "near-constant"),
+    "keras": ("running-var-ddof", "batch"),
     "mlx": ("reduced-precision", "gelu"),
     "my-jax": ("reference-edit", "relu"),
     "my-tensorflow": ("reference-edit", "relu"),
