@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import named_outputs
+from parity.adapters.base import Job, named_outputs
 from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
@@ -25,6 +25,9 @@ STATES = {
     "sum": "sum_of_squares",
 }
 """Optax's names of what optimizers keep."""
+
+KEPT = 64
+"""Cells after which JAX forgets what it has compiled: it keeps every primitive of every shape, some 30 MB a cell."""
 
 
 class JaxAdapter(AnyAxesAdapter):
@@ -44,6 +47,13 @@ class JaxAdapter(AnyAxesAdapter):
         self.framework = jax
         self.numpy = jax.numpy
         self.latest = SimpleNamespace()
+        self.n_cells = 0
+
+    def run(self, job: Job) -> dict[str, Any]:
+        self.n_cells += 1
+        if self.n_cells % KEPT == 0:
+            self.framework.clear_caches()
+        return super().run(job)
 
     def version(self) -> str:
         return str(self.framework.__version__)
