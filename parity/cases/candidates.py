@@ -55,8 +55,8 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "maximum": ("minimum", "add"),
     "minimum": ("maximum",),
     "argmax": ("argmin",),
-    "exp": ("expm1",),
-    "log": ("log1p",),
+    "exp": ("expm1", "exp2"),
+    "log": ("log1p", "log2"),
     "log1p": ("log",),
     "expm1": ("exp",),
     "sqrt": ("square", "cbrt"),
@@ -68,6 +68,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less_equal": ("less", "greater"),
 }
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
+CHOOSING = frozenset(("where", "maximum", "minimum"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
@@ -217,6 +218,7 @@ class Scope:
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
+        self.given = frozenset(program.inputs.values())
         self.keys: dict[int, Key] = {index: ("input", name) for name, index in program.inputs.items()}
         self.keys |= {index: ("option", name) for name, (index, _) in program.options.items()}
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
@@ -327,7 +329,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
-        yield from along_axes(i, shape, reduced=step.name in REDUCING)
+        yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
@@ -385,7 +387,7 @@ def fits_into(shape: Shape, other: Shape) -> bool:
 def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
     child = scope.steps.get(step.operands[operand].index)
-    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+    if child is not None and step.name in ARITHMETIC and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 
@@ -429,8 +431,13 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(scope: Scope, step: Step) -> list[int]:
-    """The numbers of elements along neighbouring axes of a step's operands, and those less one."""
+    """The numbers of elements along neighbouring axes of a step's operands, and those less one.
+
+    Those of a single axis where the step does not calculate with the number: a padding of that many elements, in each
+    axis, leaves no memory.
+    """
     inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
-    parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+    most = max(map(len, inputs), default=0) if step.name in ARITHMETIC else 1
+    parts = {s[i:j] for s in inputs for i in range(len(s)) for j in range(i + 1, min(i + most, len(s)) + 1)}
     lengths = {1, *map(math.prod, parts)}
     return sorted({m for n in lengths for m in (n, n - 1) if m > 0})

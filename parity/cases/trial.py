@@ -76,7 +76,7 @@ class Trial:
             changed = delta(self.program, edit)
             with np.errstate(all="ignore"):
                 return self._output(changed, name)
-        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
+        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, MemoryError, IncompatibleError):
             return None
 
     def overflows(self, edit: Edit) -> bool:

@@ -34,13 +34,18 @@ MAX_RANKS = 16
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
     "torch": AdapterTraits(
-        ("eager", "compile", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS, strided=True
+        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"),
+        ("cpu", "cuda"),
+        MAX_RANKS,
+        strided=True,
     ),
     "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
     "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
     "jax": AdapterTraits(("eager", "jit")),
     "tensorflow": AdapterTraits(("eager", "xla")),
+    "mindspore": AdapterTraits(("eager", "graph")),
     "onnxruntime": AdapterTraits(),
+    "mlx": AdapterTraits(),
     "numpy": AdapterTraits(strided=True),
 }
 """The adapters that a config may name."""
