@@ -5,6 +5,7 @@ from __future__ import annotations
 DIAGNOSES = (
     "reference-edit",
     "swapped-gradients",
+    "swapped-outputs",
     "transposed",
     "permuted-axes",
     "permuted-elements",
@@ -19,6 +20,7 @@ DIAGNOSES = (
     "narrow-overflow",
     "degenerate-gradient",
     "gradient-choice",
+    "index-choice",
     "param-value",
     "localized",
     "input-mutated",
@@ -103,7 +105,6 @@ DIAGNOSES = (
     "remainder-sign",
     "cumulative-form",
     "gradient-by-division",
-    "last-of-equals",
     "exp-overflow",
     "cancellation-near-0",
     "attribute-precision",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,7 +15,6 @@ OPTIMIZERS = {
     "sgd": ("SGD", {"momentum_buffer": "accum"}),
     "adam": ("Adam", {"exp_avg": "moment1", "exp_avg_sq": "moment2"}),
     "adamw": ("AdamWeightDecay", {"exp_avg": "moments1", "exp_avg_sq": "moments2"}),
-    "lamb": ("Lamb", {"exp_avg": "moments1", "exp_avg_sq": "moments2"}),
     "rmsprop": ("RMSProp", {"square_avg": "ms", "grad_avg": "mg", "momentum_buffer": "moment"}),
     "adagrad": ("Adagrad", {"sum": "accum"}),
 }
@@ -27,16 +28,18 @@ class MindsporeAdapter(AnyAxesAdapter):
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"kernel \w+ unregistered|Unsupported op \[|Not found op|Create kernelmod for op|KernelMod Init Failed",
         r"Unsupported data type|not support this kernel type|only supports Ascend",
-        r"must be (a type of \{|one of Tensor)|supports types: |type of the input must be \[",
-        r"input dtype (must|should) be",
+        r"must be (a type of \{|one of Tensor)|supports types: ",
+        r"type of the input must be \[|input dtype (must|should) be",
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        # MindSpore would write what it knows of a graph that fails into the working directory.
+        os.environ.setdefault("MS_OM_PATH", tempfile.gettempdir())
         import mindspore
 
         super().__init__(device, threads, mode, ranks)
         mindspore.set_device(device.upper())
-        mindspore.runtime.dispatch_threads_num(threads)
+        mindspore.set_context(runtime_num_threads=threads)
         # Otherwise an op's error may be raised by one that follows.
         mindspore.runtime.launch_blocking()
         self.framework = mindspore
@@ -552,9 +555,6 @@ class MindsporeAdapter(AnyAxesAdapter):
 
     def adamw(self, betas: Sequence[float], **given: Any) -> Any:
         return self.updated("adamw", beta1=betas[0], beta2=betas[1], **given)
-
-    def lamb(self, betas: Sequence[float], **given: Any) -> Any:
-        return self.updated("lamb", beta1=betas[0], beta2=betas[1], **given)
 
     def rmsprop(self, alpha: float, eps: float, **given: Any) -> Any:
         return self.updated("rmsprop", decay=alpha, epsilon=eps, **given)

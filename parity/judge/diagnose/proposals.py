@@ -17,7 +17,7 @@ from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
-from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
+from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
@@ -273,8 +273,9 @@ def element_counts(evaluator: Evaluator, shape: Shape) -> dict[tuple[str, ...], 
 
 
 def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
-    """Another gradient, or a multiple of it, instead of the right one."""
+    """Another gradient, or a multiple of it, instead of the right one; or another tensor, instead of an output."""
     is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
+    yield from exchanged_outputs(origin)
     sources: dict[str, str] = {}
     factors: dict[str, float] = {}
     for name in filter(is_gradient, origin.wrong):
@@ -291,10 +292,26 @@ def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
         if multiples:
             sources[name], factors[name] = next(iter(multiples.items()))
     if sources:
-        cause = Cause(
-            "swapped-gradients", {"holds": sources}, change=lambda p: {**p, **{n: p[s] for n, s in sources.items()}}
-        )
+        cause = Cause("swapped-gradients", {"holds": sources}, change=renamed(sources))
         yield from with_factor(origin.evaluator, cause, factors) if factors else ((cause,),)
+
+
+def exchanged_outputs(origin: KernelExplanation) -> Iterator[Causes]:
+    """Two tensors under each other's name, of which one at least is no gradient."""
+    evaluator, prediction = origin.evaluator, origin.prediction
+    given = {name: values for name in origin.wrong if (values := origin.observed.get(name)) is not None}
+    for one, other in combinations(given, 2):
+        if evaluator.is_gradient(one) and evaluator.is_gradient(other):
+            continue
+        held = {one: other, other: one}
+        pairs = [(given[name], prediction[source]) for name, source in held.items()]
+        if all(comparable(predicted, values) and ratio(values, predicted) < OFF for values, predicted in pairs):
+            yield (Cause("swapped-outputs", {"holds": held}, change=renamed(held)),)
+
+
+def renamed(held: Mapping[str, str]) -> Change:
+    """The change that gives tensors the predictions of others."""
+    return lambda prediction: {**prediction, **{name: prediction[other] for name, other in held.items()}}
 
 
 def comparable(predicted: Predicted, values: Array) -> bool:
