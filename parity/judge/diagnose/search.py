@@ -91,7 +91,7 @@ def search(
     start = unaltered(evaluator, observed, exact)
     standing = sources.standing(evaluator)
     plain, weighty = [c for c in standing if not c.weight], [c for c in standing if c.weight]
-    n_followed = max(1, min(BEAM, int(MAX_WORK / (evaluator.n_elements * max(1, len(standing)) * DEPTH))))
+    n_followed = max(1, min(BEAM, int(MAX_WORK / (max(1, evaluator.n_elements) * max(1, len(standing)) * DEPTH))))
     tried: list[KernelExplanation] = []
     level = [start]
     for number in range(depth):
