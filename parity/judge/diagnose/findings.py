@@ -42,7 +42,8 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
         rest = {n: value for n, value in rest.items() if n not in tensors}
     if rest:
-        evidence = {} if result.second is None else {"second": summary(result.second)}
+        evidence: dict[str, Any] = {} if result.second is None else {"second": summary(result.second)}
+        evidence |= {"edits_not_tried": result.untried} if result.untried else {}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
         title = CATALOGUE["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
