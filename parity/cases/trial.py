@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Shape
-from parity.cases.edits import RETURNED, Edit, delta, value_of
+from parity.cases.edits import RETURNED, Edit, delta, returning, value_of
 from parity.cases.op import IncompatibleError
 from parity.cases.program import Array, Program, Step, Tensors, call, filled, in_dtype
 
@@ -54,7 +54,7 @@ class Trial:
             changed = delta(self.program, edit)
             with np.errstate(all="ignore"):
                 return self._output(changed, name)
-        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, IncompatibleError):
+        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, MemoryError, IncompatibleError):
             return None
 
     def overflows(self, edit: Edit) -> bool:
@@ -67,6 +67,12 @@ class Trial:
 
     def _returned(self, edit: Edit) -> Array | None:
         how, key = edit.value
+        if how == "after":
+            program, values = returning(self.program, edit), Overlay(self._values)
+            with np.errstate(all="ignore"):
+                for step in program.steps[len(self.program.steps) :]:
+                    values.over[step.index] = self._called(step, values)
+            return np.asarray(values[program.outputs[edit.function]])
         value = np.asarray(self._values[value_of(self.program, key)])
         return self.base[edit.function] + value if how == "added" else value
 

@@ -24,7 +24,14 @@ LIMIT_HELP = "for all tensors or for one. Repeatable."
 
 plan_options = options(
     click.argument("configs", nargs=-1, required=True, type=click.Path(path_type=Path)),
-    click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable."),
+    click.option(
+        "-b",
+        "--backend",
+        "backends",
+        multiple=True,
+        metavar="NAME",
+        help="Only this backend, of the config or NAME[==VERSION][:MODE]. Repeatable.",
+    ),
     click.option(
         "-k", "keyword", metavar="EXPR", help="Only cases whose id matches, e.g. 'offset and not (large or pair)'."
     ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from parity.config.backends import parse_backends
+from parity.config.backends import ADAPTERS, SHORT, parse_backends
 from parity.config.documents import read_document
 from parity.config.errors import COMMAND_LINE, ConfigError
 from parity.config.nodes import Node, Problems
@@ -23,13 +23,23 @@ def load_backends(texts: Sequence[str], config: Path | None = None) -> tuple[Bac
     """
     report = Problems()
     known = _of_config(config, report) if config is not None else {}
-    others = [text for text in texts if text not in known]
-    listed = Node(tuple(_node(text) for text in others), COMMAND_LINE, 0, "--backend")
-    named = {spec.name: spec for spec, _ in parse_backends(listed, report)} if others else {}
+    named = described([text for text in texts if text not in known], report)
     if len(report):
         raise ConfigError(report.problems)
-    chosen = [known[text] for text in texts if text in known] + list(named.values())
+    chosen = [known[text] for text in texts if text in known] + list(named)
     return tuple(dict.fromkeys(chosen if texts else known.values()))
+
+
+def described(texts: Sequence[str], report: Problems) -> tuple[BackendSpec, ...]:
+    """The backends that `-b` options describe as a config's short strings do, or with a file of the user's ops."""
+    listed = Node(tuple(_node(text) for text in texts), COMMAND_LINE, 0, "--backend")
+    return tuple(spec for spec, _ in parse_backends(listed, report)) if texts else ()
+
+
+def describes(text: str) -> bool:
+    """Whether a `-b` option describes a backend, beginning with the name of an adapter or `NAME=ADAPTER:`."""
+    match = WITH_OPS.fullmatch(text) or SHORT.fullmatch(text)
+    return match is not None and match.groupdict().get("adapter", match["name"]) in ADAPTERS
 
 
 def _of_config(path: Path, report: Problems) -> dict[str, BackendSpec]:

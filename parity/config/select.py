@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parity.cases.dtypes import COARSENESS
+from parity.config.backend_options import described, describes
 from parity.config.case_filter import KeywordError, keyword_matcher, nearest_first
 from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind
@@ -33,6 +34,7 @@ class Draft:
 
 def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
     """The selected plan; None and a report if anything is wrong."""
+    draft, overrides = _widened(draft, overrides, report)
     backends = _backends(draft, overrides, report)
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
@@ -66,6 +68,17 @@ def _asked(draft: Draft, cases: Sequence[BuiltCase], overrides: Overrides) -> As
     altered = altered or any(built.plan.baseline != stated[built.plan.id] for built in cases)
     narrower = {built.plan.id: built.plan.backends for built in draft.cases if set(built.plan.backends) != set(names)}
     return Asked(tuple((built.plan.id, built.plan.dtypes) for built in draft.cases), names, altered, narrower)
+
+
+def _widened(draft: Draft, overrides: Overrides, report: Problems) -> tuple[Draft, Overrides]:
+    """The draft with the backends that only the command line describes, in every case; and their names as overrides."""
+    names = {spec.name for spec in draft.backends}
+    texts = [text for text in overrides.backends if text not in names and describes(text)]
+    added = described(texts, report)
+    more = tuple(spec.name for spec in added)
+    cases = tuple(built.with_plan(backends=(*built.plan.backends, *more)) for built in draft.cases)
+    wanted = (*(text for text in overrides.backends if text not in texts), *more)
+    return replace(draft, backends=(*draft.backends, *added), cases=cases), replace(overrides, backends=wanted)
 
 
 def _backends(draft: Draft, overrides: Overrides, report: Problems) -> tuple[BackendSpec, ...]:

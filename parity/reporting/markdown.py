@@ -113,7 +113,7 @@ def causes(results: Results) -> Iterator[str]:
     found = findings(results)
     for finding in found[:MAX_CAUSES]:
         yield f"- {line(finding.sentence().plain)}"
-        yield f"  - {line(finding.place())}"
+        yield from (f"  - {line(text)}" for text in (finding.place(), finding.history()) if text)
         yield from (
             f"  - {code(bounded([text], CODE_LIMIT))}" for text in (finding.formula(), finding.values()) if text
         )

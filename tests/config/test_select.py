@@ -129,3 +129,18 @@ def test_the_command_line_and_the_file_are_told_together(tmp_path: Path) -> None
     message = refused(tmp_path, f"sed: 1\n{CASES}", backends=("torhc",), dtypes=("float8",), rtol=("x",))
     for part in ("sed", "--backend torhc", "--dtype float8", "--rtol x"):
         assert part in message
+
+
+def test_the_command_line_may_describe_a_backend(tmp_path):
+    plan = load(tmp_path, CASES, backends=("torch", "paddle==3.0.0", "jax:jit"))
+    assert [(spec.name, spec.adapter, spec.version, spec.mode) for spec in plan.backends] == [
+        ("torch", "torch", None, "eager"),
+        ("paddle==3.0.0", "paddle", "3.0.0", "eager"),
+        ("jax:jit", "jax", None, "jit"),
+    ]
+    assert all(case.runs_on("paddle==3.0.0") for case in plan.cases)
+
+
+def test_a_described_backend_that_is_wrong_is_one_problem(tmp_path):
+    told = refused(tmp_path, CASES, backends=("torch:compil",))
+    assert 'torch has no mode "compil"; did you mean "compile"?' in told and "has no such backend" not in told

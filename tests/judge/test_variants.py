@@ -33,6 +33,7 @@ def pairs(case: CasePlan) -> Iterator[tuple[Evaluator, Alteration]]:
             both = together(every[i])
         except IncompatibleError:
             continue
+        assert not both.arguments.keys() & both.unstable.keys()
         yield evaluator, Alteration({**both.arguments, **both.unstable}, {}, both.params, both.absent)
 
 

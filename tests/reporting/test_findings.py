@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import BackendRow
 from parity.reporting.text.answer import answer, warnings
 from parity.reporting.text.findings import condition, findings, telling, tolerated
-from tests.reporting.stored_runs import CASE, case_row, comparison, diagnosis, stored, unstable
+from tests.reporting.stored_runs import CASE, backend_row, case_row, comparison, diagnosis, stored, unstable
 from tests.reporting.test_explain import bare
 
 
@@ -138,3 +140,32 @@ def test_a_part_of_an_edit_is_not_told_by_another_edits_formula(tmp_path):
     ]
     found = findings(run_of(tmp_path, [unstable(), unstable(dtype="float64")], edits))
     assert {finding.formula() for finding in found} == {"", "computes a"}
+
+
+RELEASES = [("paddle==2.6.2", "2.6.2"), ("paddle==3.0.0", "3.0.0"), ("paddle", "3.3.1"), ("torch", "2.13.0+cpu")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "computed", "text"),
+    [
+        (["paddle==3.0.0", "paddle"], ["paddle==2.6.2"], "paddle: came between 2.6.2 and 3.0.0"),
+        (["paddle==2.6.2"], ["paddle==3.0.0", "paddle"], "paddle: went between 2.6.2 and 3.0.0"),
+        (
+            ["paddle==3.0.0"],
+            ["paddle==2.6.2", "paddle"],
+            "paddle: came between 2.6.2 and 3.0.0, went between 3.0.0 and 3.3.1",
+        ),
+        (["paddle==2.6.2", "paddle==3.0.0", "paddle"], [], "paddle: in 2.6.2, 3.0.0 and 3.3.1"),
+        (["paddle"], ["paddle==3.0.0"], "paddle: came between 3.0.0 and 3.3.1, not known of 2.6.2"),
+        (["torch"], [], ""),
+    ],
+)
+def test_a_finding_says_between_which_releases_it_came_or_went(tmp_path, wrong, computed, text):
+    rows = [unstable(actual=name, culprit=[name], expected="oracle") for name in wrong]
+    rows += [comparison(actual=name, expected="oracle") for name in computed]
+    backends = [{**backend_row(name), "framework": name.partition("==")[0], "version": v} for name, v in RELEASES]
+    found = run_of(tmp_path, rows, [diagnosis(backend=name) for name in wrong])
+    [finding] = findings(
+        msgspec.structs.replace(found, backends=[msgspec.convert(row, BackendRow) for row in backends])
+    )
+    assert finding.history() == text

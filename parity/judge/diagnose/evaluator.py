@@ -54,7 +54,8 @@ class Alteration:
     def with_(self, other: Alteration) -> Alteration:
         """Both together; IncompatibleError if they contradict each other."""
         parts = [(self.arguments, other.arguments), (self.unstable, other.unstable), (self.params, other.params)]
-        if any(mine.keys() & theirs.keys() for mine, theirs in parts) or (self.operands and other.operands):
+        options = [{*part.arguments, *part.unstable} for part in (self, other)]
+        if options[0] & options[1] or self.params.keys() & other.params.keys() or (self.operands and other.operands):
             raise IncompatibleError("both alterations set the same option, param or format")
         arguments, unstable, params = ({**mine, **theirs} for mine, theirs in parts)
         return Alteration(

@@ -82,11 +82,12 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
 
 
 def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
-    """A finding: its sentence, place, formula, values at the worst element, and where to look."""
+    """A finding: its sentence, place, releases, formula, values at the worst element, and where to look."""
     number = f"{n}. "
     yield Text.assemble((number, "bold"), finding.sentence())
     for text, style in (
         (finding.place(), ""),
+        (finding.history(), ""),
         (finding.formula(), "bold"),
         (finding.values(), ""),
         (finding.advice(), ""),

@@ -111,11 +111,12 @@ def cause_sentence(group: Sequence[Finding]) -> Markup:
 
 
 def told(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, several: bool) -> dict[str, Any]:
-    """A finding in lines: place (where the cause has `several`), formula, values, advice; with the filter of its cells
-    and the link to its worst one.
+    """A finding in lines: place (where the cause has `several`), releases, formula, values, advice; with the filter of
+    its cells and the link to its worst one.
     """
     worst = finding.worst
-    lines = (finding.place() if several else "", finding.formula(), finding.values(), finding.advice())
+    place = finding.place() if several else ""
+    lines = (place, finding.history(), finding.formula(), finding.values(), finding.advice())
     return {
         "formula": finding.formula(),
         "lines": [line for line in lines if line],

@@ -144,7 +144,7 @@ def suspects(results: Results) -> Iterator[Text]:
         yield warning(
             f"{n} only because the tolerance is loose: ",
             finding.sentence(),
-            f" ({finding.op}, for example {example(finding.worst.row)})",
+            f" ({'; '.join(filter(None, (finding.op, finding.history())))}, for example {example(finding.worst.row)})",
         )
     statuses = tensor_statuses(results)
     doubtful = [row for row in results.comparisons if row.suspect and statuses[row.tensor_key] is Status.SUSPECT]

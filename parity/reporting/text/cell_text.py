@@ -106,7 +106,7 @@ def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Itera
     yield from map(printable, cell.report.details(cell))
     for finding in found:
         yield from [finding.sentence().plain] if len(found) > 1 else []
-        yield from (f"  {line}" for line in (finding.formula(), finding.advice()) if line)
+        yield from (f"  {line}" for line in (finding.history(), finding.formula(), finding.advice()) if line)
     told: set[tuple[str, bool]] = set()
     for tensor in cell.tensors:
         worst = next(row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor)

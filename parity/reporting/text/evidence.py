@@ -16,9 +16,8 @@ from parity.reporting.text.words import listed, number
 MAX_ITEMS = 8
 HARMLESS = frozenset(("rounding", "degenerate-gradient", "gradient-choice"))
 """Diagnoses of differences in which no backend exceeds the error bound."""
-NO_FORMULA = frozenset(
-    ("unexplained", "not-identifiable", "nondeterministic", "stateful", "input-mutated", "batch-variant")
-)
+BEHAVIOURS = ("nondeterministic", "stateful", "input-mutated", "batch-variant", "layout-dependent")
+NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
 """Diagnoses that explain no tensor as a formula would."""
 
 
@@ -48,6 +47,8 @@ def called(row: Diagnosis) -> str:
 def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row.residual_before, row.residual_after
+    if before is None:
+        return "a finding of its own, beside the op's results"
     if row.id in HARMLESS:
         return f"error ratio {number(after)}, within the error bound"
     if after is None or row.id == "unexplained" or (not row.explained and after == before):

@@ -16,6 +16,7 @@ from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.cells import Status, failing_level, tensor_statuses
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import HARMLESS, called, evidence_text
+from parity.reporting.text.releases import Releases, history, releases_of
 from parity.reporting.text.words import few, grouped, listed, number, plural
 
 EDIT, CHOICE = "reference-edit", "gradient-choice"
@@ -56,8 +57,8 @@ class Difference:
 class Finding:
     """All differences of one op that have the same cause.
 
-    `cases` are all of this op, in the order of the config, `others` the comparisons of each tensor, and `alike` the
-    diagnoses with this cause anywhere in the run.
+    `cases` are all of this op, in the order of the config, `others` the comparisons of each tensor, `alike` the
+    diagnoses with this cause anywhere in the run, and `releases` the frameworks of which the run has several.
     """
 
     op: str
@@ -67,6 +68,7 @@ class Finding:
     cases: tuple[CaseRow, ...]
     others: Mapping[tuple[str, str, str], Sequence[ComparisonRow]]
     alike: Sequence[Diagnosis] = ()
+    releases: Sequence[Releases] = ()
 
     @property
     def backends(self) -> list[str]:
@@ -119,6 +121,14 @@ class Finding:
     def line(self) -> Text:
         """Sentence and place in one line."""
         return Text.assemble(self.sentence(), (f" – {self.place()}", "dim"))
+
+    def history(self) -> str:
+        """`paddle: came between 2.6.2 and 3.0.0`, or nothing if the run has one release of each framework."""
+        if not self.releases:
+            return ""
+        having = {*self.backends, *(row.backend for row in self.alike)}
+        keys = {d.row.tensor_key for d in self.differences}
+        return history(self.releases, having, set.intersection(*(right(self.others[key]) for key in keys)))
 
     def formula(self) -> str:
         """`computes var = ..., where the reference has ...`, or the numbers that were found, or nothing."""
@@ -191,14 +201,22 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
     alike = grouped(((ops.get(row.case), *cause_named(row)), row) for row in results.diagnoses)
+    releases = releases_of(results.backends)
     made = []
     for key, differences in groups.items():
         op, name, _ = key
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
-        same = alike.get(key, ())
-        made.append(Finding(op, name, title_of(differences[0]), tuple(differences), tuple(cases[op]), others, same))
+        title, same = title_of(differences[0]), alike.get(key, ())
+        made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases))
     return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
+
+
+def right(rows: Iterable[ComparisonRow]) -> set[str]:
+    """The backends that are right in a tensor, of its comparisons."""
+    compared = [row for row in rows if row.compared]
+    wrong = {name for row in compared if row.fails or row.hides for name in row.owners}
+    return {name for row in compared for name in (row.actual, row.expected)} - wrong
 
 
 def to_blame(row: ComparisonRow, own: Mapping[tuple[str, str, str, str], ComparisonRow]) -> Sequence[str]:
@@ -222,7 +240,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
     """By what a difference belongs to others: its diagnosis, else its verdict."""
-    if row.verdict == STRUCTURE:
+    if row.verdict == STRUCTURE and diagnosis is None:
         return "", row.message
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
