@@ -52,8 +52,10 @@ class OneflowAdapter(TorchStyleAdapter):
     def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
         storage = storage_of(array)
         whole = self.leaf(storage.flat, False)
-        view = self.framework.as_strided(whole, array.shape, storage.strides, storage.offset)
-        return self.shared(view, requires_grad)
+        # OneFlow 0.9.0 loses the offset of a view in detach(), and in nn.Parameter.
+        return self.framework.as_strided(whole, array.shape, storage.strides, storage.offset).requires_grad_(
+            requires_grad
+        )
 
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach()

@@ -864,13 +864,6 @@ CONVENTIONS = (
         source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
     ),
     Entry(
-        id="last-of-equals",
-        title="of equal elements, the last one is taken",
-        what="Several elements are the largest, and the index is that of the last one; it should be that of the first.",
-        shows="Indices are wrong where the largest element occurs more than once, and right elsewhere.",
-        source="The documentation of torch.argmax, of numpy.argmax and of ONNX ArgMax (select_last_index).",
-    ),
-    Entry(
         id="exp-overflow",
         title="an exponential overflows although the result does not",
         what=(
