@@ -13,6 +13,7 @@ ADAPTERS = {
     "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
     "mindspore": "parity.adapters.mindspore.adapter:MindsporeAdapter",
     "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
+    "mlx": "parity.adapters.mlx.adapter:MlxAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 
@@ -28,12 +28,13 @@ def placed(values: Any, placement: Dict[str, Any]) -> Any:
     return view
 
 
-def storage_of(array: Any) -> Optional[Storage]:
-    """Where a view that `placed` has made lies; None for an array that starts its memory and is contiguous."""
-    flat = array.base
-    if not isinstance(flat, np.ndarray) or flat.ndim != 1 or flat.dtype != array.dtype:
-        return None
+def is_whole(array: Any) -> bool:
+    """Whether an array is contiguous, and no part of a larger one."""
+    return bool(array.flags.c_contiguous and (getattr(array.base, "size", array.size) == array.size))
+
+
+def storage_of(array: Any) -> Storage:
+    """Where a view that `placed` has made lies."""
+    flat = array.reshape(-1) if array.base is None else array.base
     offset = (array.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // array.itemsize
-    if array.flags.c_contiguous and offset == 0:
-        return None
     return Storage(flat, tuple(stride // array.itemsize for stride in array.strides), offset)

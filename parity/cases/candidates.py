@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, permutations
 from typing import Any
@@ -14,11 +14,13 @@ import numpy as np
 
 from parity.cases.draw import Shape
 from parity.cases.edits import (
+    ACCUMULATED,
     EVERY,
     FITTED,
     JOINED,
     MOVED,
     NUMBERS,
+    OTHER,
     PARTS,
     READ,
     RESULT,
@@ -32,6 +34,7 @@ from parity.cases.edits import (
 )
 from parity.cases.exact.formats import FORMATS
 from parity.cases.program import Program, Ref, Step
+from parity.cases.repeats import Repeats, repeats
 
 DEPTH = 3
 MAX_STEPS = 400
@@ -52,8 +55,8 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "maximum": ("minimum", "add"),
     "minimum": ("maximum",),
     "argmax": ("argmin",),
-    "exp": ("expm1",),
-    "log": ("log1p",),
+    "exp": ("expm1", "exp2"),
+    "log": ("log1p", "log2"),
     "log1p": ("log",),
     "expm1": ("exp",),
     "sqrt": ("square", "cbrt"),
@@ -65,6 +68,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less_equal": ("less", "greater"),
 }
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
+CHOOSING = frozenset(("where", "maximum", "minimum"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
@@ -76,28 +80,58 @@ REDUCING = PRODUCTS | {"sum", "mean", "max", "min"}
 
 
 def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
-    """The edits of the steps behind an output, and of all steps of a kind together.
+    """The edits of the steps behind an output, and of all steps of a kind together. What a long program repeats is
+    edited as one step in every turn.
 
     `shapes` are those of the program's values by number (`Trial.shapes`).
     """
-    reach = program.reach([output])
-    if len(reach) > MAX_STEPS:
+    reach, same = program.reach([output]), repeats(program)
+    single = representatives(reach, same)
+    if len(single) > MAX_STEPS:
         return
     scope = Scope(program, shapes)
     groups: dict[Any, list[int]] = {}
     for position, step in enumerate(program.steps):
         groups.setdefault(pattern(program, step), []).append(position)
-    for position in sorted(reach):
-        yield from step_edits(program, position, scope)
+    for position in single:
+        edits = step_edits(program, position, scope)
+        yield from in_every_turn(edits, position, same) if position in same else edits
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
-    yield from partly_read_edits(program, scope, reach)
+    yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
         yield from saved_edits(program, scope)
     for positions in groups.values():
         if len(positions) > 1 and not reach.isdisjoint(positions):
             for edit in step_edits(program, positions[0], scope):
-                yield replace(edit, positions=tuple(positions))
+                if not same or edit.kind in WHOLESALE:
+                    yield replace(edit, positions=tuple(positions))
+
+
+WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
+"""What a kernel with loops does otherwise in all steps of a kind, not in those of one place only."""
+
+
+def representatives(reach: Collection[int], same: Repeats) -> list[int]:
+    """The positions that are reached, and one for each step of a loop: in the second turn, which follows one."""
+    places = {same.get(position, (position,)) for position in reach}
+    return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in places)
+
+
+def in_every_turn(edits: Iterable[Edit], position: int, same: Repeats) -> Iterator[Edit]:
+    """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
+    places = same[position]
+    for edit in edits:
+        if edit.kind == MOVED:
+            continue
+        if edit.kind not in OTHER or edit.value[0] != "step" or edit.value[1] not in same:
+            yield replace(edit, positions=places)
+            continue
+        others = same[edit.value[1]]
+        shift = others.index(edit.value[1]) - places.index(position)
+        pairs = [(p, others[i + shift]) for i, p in enumerate(places) if 0 <= i + shift < len(others)]
+        mine, theirs = zip(*pairs, strict=True)
+        yield replace(edit, positions=mine, value=("steps", theirs))
 
 
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
@@ -184,6 +218,7 @@ class Scope:
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
+        self.given = frozenset(program.inputs.values())
         self.keys: dict[int, Key] = {index: ("input", name) for name, index in program.inputs.items()}
         self.keys |= {index: ("option", name) for name, (index, _) in program.options.items()}
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
@@ -249,15 +284,15 @@ def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
 
 def fits_of(program: Program, output: str) -> Iterator[Edit]:
     """The edits that change a number of the reference, or multiply a value, each with the current value."""
-    reach = sorted(program.reach([output]))
-    for position in reach[-MAX_STEPS:]:
-        step = program.steps[position]
+    same = repeats(program)
+    for position in representatives(program.reach([output]), same)[-MAX_STEPS:]:
+        step, places = program.steps[position], same.get(position, (position,))
         for i, operand in enumerate(step.operands):
             if is_number(program, operand):
                 value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
-                yield Edit((position,), step.name, "fitted", i, float(value))
+                yield Edit(places, step.name, "fitted", i, float(value))
             elif isinstance(operand, Ref):
-                yield from (Edit((position,), step.name, kind, i, start) for kind, (_, start) in FITTED.items())
+                yield from (Edit(places, step.name, kind, i, start) for kind, (_, start) in FITTED.items())
     reads = Counter(ref for step in program.steps for ref in step.refs)
     for name, (index, number) in program.options.items():
         if reads[index] > 1:
@@ -294,7 +329,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
-        yield from along_axes(i, shape, reduced=step.name in REDUCING)
+        yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
@@ -352,7 +387,7 @@ def fits_into(shape: Shape, other: Shape) -> bool:
 def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
     child = scope.steps.get(step.operands[operand].index)
-    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+    if child is not None and step.name in ARITHMETIC and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 
@@ -396,8 +431,13 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(scope: Scope, step: Step) -> list[int]:
-    """The numbers of elements along neighbouring axes of a step's operands, and those less one."""
+    """The numbers of elements along neighbouring axes of a step's operands, and those less one.
+
+    Those of a single axis where the step does not calculate with the number: a padding of that many elements, in each
+    axis, leaves no memory.
+    """
     inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
-    parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+    most = max(map(len, inputs), default=0) if step.name in ARITHMETIC else 1
+    parts = {s[i:j] for s in inputs for i in range(len(s)) for j in range(i + 1, min(i + most, len(s)) + 1)}
     lengths = {1, *map(math.prod, parts)}
     return sorted({m for n in lengths for m in (n, n - 1) if m > 0})

@@ -72,6 +72,8 @@ MOVED = "moved"
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
 LOSSY = ("rounded", ACCUMULATED)
+OTHER = ("replaced", "reshaped")
+"""The kinds of edits that put another value in the place of an operand."""
 
 
 # Functions of one value.
@@ -359,8 +361,8 @@ def early(program: Program, position: int, key: Key, new: NewValues) -> tuple[li
         if step.index >= program.steps[position].index:
             before.append(replace(with_refs(step, renamed), index=new(), label=""))
             renamed[step.index] = before[-1].index
-    if program.steps[position].index in {step.index for step in needed.steps}:
-        raise IncompatibleError("the value depends on the step")
+    if index not in renamed or program.steps[position].index in {step.index for step in needed.steps}:
+        raise IncompatibleError("the value depends on the step, or on none that can be done before it")
     return before, renamed[index]
 
 
@@ -447,7 +449,7 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     if edit.kind == SAVED:
         return saved_otherwise(program, edit, new)
     changed = {}
-    for position in edit.positions:
+    for turn, position in enumerate(edit.positions):
         if position >= len(program.steps) or program.steps[position].name != edit.function:
             raise IncompatibleError(f"step {position} is not {edit.function}")
         step = program.steps[position]
@@ -457,8 +459,15 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
             raise IncompatibleError(f"there is no step {edit.value}")
         if edit.kind == MOVED:
             return moved_later(program, edit, new)
-        changed[position] = altered(step, edit, new)
+        changed[position] = altered(step, in_turn(edit, turn), new)
     return changed
+
+
+def in_turn(edit: Edit, turn: int) -> Edit:
+    """The edit of a loop as it is in one turn, which has a value of its own (`steps`) in another one's place."""
+    if edit.kind not in OTHER or edit.value[0] != "steps":
+        return edit
+    return replace(edit, positions=(edit.positions[turn],), value=("step", edit.value[1][turn]))
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
@@ -658,6 +667,8 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
         value = place(value)
     elif isinstance(value, tuple) and value[0] == "step":
         value = ("step", place(value[1]))
+    elif isinstance(value, tuple) and value[0] == "steps":
+        value = ("steps", tuple(map(place, value[1])))
     return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
 
 

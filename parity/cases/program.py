@@ -48,7 +48,8 @@ class Step:
     """One call: `function(*operands, **keywords)`, whose result is value `index`.
 
     Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source, ""
-    if it has none; `backward`: the step belongs to the gradients.
+    if it has none; `backward`: the step belongs to the gradients. `site` is equal for calls from one place of the
+    source, such as a loop; of a gradient it follows the number `of` the value whose gradient it comes from (-1: none).
     """
 
     index: int
@@ -57,6 +58,8 @@ class Step:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     backward: bool = False
+    site: int = 0
+    of: int = -1
 
     @property
     def name(self) -> str:
@@ -366,6 +369,8 @@ class Tape:
     known: dict[Any, Traced] = field(default_factory=dict)
     backward: bool = False
     branches: bool = False
+    labelled: bool = True
+    of: int = -1
     kind: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
 
     def stand_in(self, value: Any) -> Traced:
@@ -384,10 +389,20 @@ class Tape:
         if key in self.known:
             return self.known[key]
         result = self.stand_in(outlined(function, plain(operands), plain(keywords)))
-        self.steps.append(Step(result.index, function, names, dict(keywords), backward=self.backward))
+        site = place() if self.labelled else 0
+        self.steps.append(Step(result.index, function, names, dict(keywords), "", self.backward, site, self.of))
         if key is not None:
             self.known[key] = result
         return result
+
+
+def place() -> int:
+    """Equal for calls of `record` from one place of the source, by the same way."""
+    frames, frame = [], sys._getframe(2)
+    while frame.f_back is not None and frame.f_code is not trace.__code__:
+        frames.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return hash(tuple(frames))
 
 
 def has_no_arrays(operands: Any) -> bool:
@@ -481,6 +496,7 @@ class NamedNode(VJPNode):  # type: ignore[misc]  # autograd has no types
             label = value.tape.labels.get(value.index)
             if label and isinstance(gradient, Traced):
                 value.tape.labels.setdefault(gradient.index, f"grad of {label}")
+            value.tape.of = value.index
             return inner(gradient)
 
         self.vjp = vjp
@@ -521,7 +537,7 @@ def trace(
     OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what cannot be recorded.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
-    tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))
+    tape = Tape(kind=floats[0] if floats else np.dtype(np.float64), labelled=labelled)
     stand_ins = {name: tape.stand_in(np.asarray(value)) for name, value in tensors.items()}
     arriving = {name: tape.stand_in(np.asarray(value)) for name, value in (gradients or {}).items()}
     inputs = {name: item.index for name, item in stand_ins.items()}

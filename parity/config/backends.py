@@ -45,6 +45,7 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "tensorflow": AdapterTraits(("eager", "xla")),
     "mindspore": AdapterTraits(("eager", "graph")),
     "onnxruntime": AdapterTraits(),
+    "mlx": AdapterTraits(),
     "numpy": AdapterTraits(strided=True),
 }
 """The adapters that a config may name."""

@@ -135,6 +135,14 @@ PINS = {
         pythons=("3.11", "3.12", "3.13"),
         extras=("onnx==1.23.2",),
     ),
+    "mlx": Pin(
+        modules=("mlx.core",),
+        distributions=("mlx[cpu]", "mlx"),  # without the extra there is no backend for Linux
+        version="0.32.4",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("numpy",),  # not a dependency of MLX's wheel
+        size="about 0.1 GB",
+    ),
     "numpy": Pin(
         modules=("autograd",),
         bare=True,

@@ -137,7 +137,8 @@ def in_memory(arrays: Arrays, layouts: Mapping[str, Any], adapter: Adapter) -> A
     if layouts and not adapter.strided:
         raise Unsupported(f"{type(adapter).__name__}: its tensors have no strides, and none shares another's memory")
     aliases = {name: layout["alias"] for name, layout in layouts.items() if "alias" in layout}
-    own = {name: placed(arrays[name], layout) for name, layout in layouts.items() if name not in aliases}
+    # A grad_output is not there if only outputs are wanted.
+    own = {name: placed(arrays[name], layouts[name]) for name in arrays if name in layouts and name not in aliases}
     laid = {**arrays, **own}
     return {name: laid[aliases.get(name, name)] for name in arrays}
 

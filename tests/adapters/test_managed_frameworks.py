@@ -12,7 +12,7 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax", "tensorflow", "onnxruntime", "mindspore")
+BACKENDS = ("jax", "tensorflow", "onnxruntime", "mindspore", "mlx")
 MODES = {"jax:jit": "jax", "tensorflow:xla": "tensorflow", "mindspore:graph": "mindspore"}
 USERS = {"my-jax": "jax", "my-tensorflow": "tensorflow", "my-mindspore": "mindspore"}
 
@@ -28,7 +28,7 @@ LACKING = {
 FILES = {path.stem: path for path in sorted((CONFIGS / "ops").glob("*.yaml"))}
 SLOW_TO_COMPILE = {"pooling", "recurrent", "resample"}
 """JAX compiles every primitive of every shape for itself: these ops take it a minute. The census has them."""
-RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime", "mindspore"), FILES.keys())]
+RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime", "mindspore", "mlx"), FILES.keys())]
 """Backends that run together, and the files that they run."""
 
 
@@ -110,8 +110,9 @@ FOUND = {
     "tensorflow": ("reduced-precision", "gelu"),
     "tensorflow:xla": ("reduced-precision", "gelu"),
     "onnxruntime": ("running-var-ddof", "batch"),
-    "mindspore": ("reduced-precision", "near-constant"),
-    "mindspore:graph": ("reduced-precision", "near-constant"),
+    "mindspore": ("variance-naive", "near-constant"),
+    "mindspore:graph": ("variance-naive", "near-constant"),
+    "mlx": ("reduced-precision", "gelu"),
     "my-jax": ("reference-edit", "relu"),
     "my-tensorflow": ("reference-edit", "relu"),
     "my-mindspore": ("reference-edit", "relu"),

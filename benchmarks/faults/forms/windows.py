@@ -251,9 +251,11 @@ ADAPTIVE_MAX = (
         end = [-((-(i + 1) * n) // m) for i, n, m in zip(window, x.shape[2:], grad_y.shape[2:])]
         at = (slice(None), slice(None), *map(slice, start, end))
         place = (slice(None), slice(None), *window)
-        y[place] = np.max(x[at].reshape(*x.shape[:2], -1), axis=-1)
-        largest = x[at] == y[place].reshape(*x.shape[:2], *[1] * len(window))
-        grad_x[at] += largest * grad_y[place].reshape(*x.shape[:2], *[1] * len(window))
+        part = x[at].reshape(*x.shape[:2], -1)
+        best = np.argmax(part, axis=-1)
+        y[place] = np.max(part, axis=-1)
+        chosen = np.arange(part.shape[-1]) == best[..., None]
+        grad_x[at] += (chosen * grad_y[place][..., None]).reshape(x[at].shape)
     """,
     """
     y = np.empty_like(grad_y)

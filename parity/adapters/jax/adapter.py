@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import named_outputs
-from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.transform import TransformAdapter
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 """Mode of an interpolation to JAX's name of it."""
@@ -27,8 +27,8 @@ STATES = {
 """Optax's names of what optimizers keep."""
 
 
-class JaxAdapter(AnyAxesAdapter):
-    """Eager, op by op, on the CPU; gradients by jax.vjp."""
+class JaxTensors(TransformAdapter):
+    """JAX's arrays and its gradients, by jax.vjp."""
 
     dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported|No module named 'optax'",)
@@ -61,32 +61,13 @@ class JaxAdapter(AnyAxesAdapter):
         values = tensor.__array__()
         return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
 
-    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function in its stage; the latest call is kept, since JAX has no tape that `gradients` could read."""
-        staged = self.staged(function)
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        _, back = self.framework.vjp(forward, *leaves)
+        return list(back(list(upstream)))
 
-        def call(**given: Any) -> Any:
-            outputs = named_outputs(staged(**given))
-            self.latest.function, self.latest.given, self.latest.outputs = staged, given, outputs
-            return outputs
 
-        return call
-
-    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is in eager mode."""
-        return function
-
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        function, given = self.latest.function, self.latest.given
-        wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
-        names = [name for leaf in leaves for name, value in given.items() if value is leaf]
-
-        def forward(*values: Any) -> Any:
-            results = named_outputs(function(**{**given, **dict(zip(names, values))}))
-            return [results[name] for name in wanted]
-
-        values, pullback = self.framework.vjp(forward, *leaves)
-        return list(pullback([dy.astype(y.dtype) for y, dy in zip(values, upstream)]))
+class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
+    """Eager, op by op, on the CPU."""
 
     def optax(self) -> Any:
         """Optax, which few cells need: imported by the first that does."""
@@ -453,18 +434,6 @@ class JaxAdapter(AnyAxesAdapter):
     def heads_first(self, x: Any) -> Any:
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return self.numpy.swapaxes(x, -3, -2)
-
-    def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
-        n, length, _ = x.shape
-        query, key, value = (
-            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
-        mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
-        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
-
-    def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
-        return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
 
     # JAX has no function for it: this is how models write it (Gemma, MaxText).
     def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:

@@ -42,16 +42,20 @@ class OneflowAdapter(TorchStyleAdapter):
         return re.split(r'\n?\s*File "', str(error))[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        storage = storage_of(array)
-        flat = array if storage is None else storage.flat
         if array.dtype == "uint16":
-            values = (flat.astype("uint32") << 16).view("float32")
+            values = (array.astype("uint32") << 16).view("float32")
             tensor = self.framework.tensor(values).to(self.framework.bfloat16)
         else:
-            tensor = self.framework.tensor(flat)
-        if storage is not None:
-            tensor = self.framework.as_strided(tensor, array.shape, storage.strides, storage.offset)
+            tensor = self.framework.tensor(array)
         return self.framework.nn.Parameter(tensor) if requires_grad else tensor
+
+    def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
+        storage = storage_of(array)
+        whole = self.leaf(storage.flat, False)
+        # OneFlow 0.9.0 loses the offset of a view in detach(), and in nn.Parameter.
+        return self.framework.as_strided(whole, array.shape, storage.strides, storage.offset).requires_grad_(
+            requires_grad
+        )
 
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach()

@@ -65,9 +65,10 @@ class PaddleAdapter(FunctionalAdapter):
         return re.split(r"\n\s*\[Hint:|\s*\(at /", summary)[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
+        return self.framework.to_tensor(array, stop_gradient=not requires_grad)
+
+    def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
         storage = storage_of(array)
-        if storage is None:
-            return self.framework.to_tensor(array, stop_gradient=not requires_grad)
         whole = self.framework.to_tensor(storage.flat)
         # Paddle 2.6.2 and 3.3.1 count the offset in bytes.
         offset = storage.offset * array.itemsize

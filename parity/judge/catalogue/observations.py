@@ -34,6 +34,17 @@ OBSERVATIONS = (
         source="OneFlow pull request 6149 (https://github.com/Oneflow-Inc/oneflow/pull/6149).",
     ),
     Entry(
+        id="swapped-outputs",
+        title="two outputs are exchanged",
+        what=(
+            "Two tensors of the same shape are right, but each is returned under the other's name: the last hidden and "
+            "cell state of an LSTM, the two moments of an optimizer, a result and its gradient."
+        ),
+        shows="Both tensors are wrong by their own size, and exchanging them leaves only rounding.",
+        known_in="Kernels that return several tensors in an order of their own.",
+        source="PyTorch documentation, LSTM: the outputs are output, (h_n, c_n), in this order.",
+    ),
+    Entry(
         id="transposed",
         title="a matrix is used or returned transposed",
         what=(
@@ -241,6 +252,17 @@ OBSERVATIONS = (
         ),
         known_in="Equal elements under amax: PyTorch divides the gradient evenly.",
         source="F. H. Clarke, Generalized gradients and applications, Trans. AMS 205 (1975).",
+    ),
+    Entry(
+        id="index-choice",
+        title="another index where several are right",
+        what=(
+            "Where elements are equal, the order of their indices is a choice: argmax, sort and topk may return any of "
+            "them. The backend returns another than the oracle, which takes equal elements in their order. Nothing "
+            "needs fixing, unless the first one is promised; inputs without equal elements avoid it."
+        ),
+        shows="The elements at these indices equal those at the oracle's, and no index comes twice.",
+        source="The documentation of torch.sort (stable), torch.topk, and of ONNX ArgMax (select_last_index).",
     ),
     Entry(
         id="param-value",
