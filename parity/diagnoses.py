@@ -5,6 +5,7 @@ from __future__ import annotations
 DIAGNOSES = (
     "reference-edit",
     "swapped-gradients",
+    "swapped-outputs",
     "transposed",
     "permuted-axes",
     "permuted-elements",
@@ -26,6 +27,7 @@ DIAGNOSES = (
     "stateful",
     "nondeterministic",
     "batch-variant",
+    "layout-dependent",
     "rounding",
     "not-identifiable",
     "unexplained",
@@ -63,6 +65,7 @@ DIAGNOSES = (
     "rotary-pairs",
     "rotary-angles",
     "softmax-unshifted",
+    "online-softmax",
     "log-of-softmax",
     "logits-clipped",
     "label-smoothing",

@@ -41,7 +41,8 @@ class Output:
 class CellOutcome:
     """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
 
-    `lacking` maps each tensor that the backend cannot provide to the reason.
+    `lacking` maps each tensor that the backend cannot provide to the reason. `again`: what other calls returned, if not
+    the same. `changed`: inputs that the op has changed in place, with their new values.
     """
 
     case: str
@@ -52,13 +53,17 @@ class CellOutcome:
     message: str = ""
     outputs: Mapping[str, Output] = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    again: Mapping[str, Output] = field(default_factory=dict)
+    changed: Mapping[str, Output] = field(default_factory=dict)
 
     def copied(self) -> CellOutcome:
         """The outcome with arrays of its own."""
-        outputs = {
-            name: replace(o, values=None if o.values is None else o.values.copy()) for name, o in self.outputs.items()
-        }
-        return replace(self, outputs=outputs)
+        return replace(self, outputs=copied(self.outputs), again=copied(self.again), changed=copied(self.changed))
+
+
+def copied(outputs: Mapping[str, Output]) -> dict[str, Output]:
+    """The outputs with arrays of their own."""
+    return {name: replace(o, values=None if o.values is None else o.values.copy()) for name, o in outputs.items()}
 
 
 Arrays = Mapping[str, NDArray[Any]]

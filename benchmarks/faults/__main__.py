@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from benchmarks.faults.cases import DTYPES
 from benchmarks.faults.forms import FORMS
 from benchmarks.faults.generate import faults
 from benchmarks.faults.predict import Right
@@ -57,10 +58,13 @@ def planted_rows(options: argparse.Namespace) -> Iterator[Row]:
     """The rows of faults, then those of healthy forms, until the time is over."""
     end = time.monotonic() + 60.0 * options.minutes
     for fault in takewhile(
-        lambda _: time.monotonic() < end, faults(options.ops, options.faults, options.seed, options.pairs)
+        lambda _: time.monotonic() < end,
+        faults(options.ops, options.faults, options.seed, options.pairs, options.dtypes),
     ):
         yield from score_fault(fault, options.seed)
-    yield from takewhile(lambda _: time.monotonic() < end, healthy_rows(options.ops, options.healthy, options.seed))
+    yield from takewhile(
+        lambda _: time.monotonic() < end, healthy_rows(options.ops, options.healthy, options.seed, options.dtypes)
+    )
 
 
 def arguments() -> argparse.Namespace:
@@ -70,6 +74,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=500, help="how many cells of healthy forms, at least")
     parser.add_argument("--pairs", type=float, default=0.15, help="the share of faults with two edits")
     parser.add_argument("--ops", type=lambda text: text.split(","), default=list(FORMS), help="comma-separated")
+    parser.add_argument(
+        "--dtypes", type=lambda text: text.split(","), default=list(DTYPES), help="of the same inputs, comma-separated"
+    )
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="stop after so many, and count what is done"
     )

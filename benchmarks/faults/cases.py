@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.faults.settings import SETTINGS as TABLED
+from benchmarks.faults.settings import Setting, eps_of, image, one_of, split
 from parity.cases import OPS
 from parity.cases.draw import Draw, Integers, Normal, Shape, Special, TensorPlan, Uniform
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
@@ -21,20 +22,21 @@ OFFSETS = (0.0, 0.0, 0.0, 1.0, 10.0, 100.0, 1000.0)
 SCALES = (1.0, 1.0, 1.0, 1e-3, 1e-2, 10.0, 100.0)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a case of an op is made of; `draws` are those that differ from the op's own."""
-
-    params: Mapping[str, Any]
-    shapes: Mapping[str, Shape]
-    draws: Mapping[str, Draw] = field(default_factory=dict)
-    ignored: int = 0
-
-
-def case_of(op: str, rng: Rng, size: int, name: str, *, offset: float = 0.0, scale: float = 1.0) -> CasePlan:
+def case_of(
+    op: str,
+    rng: Rng,
+    size: int,
+    name: str,
+    *,
+    offset: float = 0.0,
+    scale: float = 1.0,
+    dtypes: Sequence[str] = DTYPES,
+) -> CasePlan:
     """A case of about `size` elements; `x` (or what stands for it) is `scale * draw + offset`."""
     setting = SETTINGS[op](rng, size)
-    return planned(op, name, setting.params, setting.shapes, setting.draws, setting.ignored, offset, scale)
+    return planned(
+        op, name, setting.params, setting.shapes, setting.draws, setting.ignored, offset, scale, tuple(dtypes)
+    )
 
 
 def planned(
@@ -77,33 +79,28 @@ def drawn(case: CasePlan, seed: int) -> Tensors:
 
 NORMALISED = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
 MOVED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys((*NORMALISED, "linear", "conv2d", "avg_pool2d", "flatten", "position_embedding"), ("x",)),
+    **dict.fromkeys(
+        (
+            *NORMALISED,
+            "evonorm_s0",
+            "var",
+            "std",
+            "softmax",
+            "log_softmax",
+            "logsumexp",
+            "linear",
+            "conv2d",
+            "avg_pool2d",
+            "flatten",
+            "position_embedding",
+        ),
+        ("x",),
+    ),
     "mse_loss": ("x", "target"),
     "cross_entropy": ("x",),
     "embedding": ("weight",),
 }
 """The tensors that an offset and a scale apply to."""
-
-
-def one_of(rng: Rng, *values: Any) -> Any:
-    return values[int(rng.integers(len(values)))]
-
-
-def split(rng: Rng, size: int, least: int = 1) -> tuple[int, int]:
-    """Two factors whose product is about `size`, the second at least `least`."""
-    inner = max(least, min(size, round(math.exp(rng.uniform(0.0, math.log(max(size, 2)))))))
-    return max(1, size // inner), inner
-
-
-def image(rng: Rng, size: int, least: int = 2) -> tuple[int, int, int, int]:
-    """N, C, H, W with about `size` elements, height and width at least `least`."""
-    side = max(least, min(32, round(size ** float(rng.uniform(0.2, 0.35)))))
-    channels = one_of(rng, 2, 3, 4, 6, 8)
-    return max(1, size // (channels * side * side)), channels, side, side + one_of(rng, 0, 1, 3)
-
-
-def eps_of(rng: Rng) -> float:
-    return float(one_of(rng, 1e-5, 1e-5, 1e-3, 1e-6, 0.1))
 
 
 def layer_norm(rng: Rng, size: int) -> Setting:
@@ -302,4 +299,5 @@ SETTINGS: Mapping[str, Callable[[Rng, int], Setting]] = {
     **dict.fromkeys(("adam", "adamw", "lamb"), adam),
     "rmsprop": rmsprop,
     "adagrad": adagrad,
+    **TABLED,
 }

@@ -18,6 +18,7 @@ from benchmarks.faults.edits import HELPERS, Candidate, Edit, apply, candidates
 from benchmarks.faults.forms import FORMS, Form, run
 from benchmarks.faults.measure import Truth, detectable, effect
 from benchmarks.faults.scope import scope_of
+from parity.cases.dtypes import COARSENESS
 from parity.config.plan import CasePlan
 
 Tensors = dict[str, NDArray[Any]]
@@ -70,7 +71,9 @@ def arguments_of(tree: ast.FunctionDef) -> ast.arguments:
     return ast.arguments([], [ast.arg(a.arg) for a in tree.args.args], None, [], [], None, [])
 
 
-def faults(ops: Sequence[str], n: int, seed: int, pairs: float = 0.0) -> Iterator[Fault]:
+def faults(
+    ops: Sequence[str], n: int, seed: int, pairs: float = 0.0, dtypes: Sequence[str] = DTYPES
+) -> Iterator[Fault]:
     """`n` faults, the ops in turn; `pairs` is the share of them that have two edits.
 
     No two do the same. An op whose forms have no more faults to give is passed over.
@@ -84,17 +87,19 @@ def faults(ops: Sequence[str], n: int, seed: int, pairs: float = 0.0) -> Iterato
             continue
         n_edits = 2 if rng.random() < pairs else 1
         names = (f"{op}-fault-{seed}-{i}-{attempt}" for attempt in range(CASES))
-        fault = next(filter(None, (one_fault(op, name, seed, n_edits, rng, seen) for name in names)), None)
+        fault = next(filter(None, (one_fault(op, name, seed, n_edits, rng, seen, dtypes) for name in names)), None)
         if fault is None:
             exhausted.add(op)
         else:
             yield fault
 
 
-def one_fault(op: str, name: str, seed: int, n_edits: int, rng: Rng, seen: set[Hashable]) -> Fault | None:
-    """A fault that is new and can be detected in float64, on a case of its own; None after a number of tries."""
+def one_fault(
+    op: str, name: str, seed: int, n_edits: int, rng: Rng, seen: set[Hashable], dtypes: Sequence[str] = DTYPES
+) -> Fault | None:
+    """A fault that is new and can be detected in the finest dtype, on a case of its own; None after a number of tries."""
     offset, scale = float(rng.choice(OFFSETS[:5])), float(rng.choice(SCALES[:4]))
-    case = case_of(op, rng, int(rng.choice(SIZES)), name, offset=offset, scale=scale)
+    case = case_of(op, rng, int(rng.choice(SIZES)), name, offset=offset, scale=scale, dtypes=dtypes)
     inputs = drawn(case, seed)
     truth = Truth.of(case, inputs)
     if not truth.finite:
@@ -104,7 +109,7 @@ def one_fault(op: str, name: str, seed: int, n_edits: int, rng: Rng, seen: set[H
         tree, edits = edited(form, case, inputs, n_edits, rng)
         kernel = compiled(tree, form)
         outputs = outputs_of(kernel, case, inputs, truth)
-        if outputs is None or not detectable(effect(outputs, truth, "float64")):
+        if outputs is None or not detectable(effect(outputs, truth, finest(case))):
             continue
         keys = {(op, ast.unparse(tree)), (op, behaviour(kernel, op)) if shows(kernel, form, op) else (op, name)}
         if keys.isdisjoint(seen):
@@ -157,14 +162,20 @@ def edited(
 
 
 def outputs_of(kernel: Form, case: CasePlan, inputs: Tensors, truth: Truth) -> Tensors | None:
-    """A kernel's outputs in float64; None where it fails in a dtype, or returns other tensors or shapes than the oracle."""
-    expected = {name: values.shape for name, values in truth.exact.items()}
+    """A kernel's outputs in the finest dtype; None where it fails in a dtype, or returns other tensors, shapes or kinds of
+    numbers than the oracle."""
+    expected = {name: (values.shape, values.dtype.kind) for name, values in truth.exact.items()}
     outputs = None
-    for dtype in DTYPES:
+    for dtype in sorted(case.dtypes, key=COARSENESS.index):
         outputs = attempted(kernel, case, inputs, dtype)
-        if outputs is None or {name: values.shape for name, values in outputs.items()} != expected:
+        if outputs is None or {name: (v.shape, v.dtype.kind) for name, v in outputs.items()} != expected:
             return None
     return outputs
+
+
+def finest(case: CasePlan) -> str:
+    """The case's dtype in which a fault shows best."""
+    return max(case.dtypes, key=COARSENESS.index)
 
 
 def attempted(kernel: Form, case: CasePlan, inputs: Tensors, dtype: str) -> Tensors | None:

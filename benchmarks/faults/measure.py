@@ -70,7 +70,7 @@ def detectable(found: float) -> bool:
     return found >= DETECTABLE
 
 
-ASSERT_CLOSE = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
+ASSERT_CLOSE = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}
 """rtol and atol of torch.testing.assert_close."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.faults.cases import OFFSETS, SCALES, case_of, drawn
+from benchmarks.faults.cases import DTYPES, OFFSETS, SCALES, case_of, drawn
 from benchmarks.faults.forms import FORMS, UNSTABLE, Form, run
 from benchmarks.faults.generate import Fault, attempted
 from benchmarks.faults.measure import RULES, Truth, detectable, effect
@@ -30,6 +30,8 @@ ASKING = True
 """Whether the judge may ask kernels again, as a run may; else it judges as a stored run."""
 LARGEST = 1e6
 """Elements of the largest healthy case; sizes are log-uniform."""
+LOCALIZED = "localized"
+"""A diagnosis that says where an error is, and without an expression no more."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def judge(
     judging = CaseJudge(case, inputs, truth.exact, "oracle", ask=ask if ASKING else None)
     for dtype in case.dtypes:
         outcomes = [
-            CellOutcome(case.id, dtype, name, Outcome.OK, outputs={n: Output(str(v.dtype), v.shape, v) for n, v in by_dtype[dtype].items()})
+            CellOutcome(case.id, dtype, name, Outcome.OK, outputs={n: Output(named_dtype(v, dtype), v.shape, v) for n, v in by_dtype[dtype].items()})
             for name, by_dtype in backends.items()
         ]  # fmt: skip
         judging.take(dtype, outcomes)
@@ -107,6 +109,11 @@ def judge(
             return judging.judged()
         except Exception as error:  # a judge that fails costs one case, and is counted
             return Crashed(f"{type(error).__name__}: {error}, {traceback.extract_tb(error.__traceback__)[-1]}")
+
+
+def named_dtype(values: NDArray[Any], dtype: str) -> str:
+    """What a backend says that it returned: bfloat16 is held in float32."""
+    return str(values.dtype) if values.dtype.kind in "iu" else dtype
 
 
 def score_fault(fault: Fault, seed: int) -> list[Row]:
@@ -148,14 +155,16 @@ def score_kernel(
     return rows
 
 
-def healthy_rows(ops: Sequence[str], n: int, seed: int) -> Iterator[Row]:
+def healthy_rows(ops: Sequence[str], n: int, seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[Row]:
     """At least `n` rows of healthy forms: all forms and dtypes of cases of all ops in turn."""
     rng = np.random.default_rng([seed, 2])
     made = i = 0
     while made < n:
         op, size = ops[i % len(ops)], int(LARGEST ** rng.random())
         offset, scale = float(rng.choice(OFFSETS)), float(rng.choice(SCALES))
-        rows = score_healthy(case_of(op, rng, size, f"{op}-healthy-{seed}-{i}", offset=offset, scale=scale), seed)
+        name = f"{op}-healthy-{seed}-{i}"
+        case = case_of(op, rng, size, name, offset=offset, scale=scale, dtypes=dtypes)
+        rows = score_healthy(case, seed)
         yield from rows
         made, i = made + len(rows), i + 1
 
@@ -220,9 +229,14 @@ def status_of(culprit: bool, said: Sequence[Diagnosis]) -> str:
     """`clean` where nobody is blamed; else the least that is known about any part of the error."""
     if not culprit:
         return "clean"
-    if not said or any(d.id == UNEXPLAINED or not d.explained for d in said if d.id != UNDECIDED):
+    if not said or any(d.id == UNEXPLAINED or not d.explained or is_vague(d) for d in said if d.id != UNDECIDED):
         return UNEXPLAINED
     return UNDECIDED if any(d.id == UNDECIDED for d in said) else "diagnosed"
+
+
+def is_vague(diagnosis: Diagnosis) -> bool:
+    """Whether a diagnosis predicts nothing."""
+    return diagnosis.id == LOCALIZED and not diagnosis.evidence.get("expression")
 
 
 def told(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -26,11 +26,13 @@ DTYPES = ["float32", "float64"]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run: cases per op, faulty kernels in one run, healthy ones beside them."""
+    """How much is run: cases per op, faulty kernels in one run, healthy ones beside them; `most_ops` of a family, in turn,
+    in one run."""
 
     n_cases: int
     n_faults: int = 8
     n_healthy: int = 2
+    most_ops: int = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class Run:
 def plan_runs(framework: str, size: Size, seed: int, only: Sequence[str] = ()) -> Iterator[Run]:
     """All runs of a framework; `only` names faults. A case is the same in every run that has it."""
     for family in FAMILIES:
-        cases = [case for op in family for case in cases_of(op, size.n_cases, seed)]
         faults = [f for f in faults_of(family) if f.hosted(framework) and (not only or f.name in only)]
         healthy = healthy_of(family, loops=framework in LOOPS)[1:]
         for number, group in enumerate(chunks(faults, size.n_faults)):
@@ -63,6 +64,9 @@ def plan_runs(framework: str, size: Size, seed: int, only: Sequence[str] = ()) -
                 else []
             )
             kernels = {kernel.name: kernel for kernel in (BASE, *turn, *group)}
+            every = -(-len(family) // size.most_ops)
+            ops = family[number % every :: every]
+            cases = [case for op in ops for case in cases_of(op, size.n_cases, seed)]
             yield Run(f"{framework}-{family[0]}-{len(family)}-{number}", framework, family, kernels, cases, seed)
 
 

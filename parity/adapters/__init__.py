@@ -11,13 +11,16 @@ ADAPTERS = {
     "oneflow": "parity.adapters.oneflow.adapter:OneflowAdapter",
     "jax": "parity.adapters.jax.adapter:JaxAdapter",
     "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
+    "mindspore": "parity.adapters.mindspore.adapter:MindsporeAdapter",
     "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
+    "mlx": "parity.adapters.mlx.adapter:MlxAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
 """Adapter name to its class, `module:Class`."""
 
 MODES = {
     "torch:compile": "parity.adapters.torch.modes:TorchCompile",
+    "torch:script": "parity.adapters.torch.modes:TorchScript",
     "torch:channels_last": "parity.adapters.torch.modes:TorchChannelsLast",
     "torch:amp-bf16": "parity.adapters.torch.modes:TorchAmp",
     "torch:tf32": "parity.adapters.torch.modes:TorchTf32",
@@ -27,6 +30,7 @@ MODES = {
     "oneflow:amp-bf16": "parity.adapters.oneflow.modes:OneflowAmp",
     "jax:jit": "parity.adapters.jax.modes:JaxJit",
     "tensorflow:xla": "parity.adapters.tensorflow.modes:TensorflowXla",
+    "mindspore:graph": "parity.adapters.mindspore.modes:MindsporeGraph",
 }
 """Adapter and mode, other than eager, to its class."""
 

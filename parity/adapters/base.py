@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from parity.adapters.strides import is_whole
+
 PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
 """Composed ops, and the ops that they call; a user's function of such a name takes part."""
 
@@ -56,6 +58,9 @@ class Adapter:
     dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
     """The dtypes that it computes in; None for all, bfloat16 too, which `leaf` and `to_numpy` must know."""
 
+    strided: ClassVar[bool] = False
+    """Whether its tensors have strides, so that there are `strided_leaf` and `shared`."""
+
     needs_backward: ClassVar[bool] = False
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
 
@@ -91,6 +96,14 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
+        """A leaf with the strides and the offset of a view that `strides.placed` has made."""
+        return self.leaf(array, requires_grad)
+
+    def shared(self, tensor: Any, requires_grad: bool) -> Any:
+        """Another leaf in the memory of a tensor."""
+        raise NotImplementedError
+
     def to_numpy(self, tensor: Any) -> Any:
         """The values of a tensor as a NumPy array of the same dtype; the bits of a bfloat16 tensor in uint16."""
         raise NotImplementedError
@@ -105,10 +118,10 @@ class Adapter:
         Raises Unsupported, or whatever the framework or the user's op raises.
         """
         function = self.in_mode(job.function or self.method(job.op))
-        leaves = {name: self.leaves(value, name in job.differentiable) for name, value in job.inputs.items()}
+        leaves = self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
-        upstream = {f"grad.{name}": self.leaf(job.upstream[name], False) for name in wanted}
+        upstream = {f"grad.{name}": self.leaves(job.upstream[name], False) for name in wanted}
         if wanted:
             grads = self.gradients(
                 [outputs[name] for name in wanted],
@@ -119,6 +132,15 @@ class Adapter:
         if job.watched:
             outputs.update({f"input.{name}": value for name, value in {**leaves, **upstream}.items()})
         return outputs
+
+    def all_leaves(self, job: Job) -> dict[str, Any]:
+        """The job's inputs as leaves; two names of one array share its memory."""
+        leaves: dict[str, Any] = {}
+        for name, value in job.inputs.items():
+            twin = next((other for other in leaves if job.inputs[other] is value), None)
+            has_gradient = name in job.differentiable
+            leaves[name] = self.leaves(value, has_gradient) if twin is None else self.shared(leaves[twin], has_gradient)
+        return leaves
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as this adapter's mode runs it; eagerly that is the function itself."""
@@ -153,10 +175,10 @@ class Adapter:
         return getattr(importlib.import_module(module), name)(self, job)
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
-        """`leaf`, for an array or a list of arrays."""
+        """The leaf of an array, or those of a list of arrays."""
         if isinstance(value, list):
-            return [self.leaf(item, requires_grad) for item in value]
-        return self.leaf(value, requires_grad)
+            return [self.leaves(item, requires_grad) for item in value]
+        return self.leaf(value, requires_grad) if is_whole(value) else self.strided_leaf(value, requires_grad)
 
     def lacks_kernel(self, error: BaseException) -> bool:
         """Whether `error` means that the framework has no kernel for this, or that a release lacks the function."""

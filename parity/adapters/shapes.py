@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parity.adapters.base import Adapter, Unsupported
@@ -57,6 +57,36 @@ def resized(sizes: Sequence[int], size: Any, scale_factor: Any) -> tuple[int, ..
     scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
     require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
     return tuple(map(int, scaled))
+
+
+def channels_last(framework: Any, x: Any) -> Any:
+    """[N, C, ...] to [N, ..., C], for images and for weights."""
+    return framework.transpose(x, [0, *range(2, x.ndim), 1])
+
+
+def channels_first(framework: Any, x: Any) -> Any:
+    """[N, ..., C] to [N, C, ...]."""
+    return framework.transpose(x, [0, x.ndim - 1, *range(1, x.ndim - 1)])
+
+
+class AttentionAdapter(Adapter):
+    """The base of adapters that project, and attend, by their own ops."""
+
+    heads_first: Callable[..., Any]
+    linear: Callable[..., Any]
+    scaled_dot_product_attention: Callable[..., Any]
+
+    def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
+        n, length, _ = x.shape
+        query, key, value = (
+            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
+        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+
+    def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
+        return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
 
 
 class AnyAxesAdapter(Adapter):

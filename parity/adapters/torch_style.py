@@ -26,6 +26,7 @@ class FunctionalAdapter(Adapter):
 
     framework: Any
     dtypes = None
+    strided = True
 
     def version(self) -> str:
         return str(self.framework.__version__)
@@ -36,6 +37,9 @@ class FunctionalAdapter(Adapter):
     def restore(self, settings: tuple[Any, bool]) -> None:
         self.framework.set_default_dtype(settings[0])
         self.framework.set_grad_enabled(settings[1])
+
+    def shared(self, tensor: Any, requires_grad: bool) -> Any:
+        return tensor.detach().requires_grad_(requires_grad)
 
     def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         pairs = [(y, dy) for y, dy in zip(outputs, upstream) if self.has_history(y)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.tracer import getval
 
 from parity.cases.draw import Float64, Normal, Shape
 from parity.cases.exact.matmul import matmul
+from parity.cases.exact.summation import total
 from parity.cases.matmul import linear
 from parity.cases.op import (
     CaseError,
@@ -96,6 +99,7 @@ def attend(
     placement: str = "",
     axis: int = -1,
     positive: bool = False,
+    block: int = 0,
     **options: Any,
 ) -> Any:
     """softmax(scaled(query key^T)) value over [N, heads, L, d].
@@ -103,7 +107,8 @@ def attend(
     The mask `added` is added to the scaled scores; where the mask `kept` is 0, and beyond `diagonal` from the main one,
     a query does not see a key. `placement`: a mask is added `before` the scaling, `added` to the scores though it is 0
     or 1, `multiplied` with them, or with the probabilities `after` the softmax. `positive`: absolute values and
-    grad_outputs, so that their products do not cancel. The other options are those of `softmax`.
+    grad_outputs, so that their products do not cancel. With a `block`, the result is that of `in_blocks`. The other
+    options are those of `softmax`.
     """
     scores = matmul(query, anp.swapaxes(key, -1, -2))
     mask = added if kept is None else anp.where(kept > 0, scalar(1, query), 0.0)
@@ -122,11 +127,38 @@ def attend(
     if diagonal is not None:
         n_queries, n_keys = scores.shape[-2:]
         scores = anp.where(np.tri(n_queries, n_keys, diagonal) > 0, scores, -np.inf)
+    if block and (options.keys() - {"lost"} or axis != -1 or positive):
+        raise IncompatibleError("a softmax over blocks of keys has no other options")
+    if block:
+        return in_blocks(scores, value, block, **options)
     probabilities = softmax(scores, axis, **options)
     if placement == "after":
         probabilities = probabilities * mask
     mixed = matmul(probabilities, anp.abs(value) if positive else value)
     return positive_gradient(mixed) if positive else mixed
+
+
+def in_blocks(scores: Any, value: Any, block: int, *, lost: str) -> Any:
+    """softmax(scores) value over blocks of keys, as FlashAttention has it (Dao et al. 2022, algorithm 1). What is
+    `lost` is not rescaled where a later block has a larger maximum: the `values`, or the `sums` of exponentials."""
+    top, values, sums = -np.inf, 0.0, 0.0
+    for start in range(0, scores.shape[-1], block):
+        some = scores[..., start : start + block]
+        higher = np.maximum(getval(some).max(axis=-1, keepdims=True), top)
+        powers, decay = anp.exp(some - higher), np.exp(top - higher)
+        values = matmul(powers, value[..., start : start + block, :]) + values * (1 if lost == "values" else decay)
+        sums = total(powers, (-1 % powers.ndim,)) + sums * (1 if lost == "sums" else decay)
+        top = higher
+    return values / sums
+
+
+BLOCKS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
+
+
+def unscaled_blocks(n_keys: int) -> Iterator[Variant]:
+    """Sums over blocks of keys that keep the scale of an earlier maximum."""
+    for block, lost in product((block for block in BLOCKS if block < n_keys), ("values", "sums")):
+        yield Variant("online-softmax", {"block": block, "lost": lost}, shown_by=SEVERAL_KEYS)
 
 
 def attention(
@@ -270,6 +302,7 @@ def attention_variants(params: AttentionParams, shapes: Mapping[str, Shape]) -> 
     else:
         yield Variant("causal-mask", {"causal": True}, shown_by=SEVERAL_KEYS)
     yield from shared_variants([-2], SCORES)
+    yield from unscaled_blocks(n_keys)
 
 
 def other_scales(params: AttentionParams, width: int) -> Iterator[str]:

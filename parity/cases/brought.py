@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from hashlib import sha256
@@ -73,6 +75,29 @@ OWN = {function.__name__: function for function in (take, take_along_axis, stack
 vars(NUMPY).update({**vars(np), **vars(autograd.numpy), **OWN, "asarray": array})
 
 
+LIMIT_S = 30.0
+"""A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise TimeoutError where the user's code is after `LIMIT_S`; only the main thread can be interrupted so."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError(f"no result after {LIMIT_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class BroughtError(ValueError):
     """A user's reference cannot be used; the message has its file and line."""
 
@@ -113,7 +138,7 @@ def namespace(source: Source) -> Mapping[str, Any]:
         "__builtins__": {**vars(builtins), "__import__": imported},
     }
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), limited():
             exec(compile(source.text, str(source.path), "exec"), names)  # noqa: S102 - its user chose to run it
     except (Exception, SystemExit) as error:
         raise BroughtError(placed(error, source.path)) from error
@@ -264,7 +289,8 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
 def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping[str, Any]:
     """What the function returns, by output name; raises BroughtError for what is no array."""
     function, place = function_of(brought.source, brought.name), where(brought.source, brought.name)
-    outputs = function(**tensors, **{name: getattr(params, name) for name in brought.params})
+    with limited():
+        outputs = function(**tensors, **{name: getattr(params, name) for name in brought.params})
     if not isinstance(outputs, Mapping):
         outputs = {"y": outputs}
     for name, value in outputs.items():

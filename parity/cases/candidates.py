@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, permutations
 from typing import Any
@@ -13,9 +13,28 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Shape
-from parity.cases.edits import EVERY, NUMBERS, PARTS, READ, RESULT, RETURNED, RUNNING, SAVED, THROUGH, Edit, Key
+from parity.cases.edits import (
+    ACCUMULATED,
+    EVERY,
+    FITTED,
+    JOINED,
+    MOVED,
+    NUMBERS,
+    OTHER,
+    PARTS,
+    READ,
+    RESULT,
+    RETURNED,
+    RUNNING,
+    SAVED,
+    THROUGH,
+    Edit,
+    Key,
+    states,
+)
 from parity.cases.exact.formats import FORMATS
 from parity.cases.program import Program, Ref, Step
+from parity.cases.repeats import Repeats, repeats
 
 DEPTH = 3
 MAX_STEPS = 400
@@ -36,8 +55,8 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "maximum": ("minimum", "add"),
     "minimum": ("maximum",),
     "argmax": ("argmin",),
-    "exp": ("expm1",),
-    "log": ("log1p",),
+    "exp": ("expm1", "exp2"),
+    "log": ("log1p", "log2"),
     "log1p": ("log",),
     "expm1": ("exp",),
     "sqrt": ("square", "cbrt"),
@@ -49,35 +68,70 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "less_equal": ("less", "greater"),
 }
 ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "true_divide"))
+CHOOSING = frozenset(("where", "maximum", "minimum"))
 COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
+UNARY = frozenset(("absolute", "sqrt", "square", "exp", "log", "negative", "tanh"))
+MOVABLE = ARITHMETIC | UNARY | {"maximum", "minimum"}
+CHAIN = 3
+"""An operation is tried after this many of the steps that read its result, and at every later value with a name."""
 REDUCING = PRODUCTS | {"sum", "mean", "max", "min"}
 
 
 def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
-    """The edits of the steps behind an output, and of all steps of a kind together.
+    """The edits of the steps behind an output, and of all steps of a kind together. What a long program repeats is
+    edited as one step in every turn.
 
     `shapes` are those of the program's values by number (`Trial.shapes`).
     """
-    reach = program.reach([output])
-    if len(reach) > MAX_STEPS:
+    reach, same = program.reach([output]), repeats(program)
+    single = representatives(reach, same)
+    if len(single) > MAX_STEPS:
         return
     scope = Scope(program, shapes)
     groups: dict[Any, list[int]] = {}
     for position, step in enumerate(program.steps):
         groups.setdefault(pattern(program, step), []).append(position)
-    for position in sorted(reach):
-        yield from step_edits(program, position, scope)
+    for position in single:
+        edits = step_edits(program, position, scope)
+        yield from in_every_turn(edits, position, same) if position in same else edits
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
-    yield from partly_read_edits(program, scope, reach)
+    yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
         yield from saved_edits(program, scope)
     for positions in groups.values():
         if len(positions) > 1 and not reach.isdisjoint(positions):
             for edit in step_edits(program, positions[0], scope):
-                yield replace(edit, positions=tuple(positions))
+                if not same or edit.kind in WHOLESALE:
+                    yield replace(edit, positions=tuple(positions))
+
+
+WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
+"""What a kernel with loops does otherwise in all steps of a kind, not in those of one place only."""
+
+
+def representatives(reach: Collection[int], same: Repeats) -> list[int]:
+    """The positions that are reached, and one for each step of a loop: in the second turn, which follows one."""
+    places = {same.get(position, (position,)) for position in reach}
+    return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in places)
+
+
+def in_every_turn(edits: Iterable[Edit], position: int, same: Repeats) -> Iterator[Edit]:
+    """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
+    places = same[position]
+    for edit in edits:
+        if edit.kind == MOVED:
+            continue
+        if edit.kind not in OTHER or edit.value[0] != "step" or edit.value[1] not in same:
+            yield replace(edit, positions=places)
+            continue
+        others = same[edit.value[1]]
+        shift = others.index(edit.value[1]) - places.index(position)
+        pairs = [(p, others[i + shift]) for i, p in enumerate(places) if 0 <= i + shift < len(others)]
+        mine, theirs = zip(*pairs, strict=True)
+        yield replace(edit, positions=mine, value=("steps", theirs))
 
 
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
@@ -87,6 +141,9 @@ def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
     for other in dict.fromkeys((*program.inputs.values(), *program.outputs.values())):
         if other != index and scope.of[other] == shape and other in scope.keys:
             yield from (Edit((), output, RETURNED, value=(how, scope.keys[other])) for how in ("instead", "added"))
+    names = [name for name in states(program) if name != output]
+    for state in ("", *names) if len(names) > 1 else names:
+        yield Edit((), output, RETURNED, value=("after", ("input", state)))
     position = next((p for p, step in enumerate(program.steps) if step.index == index), None)
     if position is None:
         return
@@ -113,15 +170,20 @@ MOST_READERS = 5
 
 
 def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
-    """Another value of the same shape, read at all positions but one, if there are three or more."""
+    """Another value of the same shape, or another number, read at all positions but one, if there are three or more."""
     readers: dict[int, list[int]] = {}
     for position in sorted(reach):
         for index in set(program.steps[position].refs):
             readers.setdefault(index, []).append(position)
     for index, places in readers.items():
-        if 2 < len(places) <= MOST_READERS and index in scope.keys and scope.of[index]:
+        if 2 < len(places) <= MOST_READERS and index in scope.keys:
+            key = scope.keys[index]
             for left_out in places:
                 changed = tuple(p for p in places if p != left_out)
+                if key[0] == "option":
+                    yield from (Edit(changed, "", READ, value=(key, "number", name)) for name in NUMBERS)
+                if not scope.of[index]:
+                    continue
                 for other in scope.alike(index, changed[0]):
                     yield Edit(changed, "", READ, value=(scope.keys[index], "replaced", other))
 
@@ -156,6 +218,7 @@ class Scope:
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
+        self.given = frozenset(program.inputs.values())
         self.keys: dict[int, Key] = {index: ("input", name) for name, index in program.inputs.items()}
         self.keys |= {index: ("option", name) for name, (index, _) in program.options.items()}
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
@@ -174,12 +237,42 @@ class Scope:
             if other != index and self.of.get(other) == shape and usable:
                 yield key
 
+    def reshapable(self, index: int, position: int) -> Iterator[Key]:
+        """The named values of another shape with as many elements along axes longer than 1, and those of the same shape
+        that are computed after the step at `position`."""
+        shape, backward = self.of.get(index, ()), self.program.steps[position].backward
+        for other, key in self.keys.items():
+            step, theirs = self.steps.get(other), self.of.get(other, ())
+            later = step is not None and int(key[1]) > position
+            named = step is None or (step.label and step.backward <= backward)
+            if named and (theirs != shape or later) and squeezed(theirs) == squeezed(shape) != ():
+                yield key
+
+    def later(self, position: int) -> list[int]:
+        """The positions of the steps that depend on one: those that read it soon, and those with a name."""
+        reached, chain, found = {self.program.steps[position].index}, 0, []
+        outputs = set(self.program.outputs.values())
+        for later in range(position + 1, len(self.program.steps)):
+            step = self.program.steps[later]
+            if reached.isdisjoint(step.refs):
+                continue
+            reached.add(step.index)
+            chain += 1
+            if chain <= CHAIN or step.label or step.index in outputs:
+                found.append(later)
+        return found
+
     def near(self, index: int, depth: int) -> set[int]:
         """The values that one follows from in at most `depth` steps."""
         step = self.steps.get(index)
         if step is None or not depth:
             return set()
         return set(step.refs).union(*(self.near(ref, depth - 1) for ref in step.refs))
+
+
+def squeezed(shape: Shape) -> Shape:
+    """The shape without axes of length 1."""
+    return tuple(n for n in shape if n != 1)
 
 
 def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
@@ -191,15 +284,15 @@ def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
 
 def fits_of(program: Program, output: str) -> Iterator[Edit]:
     """The edits that change a number of the reference, or multiply a value, each with the current value."""
-    reach = sorted(program.reach([output]))
-    for position in reach[-MAX_STEPS:]:
-        step = program.steps[position]
+    same = repeats(program)
+    for position in representatives(program.reach([output]), same)[-MAX_STEPS:]:
+        step, places = program.steps[position], same.get(position, (position,))
         for i, operand in enumerate(step.operands):
             if is_number(program, operand):
                 value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
-                yield Edit((position,), step.name, "fitted", i, float(value))
+                yield Edit(places, step.name, "fitted", i, float(value))
             elif isinstance(operand, Ref):
-                yield Edit((position,), step.name, "times", i, 1.0)
+                yield from (Edit(places, step.name, kind, i, start) for kind, (_, start) in FITTED.items())
     reads = Counter(ref for step in program.steps for ref in step.refs)
     for name, (index, number) in program.options.items():
         if reads[index] > 1:
@@ -215,17 +308,20 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     options = {index for index, _ in program.options.values()}
     tensors = [i for i in values if step.operands[i].index not in options]
     if len(step.operands) > 1 or step.keywords or step.name not in ("reshape", "broadcast_to"):
-        yield from (("kept", i, None) for i in values)
+        yield from (("kept", i, None) for i in values if step.name != "where" or i)
     if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
     yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
-    for i in values:
-        yield from (("replaced", i, key) for key in scope.alike(step.operands[i].index, position))
+    yield from other_values(step, position, values, scope)
+    if step.name in MOVABLE:
+        yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
+    yield from swaps(step)
     for i in range(len(step.operands)):
         if i not in tensors and is_number(program, step.operands[i]):
             yield from numbers(program, step, i, scope)
     for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
+        yield from joints(program, step.index if i == RESULT else step.operands[i].index, i, scope)
         yield from (("rounded", i, name) for name in FORMATS)
     yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
     yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
@@ -233,11 +329,19 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
-        yield from along_axes(i, shape, reduced=step.name in REDUCING)
+        yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
             yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+
+
+def other_values(step: Step, position: int, operands: Sequence[int], scope: Scope) -> Iterator[ChangeOf]:
+    """Other values for the operands that are values."""
+    for i in operands:
+        index = step.operands[i].index
+        yield from (("replaced", i, key) for key in scope.alike(index, position))
+        yield from (("reshaped", i, key) for key in scope.reshapable(index, position))
 
 
 def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
@@ -246,13 +350,44 @@ def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterato
     value = step.operands[operand]
     if not isinstance(value, Ref):
         yield from (("replaced", operand, ("option", name)) for name in program.options)
-        yield from (("constant", operand, float(n)) for n in sizes(scope, step) if n != value)
+        yield from (("constant", operand, type(value)(n)) for n in sizes(scope, step) if n != value)
+
+
+def swaps(step: Step) -> Iterator[ChangeOf]:
+    """Two integers of a step, such as a stride and a dilation, exchanged; or one of them twice."""
+    whole = [i for i, operand in enumerate(step.operands) if is_whole(operand)]
+    for i, j in permutations(whole, 2):
+        if step.operands[i] != step.operands[j]:
+            yield "constant", i, step.operands[j]
+            if i < j:
+                yield "swapped", i, j
+
+
+def is_whole(operand: Any) -> bool:
+    """Whether an operand is an integer, or several."""
+    items = operand if isinstance(operand, tuple) else (operand,)
+    return bool(items) and all(type(item) is int for item in items)
+
+
+def joints(program: Program, index: int, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """An option, or another input, added to a value, or multiplied with it, or dividing it."""
+    shape = scope.of.get(index, ())
+    if not shape:
+        return
+    keys: list[Key] = [("option", name) for name in program.options]
+    keys += [("input", n) for n, i in program.inputs.items() if i != index and fits_into(scope.of[i], shape)]
+    yield from (("joined", operand, (name, key)) for key in keys for name in JOINED)
+
+
+def fits_into(shape: Shape, other: Shape) -> bool:
+    """Whether a value broadcasts to another one's shape."""
+    return len(shape) <= len(other) and all(n in (1, m) for n, m in zip(shape[::-1], other[::-1], strict=False))
 
 
 def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
     child = scope.steps.get(step.operands[operand].index)
-    if child is not None and {child.name, step.name} <= ARITHMETIC and child.name != step.name:
+    if child is not None and step.name in ARITHMETIC and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 
@@ -296,8 +431,13 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(scope: Scope, step: Step) -> list[int]:
-    """The numbers of elements along neighbouring axes of a step's operands, and those less one."""
+    """The numbers of elements along neighbouring axes of a step's operands, and those less one.
+
+    Those of a single axis where the step does not calculate with the number: a padding of that many elements, in each
+    axis, leaves no memory.
+    """
     inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
-    parts = {shape[i:j] for shape in inputs for i in range(len(shape)) for j in range(i + 1, len(shape) + 1)}
+    most = max(map(len, inputs), default=0) if step.name in ARITHMETIC else 1
+    parts = {s[i:j] for s in inputs for i in range(len(s)) for j in range(i + 1, min(i + most, len(s)) + 1)}
     lengths = {1, *map(math.prod, parts)}
     return sorted({m for n in lengths for m in (n, n - 1) if m > 0})

@@ -189,7 +189,8 @@ class Special:
 class TensorPlan:
     """One input tensor: `scale * draw + offset`, then the special values, rounded to every dtype of the case.
 
-    A tensor of `integers` is int64 in every dtype.
+    A tensor of `integers` is int64 in every dtype. `layout` is a key of `LAYOUTS`, if it is not contiguous. `alias`:
+    another tensor of the same draw, whose memory it shares.
     """
 
     name: str
@@ -199,10 +200,12 @@ class TensorPlan:
     offset: float = 0.0
     special: Special | None = None
     integers: bool = False
+    layout: str = ""
+    alias: str = ""
 
     def sample(self, seed: int, case_id: str, *dtypes: str) -> NDArray[Any]:
         """The tensor with values that all `dtypes` have, the same for the same seed, case and name on every machine."""
-        rng = generator(seed, case_id, self.name)
+        rng = generator(seed, case_id, self.alias or self.name)
         values = self.draw.sample(rng, self.shape)
         if self.scale != 1.0 or self.offset != 0.0:
             values = self.scale * values + self.offset

@@ -53,8 +53,8 @@ class Edit:
 RESULT, EVERY, PARTS = -1, -2, -3
 """The operand numbers for the result of a step, for all operands and the result, and for the terms of a product."""
 RETURNED = "returned"
-"""The kind of an edit of an output, whose name replaces that of a function: `value` is `instead` or `added`, and the
-key of the value that is returned instead, or added."""
+"""The kind of an edit of an output, whose name replaces that of a function: `value` is `instead`, `added` or `after`,
+and the key of the value that is returned instead, or added, or of the state that is read after its update."""
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
@@ -67,9 +67,13 @@ def format_of(edit: Edit) -> str:
     return str(edit.value[2]) if edit.kind == READ and edit.value[1] == "rounded" else ""
 
 
+MOVED = "moved"
+"""The kind of an edit of an operation that is done to the result of a later step instead, whose position is `value`."""
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
 LOSSY = ("rounded", ACCUMULATED)
+OTHER = ("replaced", "reshaped")
+"""The kinds of edits that put another value in the place of an operand."""
 
 
 # Functions of one value.
@@ -190,6 +194,7 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "one more": (np.add, (1.0,)),
     "one less": (np.subtract, (1.0,)),
     "exp": (np.exp, ()),
+    "positive part": (np.maximum, (0.0,)),
 }
 """The functions applied to an operand or a result, with their further operands."""
 ALONG: Mapping[str, Callable[..., Any]] = {
@@ -205,6 +210,7 @@ ALONG: Mapping[str, Callable[..., Any]] = {
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {
     "zero": lambda v: 0.0 * v,
+    "one": lambda v: 0 * v + 1,
     "one less": lambda v: v - 1,
     "one more": lambda v: v + 1,
     "double": lambda v: 2 * v,
@@ -223,6 +229,10 @@ COSTS: Mapping[str, float] = {
     "kept": 1.0,
     "exchanged": 1.0,
     "reordered": 1.2,
+    MOVED: 1.3,
+    "swapped": 1.3,
+    "reshaped": 1.3,
+    "joined": 1.6,
     READ: 1.2,
     SAVED: 1.4,
     RETURNED: 1.2,
@@ -238,11 +248,26 @@ COSTS: Mapping[str, float] = {
     "constant": 1.8,
     "times": 2.5,
     "fitted": 2.5,
+    "plus": 2.6,
+    "floor": 2.6,
+    "cap": 2.6,
 }
 UNLIKELY: Mapping[str, float] = {"one": -0.1, "zero": -0.1, "one less": 0.1, "one more": 0.1}
 """Extra cost of some values: an ignored operand is more probable than an index that is wrong by one."""
-FITTED = ("times", "fitted")
-"""Edits with a number that must be fitted."""
+FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {
+    "times": (np.multiply, 1.0),
+    "plus": (np.add, 0.0),
+    "floor": (np.maximum, -np.inf),
+    "cap": (np.minimum, np.inf),
+}
+"""What is done to a value with a number that must be fitted, and the number that changes nothing."""
+JOINED: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "divide": np.true_divide,
+    "maximum": np.maximum,
+}
+"""The functions that join an option, or another input, to a value."""
 
 
 # Changing a step.
@@ -272,8 +297,16 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [replace(step, operands=(*reversed(step.operands[:2]), *step.operands[2:]))]
         case "reordered":
             return reordered(step, edit, new)
-        case "replaced":
-            return [with_operand(step, i, Ref(value_of(new.program, value)))]
+        case "swapped":
+            return [with_operand(with_operand(step, i, step.operands[value]), value, step.operands[i])]
+        case "replaced" | "reshaped":
+            before, index = early(new.program, edit.positions[0], value, new)
+            if edit.kind == "replaced":
+                return [*before, with_operand(step, i, Ref(index))]
+            return [*before, *inserted(with_operand(step, i, Ref(index)), i, new, like, (step.operands[i],))]
+        case "joined":
+            name, key = value
+            return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
         case "function":
             return [replace(step, function=getattr(np, value))]
         case "constant" | "fitted":
@@ -282,8 +315,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [with_operand(step, i, NUMBERS[value](step.operands[i]))]
         case "number":
             return inserted(step, i, new, NUMBERS[value])
-        case "times":
-            return inserted(step, i, new, np.multiply, (value,))
+        case "times" | "plus" | "floor" | "cap":
+            return inserted(step, i, new, FITTED[edit.kind][0], (value,))
         case "through":
             return inserted(step, i, new, *THROUGH[value])
         case "summed":
@@ -316,6 +349,35 @@ def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
     return [inner, replace(with_operand(child, edit.value, Ref(index)), index=step.index, label=step.label)]
 
 
+def early(program: Program, position: int, key: Key, new: NewValues) -> tuple[list[Step], int]:
+    """The steps that compute a value before the step at `position` if they come later, and the value's number."""
+    index = value_of(program, key)
+    if key[0] != "step" or int(key[1]) < position:
+        return [], index
+    needed = replace(program, outputs={"": index}).needed()
+    renamed: dict[int, int] = {}
+    before = []
+    for step in needed.steps:
+        if step.index >= program.steps[position].index:
+            before.append(replace(with_refs(step, renamed), index=new(), label=""))
+            renamed[step.index] = before[-1].index
+    if index not in renamed or program.steps[position].index in {step.index for step in needed.steps}:
+        raise IncompatibleError("the value depends on the step, or on none that can be done before it")
+    return before, renamed[index]
+
+
+def moved_later(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
+    """A step left out, and its operation around the result of a later one."""
+    position, later = edit.positions[0], edit.value
+    step, around = program.steps[position], program.steps[later]
+    kept = step.operands[edit.operand]
+    others = [o for k, o in enumerate(step.operands) if k != edit.operand]
+    inner = replace(around, index=new(), label="")
+    outer = replace(with_operand(step, edit.operand, Ref(inner.index)), index=around.index, label=around.label)
+    left = replace(step, function=first_of, operands=(kept, *others), keywords={}, label="")
+    return {position: [left], later: [inner, outer]}
+
+
 def inserted(
     step: Step, operand: int, new: NewValues, function: Callable[..., Any], further: Sequence[Any] = ()
 ) -> list[Step]:
@@ -345,6 +407,11 @@ def first_of(value: Any, *others: Any) -> Any:
     """The value, broadcast with the others."""
     shape = np.broadcast_shapes(*map(anp.shape, (value, *others)))
     return value if anp.shape(value) == shape else value * np.ones(shape, np.int8)
+
+
+def like(value: Any, other: Any) -> Any:
+    """The value in the shape of another one of as many elements."""
+    return anp.reshape(value, anp.shape(other))
 
 
 Key = tuple[str, str | int]
@@ -382,14 +449,25 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     if edit.kind == SAVED:
         return saved_otherwise(program, edit, new)
     changed = {}
-    for position in edit.positions:
+    for turn, position in enumerate(edit.positions):
         if position >= len(program.steps) or program.steps[position].name != edit.function:
             raise IncompatibleError(f"step {position} is not {edit.function}")
         step = program.steps[position]
         if edit.operand >= len(step.operands):
             raise IncompatibleError(f"step {position} has no operand {edit.operand}")
-        changed[position] = altered(step, edit, new)
+        if edit.kind == MOVED and edit.value >= len(program.steps):
+            raise IncompatibleError(f"there is no step {edit.value}")
+        if edit.kind == MOVED:
+            return moved_later(program, edit, new)
+        changed[position] = altered(step, in_turn(edit, turn), new)
     return changed
+
+
+def in_turn(edit: Edit, turn: int) -> Edit:
+    """The edit of a loop as it is in one turn, which has a value of its own (`steps`) in another one's place."""
+    if edit.kind not in OTHER or edit.value[0] != "steps":
+        return edit
+    return replace(edit, positions=(edit.positions[turn],), value=("step", edit.value[1][turn]))
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
@@ -455,12 +533,34 @@ def returning(program: Program, edit: Edit) -> Program:
     how, key = edit.value
     if edit.function not in program.outputs:
         raise IncompatibleError(f"there is no output {edit.function}")
+    if how == "after":
+        return after_update(program, edit.function, str(key[1]))
     index, steps = value_of(program, key), program.steps
     if how == "added":
         operands = Ref(program.outputs[edit.function]), Ref(index)
         index = program.size
         steps = (*steps, Step(index, np.add, operands, backward=True))
     return replace(program, steps=steps, outputs={**program.outputs, edit.function: index})
+
+
+def states(program: Program) -> list[str]:
+    """The tensors that the op updates."""
+    return [name for name in program.inputs if name in program.outputs]
+
+
+def after_update(program: Program, output: str, state: str) -> Program:
+    """The program with an output computed once more from what the others are in the end: one `state`, or all ("")."""
+    renamed = {program.inputs[n]: program.outputs[n] for n in states(program) if n != output and state in ("", n)}
+    new, reach = NewValues(program), program.reach([output])
+    again: list[Step] = []
+    for position, step in enumerate(program.steps):
+        if position in reach and not renamed.keys().isdisjoint(step.refs):
+            again.append(replace(with_refs(step, renamed), index=new(), label=""))
+            renamed[step.index] = again[-1].index
+    last = renamed.get(program.outputs[output])
+    if last is None:
+        raise IncompatibleError(f"{output} does not depend on {state or 'a state'}")
+    return replace(program, steps=(*program.steps, *again), outputs={**program.outputs, output: last})
 
 
 def spliced(program: Program, changed: Mapping[int, Sequence[Step]]) -> Program:
@@ -563,8 +663,12 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
         return found[0]
 
     value = edit.value
-    if isinstance(value, tuple) and value[0] == "step":
+    if edit.kind == MOVED:
+        value = place(value)
+    elif isinstance(value, tuple) and value[0] == "step":
         value = ("step", place(value[1]))
+    elif isinstance(value, tuple) and value[0] == "steps":
+        value = ("steps", tuple(map(place, value[1])))
     return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
 
 
@@ -575,11 +679,14 @@ def described(program: Program, edit: Edit) -> str:
     """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
     if edit.kind == RETURNED:
         how, key = edit.value
+        if how == "after":
+            read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
+            return f"{edit.function} is computed from the new {', '.join(read)}"
         other = word_of(program, key)
         return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
-    position = edit.positions[0]
+    position = edit.value if edit.kind == MOVED else edit.positions[0]
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
@@ -606,7 +713,7 @@ def read_as(program: Program, edit: Edit) -> str:
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
-    other = words.get(kind, lambda: f"{value}({name})")()
+    other = words.get(kind, lambda: {"zero": "0", "one": "1"}.get(value, f"{value}({name})"))()
     if edit.kind == SAVED:
         return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:

@@ -99,6 +99,14 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     return anp.where(linear, x, anp.log1p(anp.exp(anp.where(linear, 0.0, x * beta))) / beta)
 
 
+SOFTPLUS_LOSSES: Mapping[str, Function] = {
+    OVERFLOW: lambda x, beta, _: anp.log1p(anp.exp(x * beta)) / beta,
+    CANCELLATION: lambda x, beta, threshold: anp.where(
+        x * beta > threshold, x, anp.log(1 + anp.exp(anp.where(x * beta > threshold, 0.0, x * beta))) / beta
+    ),
+}
+
+
 def logsigmoid(x: Any) -> Any:
     """log(sigmoid(x)), without overflow."""
     return anp.where(x <= 0, x, 0.0) - anp.log1p(anp.exp(-magnitude(x)))
@@ -114,6 +122,12 @@ def mish_by_exp(x: Any) -> Any:
     e = anp.exp(x)
     n = e * (e + 2)
     return x * n / (n + 2)
+
+
+MISH_LOSSES: Mapping[str, Function] = {
+    OVERFLOW: mish_by_exp,
+    CANCELLATION: lambda x: x * anp.tanh(anp.log(1 + anp.exp(x))),
+}
 
 
 def softsign(x: Any) -> Any:
@@ -328,10 +342,18 @@ def with_slope(function: Function, slope: Function) -> Function:
 
 FORMS: Mapping[str, Function] = {"none": gelu, "tanh": gelu_tanh, "sigmoid": gelu_sigmoid}
 """The forms of gelu: `approximate` of PyTorch, and the one by a sigmoid."""
+NARROW_FORMS: Mapping[str, Function] = {
+    "none-float32": lambda x: x * (erf(x * narrow(np.sqrt(0.5), "float32")) + 1) * 0.5,
+    "tanh-float32": lambda x: (
+        x * (anp.tanh((x + x * x * x * narrow(0.044715, "float32")) * anp.sqrt(2 / pi(x))) + 1) * 0.5
+    ),
+}
+"""The same with the constant in float32 that kernels keep there."""
 FUSED_FORMS = {
     "none": with_slope(gelu, gelu_slope),
     "tanh": with_slope(gelu_tanh, gelu_tanh_slope),
     "sigmoid": with_slope(gelu_sigmoid, gelu_sigmoid_slope),
+    **NARROW_FORMS,
 }
 
 
@@ -339,13 +361,14 @@ def gelu_reference(
     tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
 ) -> dict[str, Any]:
     """gelu; `form` replaces the form in the params, `fused` uses a hand-written derivative."""
-    return {"y": (FUSED_FORMS if fused else FORMS)[form or params.approximate](tensors["x"])}
+    forms = FUSED_FORMS if fused else {**FORMS, **NARROW_FORMS}
+    return {"y": forms[form or params.approximate](tensors["x"])}
 
 
 def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """The other forms."""
-    others = [form for form in FORMS if form != params.approximate]
-    return [Variant("activation-form", {"form": form}, shown_by=ANYWHERE) for form in others]
+    """The other forms, and a constant in float32."""
+    yield from (Variant("activation-form", {"form": f}, shown_by=ANYWHERE) for f in FORMS if f != params.approximate)
+    yield Variant("attribute-precision", {"form": f"{params.approximate}-float32"}, shown_by="float64")
 
 
 # Ops.
@@ -489,13 +512,14 @@ OPS = (
         others={"hardswish": hardswish, "sigmoid-1.702": gelu_sigmoid},
         unstable={OVERFLOW: with_slope(silu, silu_slope_by_exp)},
     ),
-    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope, unstable={OVERFLOW: mish_by_exp}),
+    elementwise("mish", mish, "x * tanh(softplus(x))", slope=mish_slope, unstable=MISH_LOSSES),
     elementwise(
         "softplus",
         softplus,
         "log(1 + exp(beta * x)) / beta",
         slope=softplus_slope,
         others={"without threshold": lambda x, beta, _: softplus(x, beta, np.inf)},
+        unstable=SOFTPLUS_LOSSES,
     ),
     elementwise("softsign", softsign, "x / (1 + |x|)", slope=softsign_slope),
     elementwise("hardswish", hardswish, "x * hardsigmoid(x)", others={"silu": silu}),
@@ -556,7 +580,13 @@ OPS = (
         anp.rint,
         "the nearest integer; of two, the even one",
         draws={"x": Normal(0.0, 3.0)},
-        others={"half away from 0": half_away, "floor": anp.floor, "trunc": anp.trunc},
+        others={
+            "half away from 0": half_away,
+            "half up": lambda x: anp.floor(x + 0.5),
+            "floor": anp.floor,
+            "ceil": anp.ceil,
+            "trunc": anp.trunc,
+        },
         instead="rounding-mode",
         exact=True,
     ),

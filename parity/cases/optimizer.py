@@ -117,11 +117,17 @@ def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mappin
 
 
 def decayed(
-    tensors: Mapping[str, Any], lr: Any, weight_decay: Any, *, decoupled: bool, dtype: str | None = None
+    tensors: Mapping[str, Any],
+    lr: Any,
+    weight_decay: Any,
+    *,
+    decoupled: bool,
+    dtype: str | None = None,
+    factored: bool = False,
 ) -> tuple[Any, Any]:
     """Parameter and gradient after weight decay, which changes the gradient, or if `decoupled` the parameter.
 
-    `dtype` is what lr * weight_decay is computed in.
+    `dtype` is what lr * weight_decay is computed in; `factored` multiplies by 1 - lr * weight_decay.
     """
     param, grad = tensors["param"], tensors["grad"]
     if not weight_decay:
@@ -129,7 +135,7 @@ def decayed(
     if not decoupled:
         return param, grad + weight_decay * param
     shrink = kept(kept(lr, dtype) * kept(weight_decay, dtype), dtype)
-    return param - shrink * param, grad
+    return param * (1 - shrink) if factored else param - shrink * param, grad
 
 
 def kept(value: Any, dtype: str | None) -> Any:
@@ -170,6 +176,7 @@ def adam(
     *,
     decoupled: bool = False,
     rates_dtype: str | None = None,
+    textbook: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Kingma and Ba, 2015, algorithm 1; `decoupled` is AdamW's decay.
@@ -177,9 +184,11 @@ def adam(
     `rates_dtype` is the dtype of lr over the correction and of lr * weight_decay; the other options are those of
     `adam_update`.
     """
-    param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled, dtype=rates_dtype)
-    given = {**tensors, "grad": grad}
-    update, state = adam_update(given, params, params.lr, params.eps, rates_dtype=rates_dtype, **options)
+    param, grad = decayed(
+        tensors, params.lr, params.weight_decay, decoupled=decoupled, dtype=rates_dtype, factored=textbook
+    )
+    given, options = {**tensors, "grad": grad}, {**options, "rates_dtype": rates_dtype, "textbook": textbook}
+    update, state = adam_update(given, params, params.lr, params.eps, **options)
     return {"param": param - update, **state}
 
 

@@ -19,7 +19,7 @@ from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
-from parity.cases.program import Program, Ref, Step, trace
+from parity.cases.program import Program, Ref, Step, numbers_of, trace
 
 Tensors = dict[str, NDArray[Any]]
 Functions = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -178,16 +178,21 @@ def program_of(
     labelled: bool = True,
     **options: Any,
 ) -> Program:
-    """The program of `op` for tensors of these shapes; traced once for each params, shapes and options.
+    """The program of `op` for tensors of these shapes; traced once for each params, shapes and options. Programs that
+    differ only in the numbers of floating-point params are traced once, unless the reference branches on them.
 
     Steps have names only if it is `labelled`: finding them takes as long as the rest of a trace.
     """
     wanted = [f"grad.{name}" for name in op.upstream if f"grad.{name}" in tensors] if gradients else []
     given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not is_arriving(op, n)}
     shapes = tuple((name, values.shape) for name, values in given.items())
-    key = (op.name, id(op), params, shapes, labelled, repr(options)) if all(map(is_plain, options.values())) else None
-    if key is not None and key in PROGRAMS:
-        return PROGRAMS[key]
+    plain = all(map(is_plain, options.values()))
+    numbers = numbers_of(params)
+    rest = {n: np.shape(numbers[n]) if n in numbers else v for n, v in vars(params).items()}
+    general = (op.name, id(op), repr(rest), shapes, labelled, repr(options))
+    key = (*general, repr(numbers))
+    if plain and (found := PROGRAMS.get(general, PROGRAMS.get(key))) is not None:
+        return found.with_numbers(numbers)
     program, _ = trace(
         partial(op.reference, **options),
         {name: values for name, values in given.items() if name not in wanted},
@@ -198,10 +203,10 @@ def program_of(
         flatten=flatten_lists,
         labelled=labelled,
     )
-    if key is not None:
+    if plain:
         if len(PROGRAMS) >= MAX_PROGRAMS:
             PROGRAMS.clear()
-        PROGRAMS[key] = program
+        PROGRAMS[key if program.branches else general] = program
     return program
 
 

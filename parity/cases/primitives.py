@@ -153,6 +153,16 @@ def each(value: Sizes, n: int) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
+MOST_PADDED = 2**24
+"""Elements of a padded tensor, 128 MiB in float64: an edit may take any number for a stride or a padding."""
+
+
+def require_near(n_elements: int, padded: tuple[int, ...]) -> None:
+    """ValueError where a tensor with its padding is large only because of the padding."""
+    if math.prod(padded) > max(MOST_PADDED, 64 * n_elements):
+        raise ValueError("windows are mostly outside of the tensor")
+
+
 @primitive
 def patches(
     x: Array,
@@ -164,7 +174,8 @@ def patches(
     value: float = 0.0,
 ) -> Array:
     """`size` windows along the axes of x, [N, C, *axes] to [N, *size, C, *kernel]: the first begins `padding` before
-    x, the next `stride` later, and outside of x is `value`. ValueError for a negative stride or dilation."""
+    x, the next `stride` later, and outside of x is `value`. ValueError for a negative stride or dilation, and for
+    windows that are mostly outside of x."""
     n, spans = len(kernel), []
     strides, starts, dilations = each(stride, n), each(padding, n), each(dilation, n)
     if min((*strides, *dilations)) < 0:
@@ -173,6 +184,7 @@ def patches(
         spans.append((many - 1) * s + (k - 1) * d + 1)
     behind = [max(0, span - p - length) for span, p, length in zip(spans, starts, x.shape[2:], strict=True)]
     around = [(max(0, p), b) for p, b in zip(starts, behind, strict=True)]
+    require_near(x.size, (*x.shape[:2], *map(sum, zip(*zip(*around, strict=True), x.shape[2:], strict=True))))
     padded = np.pad(x, ((0, 0), (0, 0), *around), constant_values=value)
     whole = (slice(None), slice(None))
     seen = padded[(*whole, *(slice(max(0, -p), None) for p in starts))]
@@ -201,6 +213,7 @@ def from_patches(windows: Array, lengths: tuple[int, ...], stride: Sizes, paddin
     ends = [(m - 1) * s + (k - 1) * d + 1 for m, k, s, d in zip(size, kernel, strides, dilations, strict=True)]
     before = [max(0, p) for p in starts]
     room = [b + max(length, e - p) for b, length, e, p in zip(before, lengths, ends, starts, strict=True)]
+    require_near(windows.size, (windows.shape[0], windows.shape[1 + n], *room))
     sums = np.zeros((windows.shape[0], windows.shape[1 + n], *room), windows.dtype)
     by_offset = np.moveaxis(windows, tuple(range(1, 1 + n)), tuple(range(-n, 0)))
     whole = (slice(None), slice(None))

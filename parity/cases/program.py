@@ -48,7 +48,8 @@ class Step:
     """One call: `function(*operands, **keywords)`, whose result is value `index`.
 
     Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source, ""
-    if it has none; `backward`: the step belongs to the gradients.
+    if it has none; `backward`: the step belongs to the gradients. `site` is equal for calls from one place of the
+    source, such as a loop; of a gradient it follows the number `of` the value whose gradient it comes from (-1: none).
     """
 
     index: int
@@ -57,6 +58,8 @@ class Step:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     backward: bool = False
+    site: int = 0
+    of: int = -1
 
     @property
     def name(self) -> str:
@@ -74,13 +77,15 @@ class Program:
     """The steps of a reference for one set of shapes.
 
     `inputs` are the values of tensors (`x`, and `grad.y` for the gradient of an output), `options` those of the op's
-    numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`).
+    numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`). `branches`: the reference
+    asked whether something holds for its options, so that other numbers may give other steps.
     """
 
     inputs: Mapping[str, int]
     options: Mapping[str, tuple[int, float]]
     steps: tuple[Step, ...]
     outputs: Mapping[str, int]
+    branches: bool = False
 
     def run(
         self,
@@ -125,6 +130,17 @@ class Program:
             if ref not in kept:
                 freed.setdefault(index, []).append(ref)
         return freed
+
+    def with_numbers(self, numbers: Mapping[str, float | tuple[float, ...]]) -> Program:
+        """The program with other numbers for its options, by the names of the params."""
+
+        def number(name: str) -> float:
+            head, _, item = name.partition(".")
+            value = numbers[head]
+            return value[int(item)] if isinstance(value, tuple) else value
+
+        options = {name: (index, number(name)) for name, (index, _) in self.options.items()}
+        return self if options == self.options else replace(self, options=options)
 
     def step(self, label: str) -> Step:
         """The step whose result has this label; KeyError unless there is exactly one."""
@@ -272,6 +288,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __bool__(self) -> bool:
         if isinstance(self.value, (bool, int, float)) and not isinstance(self.value, np.generic):
+            self.tape.branches = True
             return bool(self.value)
         raise TraceError("a reference must not branch on the values of tensors; use np.where")
 
@@ -351,6 +368,9 @@ class Tape:
     labels: dict[int, str] = field(default_factory=dict)
     known: dict[Any, Traced] = field(default_factory=dict)
     backward: bool = False
+    branches: bool = False
+    labelled: bool = True
+    of: int = -1
     kind: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
 
     def stand_in(self, value: Any) -> Traced:
@@ -369,10 +389,20 @@ class Tape:
         if key in self.known:
             return self.known[key]
         result = self.stand_in(outlined(function, plain(operands), plain(keywords)))
-        self.steps.append(Step(result.index, function, names, dict(keywords), backward=self.backward))
+        site = place() if self.labelled else 0
+        self.steps.append(Step(result.index, function, names, dict(keywords), "", self.backward, site, self.of))
         if key is not None:
             self.known[key] = result
         return result
+
+
+def place() -> int:
+    """Equal for calls of `record` from one place of the source, by the same way."""
+    frames, frame = [], sys._getframe(2)
+    while frame.f_back is not None and frame.f_code is not trace.__code__:
+        frames.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return hash(tuple(frames))
 
 
 def has_no_arrays(operands: Any) -> bool:
@@ -466,6 +496,7 @@ class NamedNode(VJPNode):  # type: ignore[misc]  # autograd has no types
             label = value.tape.labels.get(value.index)
             if label and isinstance(gradient, Traced):
                 value.tape.labels.setdefault(gradient.index, f"grad of {label}")
+            value.tape.of = value.index
             return inner(gradient)
 
         self.vjp = vjp
@@ -506,7 +537,7 @@ def trace(
     OUTLINED elements or more only shape and dtype are computed. Raises TraceError for what cannot be recorded.
     """
     floats = [np.asarray(v).dtype for v in tensors.values() if np.asarray(v).dtype.kind == "f"]
-    tape = Tape(kind=floats[0] if floats else np.dtype(np.float64))
+    tape = Tape(kind=floats[0] if floats else np.dtype(np.float64), labelled=labelled)
     stand_ins = {name: tape.stand_in(np.asarray(value)) for name, value in tensors.items()}
     arriving = {name: tape.stand_in(np.asarray(value)) for name, value in (gradients or {}).items()}
     inputs = {name: item.index for name, item in stand_ins.items()}
@@ -525,7 +556,8 @@ def trace(
         name: item if isinstance(item, Traced) else tape.stand_in(np.asarray(item)) for name, item in outputs.items()
     }
     steps = tuple(replace(step, label=label) for step, label in zip(tape.steps, labels(tape, outputs), strict=True))
-    program = Program(inputs, options, steps, {name: item.index for name, item in outputs.items()}).needed()
+    ends = {name: item.index for name, item in outputs.items()}
+    program = Program(inputs, options, steps, ends, tape.branches).needed()
     return program, {name: np.asarray(item.value) for name, item in outputs.items()}
 
 
@@ -561,15 +593,25 @@ class TracedParams:
 
     def __init__(self, params: Any, tape: Tape, options: dict[str, tuple[int, float]]) -> None:
         self._params = params
-        numbers = vars(params) if is_dataclass(params) else {}
-        for name, value in numbers.items():
+        for name, value in numbers_of(params).items():
             if isinstance(value, float):
                 setattr(self, name, option(name, value, tape, options))
-            elif isinstance(value, tuple) and value and all(isinstance(item, float) for item in value):
+            else:
                 setattr(self, name, tuple(option(f"{name}.{i}", v, tape, options) for i, v in enumerate(value)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._params, name)
+
+
+def numbers_of(params: Any) -> dict[str, float | tuple[float, ...]]:
+    """The params that become options: floats, and tuples of them."""
+    values = vars(params) if is_dataclass(params) else {}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float)
+        or (isinstance(value, tuple) and value and all(isinstance(item, float) for item in value))
+    }
 
 
 def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, float]]) -> Traced:

@@ -21,24 +21,32 @@ from parity.config.plan import ORACLE, BackendSpec
 
 @dataclass(frozen=True)
 class AdapterTraits:
-    """The modes and devices of an adapter."""
+    """The modes and devices of an adapter, and whether its tensors have strides."""
 
     modes: tuple[str, ...] = ("eager",)
     devices: tuple[str, ...] = ("cpu",)
     max_ranks: int = 1
+    strided: bool = False
 
 
 MAX_RANKS = 16
 """Each rank is a process with a framework of its own."""
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
-    "torch": AdapterTraits(("eager", "compile", "channels_last", "amp-bf16", "tf32"), ("cpu", "cuda"), MAX_RANKS),
-    "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS),
-    "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS),
+    "torch": AdapterTraits(
+        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"),
+        ("cpu", "cuda"),
+        MAX_RANKS,
+        strided=True,
+    ),
+    "paddle": AdapterTraits(("eager", "static", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
+    "oneflow": AdapterTraits(("eager", "graph", "amp-bf16"), max_ranks=MAX_RANKS, strided=True),
     "jax": AdapterTraits(("eager", "jit")),
     "tensorflow": AdapterTraits(("eager", "xla")),
+    "mindspore": AdapterTraits(("eager", "graph")),
     "onnxruntime": AdapterTraits(),
-    "numpy": AdapterTraits(),
+    "mlx": AdapterTraits(),
+    "numpy": AdapterTraits(strided=True),
 }
 """The adapters that a config may name."""
 

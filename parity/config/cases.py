@@ -45,7 +45,6 @@ class BuiltCase:
     named: bool
     compared: tuple[str, ...]
     memory: MemoryNeed
-    stress: bool = False
 
     def with_case(self, plan: CasePlan) -> BuiltCase:
         """A case that follows from this one; its size is bounded."""
@@ -66,7 +65,7 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     elif require_mapping(node, scope.report, "a case"):
         for built in expanded(node, OpCase, scope, _build):
             yield built
-            if built.stress:
+            if built.plan.stress:
                 yield from map(built.with_case, stressed(built.plan, built.plan.definition))
 
 
@@ -120,9 +119,10 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         source=WrittenAt(case.file, case.line),
         gradients=tensors.gradients,
         brought=brought,
+        stress=values.stress,
     )
     memory = memory_of_op(tensors.n_elements)
-    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory, values.stress)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, tensors.compared, memory)
 
 
 def _op(case: Node, scope: Scope) -> str | None:

@@ -80,6 +80,8 @@ def _drawn(tensor: TensorPlan) -> Iterator[tuple[str, str]]:
             yield key, f"{key}={_text(getattr(tensor, key))}"
     if tensor.special is not None:
         yield "special", "special"
+    if tensor.layout:
+        yield "layout", tensor.layout
 
 
 def _parameters(draw: Draw) -> Iterator[tuple[str, str]]:

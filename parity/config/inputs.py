@@ -186,7 +186,9 @@ def _plan(
         message = f"{spec.special.count} special values do not fit into {name}, which has {prod(shape)} elements"
         add_at(case, f"{path}.special.count", message, report)
         return None
-    return TensorPlan(name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special)
+    return TensorPlan(
+        name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special, layout=spec.layout
+    )
 
 
 def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], shapes: TensorShapes) -> int:

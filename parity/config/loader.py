@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.cases import OPS
-from parity.config.backends import parse_backends
+from parity.config.backends import ADAPTERS, parse_backends
 from parity.config.cases import BuiltCase, Scope, build_cases
 from parity.config.defaults import parse_defaults
 from parity.config.documents import Document, read_document
@@ -71,8 +71,17 @@ def _file_plan(document: Document, report: Problems) -> FilePlan:
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
     baseline = _baseline(document.get("baseline"), [spec.name for spec, _ in backends] if backends_ok else [], report)
     own = {"backends": tuple(spec.name for spec, _ in backends), "baseline": baseline}
-    named = tuple(built.with_plan(**own) for built in _named(cases, report))
+    named = _able([built.with_plan(**own) for built in _named(cases, report)], [spec for spec, _ in backends])
     return FilePlan(document, backends, backends_ok, settings.seed, named, known)
+
+
+def _able(cases: Iterable[BuiltCase], backends: Sequence[BackendSpec]) -> tuple[BuiltCase, ...]:
+    """The cases, those of `stress` with layouts on the backends whose tensors have strides."""
+    strided = tuple(spec.name for spec in backends if ADAPTERS[spec.adapter].strided)
+    if len(strided) == len(backends):
+        return tuple(cases)
+    laid = [built.with_plan(backends=strided) if built.plan.is_laid_out else built for built in cases]
+    return tuple(built for built in laid if strided or not built.plan.is_laid_out)
 
 
 def _baseline(node: Node | None, backends: Sequence[str], report: Problems) -> str:

@@ -111,7 +111,7 @@ class CasePlan:
 
     `tensors` holds every input and every upstream gradient (`grad.y`) in drawing order. `gradients`: whether gradients
     are computed and compared. `backends` and `baseline` are empty if they are those of the plan; in a run of several
-    configs each has its own. `brought`: a user's own op.
+    configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on single rows.
     """
 
     id: str
@@ -125,6 +125,17 @@ class CasePlan:
     backends: tuple[str, ...] = ()
     baseline: str = ""
     brought: Brought | None = None
+    stress: bool = False
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The tensors that are not contiguous, or share their memory."""
+        return tuple(plan.name for plan in self.tensors if plan.layout or plan.alias)
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether `stress` has chosen where its tensors lie."""
+        return self.stress and bool(self.layouts)
 
     @property
     def definition(self) -> Op:

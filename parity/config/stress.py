@@ -1,15 +1,17 @@
-"""`stress: true`: a case, and the same once more with each of the shapes and values on which kernels fail."""
+"""`stress: true`: a case, and the same once more with each shape, value and layout on which kernels fail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
 
 from parity.cases.draw import Constant, File, Integers, LogUniform, Normal, Shape, Special, TensorPlan, Values
+from parity.cases.layout import LAYOUTS
 from parity.cases.op import Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
@@ -44,7 +46,7 @@ def stressed(case: CasePlan, op: Op) -> Iterator[CasePlan]:
 
 
 def others(case: CasePlan, op: Op) -> Iterator[CasePlan]:
-    """The case with other sizes of the first input's first and last axis, then with other values in it.
+    """The case with other sizes of the first input's first and last axis, with other values, then in other memory.
 
     Sizes that the op refuses are left out, and cases in which an exact tensor is nowhere finite, such as the loss of an
     infinite input: nothing could be compared. Values are for inputs that may be any number: those drawn from a normal
@@ -58,6 +60,25 @@ def others(case: CasePlan, op: Op) -> Iterator[CasePlan]:
                 yield replace(changed, id=f"{case.id}-axis={axis}-size={size}")
     for name, change in VALUES.items() if isinstance(data.draw, Normal) and 0 not in data.shape else ():
         yield replace(case, id=f"{case.id}-{name}", tensors=(change(data), *case.tensors[1:]))
+    yield from in_memory(case, op)
+
+
+def in_memory(case: CasePlan, op: Op) -> Iterator[CasePlan]:
+    """The case with all tensors in each layout, grad_outputs too, and with two inputs of one shape in one memory."""
+    for layout, placement in LAYOUTS.items():
+        placed = tuple(p if placement(p.shape) is None else replace(p, layout=layout) for p in case.tensors)
+        if placed != case.tensors:
+            yield replace(case, id=f"{case.id}-{layout}", tensors=placed)
+    for one, other in combinations([plan for plan in case.tensors if is_plain(plan, op)], 2):
+        if one.shape == other.shape:
+            tensors = (replace(one, name=p.name, alias=one.name) if p is other else p for p in case.tensors)
+            yield replace(case, id=f"{case.id}-{other.name}-is-{one.name}", tensors=tuple(tensors))
+
+
+def is_plain(plan: TensorPlan, op: Op) -> bool:
+    """Whether an input may have the values of any other such input."""
+    item = op.input(plan.name)
+    return item is not None and not item.listed and isinstance(plan.draw, Normal)
 
 
 def shows(case: CasePlan, op: Op) -> bool:

@@ -36,8 +36,9 @@ from parity.cases.draw import (
     Uniform,
     Values,
 )
+from parity.cases.layout import LAYOUTS
 from parity.config.files import existing_file
-from parity.config.grammar import CaseModel, model_of, options, refusal
+from parity.config.grammar import CaseModel, literal_of, model_of, options, refusal
 from parity.config.nodes import Node, Problems
 from parity.config.tree import DRAW_KEYS
 
@@ -179,6 +180,7 @@ KEYS: Mapping[str, Any] = {
     "scale": (FiniteFloat, 1.0),
     "offset": (FiniteFloat, 0.0),
     "special": (options(Special, "special", "special", keys=SPECIAL), None),
+    "layout": (literal_of(LAYOUTS), ""),
 }
 TENSOR = model_of("tensor", "a tensor", KEYS, base=_Tensor)
 
@@ -192,6 +194,7 @@ class TensorSpec:
     scale: float = 1.0
     offset: float = 0.0
     special: Special | None = None
+    layout: str = ""
 
 
 def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
@@ -208,7 +211,9 @@ def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
     elif source is not None and own is not None and shape not in (None, own):
         message = f"wrong shape: `{source.key.rpartition('.')[2]}` has {list(own)}"
         report.add(node.mapping["shape"], message)
-    return TensorSpec(own if shape is None else shape, draw, written.scale, written.offset, written.special)
+    return TensorSpec(
+        own if shape is None else shape, draw, written.scale, written.offset, written.special, written.layout
+    )
 
 
 def _file(node: Node, report: Problems) -> File | None:

@@ -10,7 +10,7 @@ from parity.config.nodes import Node
 DRAW_KEYS = frozenset({*DISTRIBUTIONS, "values", "file"})
 """The sources of a tensor's numbers: exactly one of these."""
 
-TENSOR_KEYS = DRAW_KEYS | {"shape", "scale", "offset", "special"}
+TENSOR_KEYS = DRAW_KEYS | {"shape", "scale", "offset", "special", "layout"}
 
 Path = tuple[str, ...]
 

@@ -52,7 +52,7 @@ class Asking:
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 question = Question(next(self.numbers), stored(case, inputs, Path(folder)), dtype, runner)
-                json.dumps(run_request(question, ""))
+                json.dumps(run_request(question, "", runner.spec))
                 runner.ask(question)
                 return answered(question)
         except OSError:
@@ -118,8 +118,9 @@ def outputs_of(outcome: CellOutcome, case: CasePlan, inputs: Arrays) -> dict[str
         **{f"grad.{name}": inputs[name].shape for name in op.differentiable if name in inputs},
     }
     expected |= {f"input.{name}": array.shape for name, array in inputs.items()}
+    returned = {**outcome.outputs, **{f"input.{name}": output for name, output in outcome.changed.items()}}
     return {
         name: as_dtype(output.values, outcome.dtype)
-        for name, output in outcome.outputs.items()
+        for name, output in returned.items()
         if output.values is not None and output.shape == expected.get(name)
     }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity import environments
+from parity.cases.layout import LAYOUTS
 from parity.cases.op import call_params, default_params
 from parity.config.plan import BackendSpec
 from parity.engine.buffers import SharedBuffers
@@ -16,7 +19,7 @@ from parity.engine.cells import CellQueue, CellRequest, Question
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
-from parity.outcome import CellOutcome, Outcome
+from parity.outcome import CellOutcome, Outcome, Output
 
 MAX_SMALL = 1 << 20
 """Results of up to this many elements are always accepted, whatever shape was expected."""
@@ -208,7 +211,7 @@ class BackendRunner:
             buffer = self._buffers.take()
         try:
             with self._gate:
-                request = run_request(cell, str(buffer), gradients=self._info.differentiable)
+                request = run_request(cell, str(buffer), self.spec, gradients=self._info.differentiable)
                 reply = worker.request(request, self._options.timeout_s)
             outcome = self._outcome(cell, reply, buffer)
         except WorkerError as error:
@@ -228,6 +231,7 @@ class BackendRunner:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
             lacking = {} if self._info.differentiable else gradients_of(cell)
+            returned = self._buffers.outputs(buffer, reply["tensors"])
             return CellOutcome(
                 case=cell.case.id,
                 dtype=cell.dtype,
@@ -235,8 +239,10 @@ class BackendRunner:
                 outcome=Outcome(reply["outcome"]),
                 seconds=float(reply["seconds"]),
                 message=str(reply["message"]) or next(iter(lacking.values()), ""),
-                outputs=self._buffers.outputs(buffer, reply["tensors"]),
+                outputs={name: o for name, o in returned.items() if not name.startswith((AGAIN, CHANGED))},
                 lacking=lacking,
+                again=marked(returned, AGAIN),
+                changed=marked(returned, CHANGED),
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:
@@ -268,6 +274,19 @@ class BackendRunner:
             self._post(OutcomeArrived(cell, outcome, release))
 
 
+AGAIN, CHANGED = "again.", "input."
+"""What a reply puts before the results of other calls, and before inputs that have changed."""
+REPEATED = 1 << 16
+"""Up to so many elements a case is called twice. Larger ones share their kernels' loops with smaller ones."""
+STRESS_CALLS = 11
+"""A kernel that is wrong in one call of ten is caught."""
+
+
+def marked(returned: Mapping[str, Output], mark: str) -> dict[str, Output]:
+    """The tensors with this mark, by name."""
+    return {name.removeprefix(mark): output for name, output in returned.items() if name.startswith(mark)}
+
+
 FORWARD_ONLY = "it is forward only, so its gradients are not compared"
 
 
@@ -278,7 +297,7 @@ def gradients_of(cell: CellRequest) -> dict[str, str]:
     return {f"grad.{name}": FORWARD_ONLY for name in cell.case.definition.differentiable if name in cell.prepared.paths}
 
 
-def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Message:
+def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients: bool = True) -> Message:
     """The request to a worker for `cell`; without `gradients`, only for outputs."""
     case, op = cell.case, cell.case.definition
     gradients = gradients and case.gradients
@@ -299,8 +318,42 @@ def run_request(cell: CellRequest, buffer: str, *, gradients: bool = True) -> Me
         "lists": [item.name for item in op.inputs if item.listed],
         "slot": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
-        "watched": {name: paths[name] for name in watched(cell)} if isinstance(cell, Question) else {},
+        "watched": {name: paths[name] for name in watched(cell)} if is_watched(cell, spec) else {},
+        "layouts": layouts_of(cell),
+        "calls": calls_of(cell, spec),
     }
+
+
+def calls_of(cell: CellRequest, spec: BackendSpec) -> int:
+    """How often an op is called: a compiled one, whose calls are slow, at most twice."""
+    if isinstance(cell, Question) or not is_small(cell):
+        return 1
+    if spec.mode != "eager":
+        return 2 if cell.case.stress else 1
+    return STRESS_CALLS if cell.case.stress else 2
+
+
+def is_small(cell: CellRequest) -> bool:
+    """Whether a call costs less than all that is around it."""
+    return sum(array.size for array in cell.prepared.arrays.values()) <= REPEATED
+
+
+def is_watched(cell: CellRequest, spec: BackendSpec) -> bool:
+    """Whether inputs are compared with what they were: those of a user's op, and where it costs little."""
+    return isinstance(cell, Question) or spec.ops is not None or is_small(cell)
+
+
+def layouts_of(cell: CellRequest) -> Message:
+    """How the tensors lie in memory that are not contiguous, or share another's of the same values."""
+    arrays, found = cell.prepared.arrays, {}
+    for plan in cell.case.tensors:
+        values, other = arrays.get(plan.name), arrays.get(plan.alias)
+        placement = LAYOUTS[plan.layout](values.shape) if plan.layout and values is not None else None
+        if placement is not None:
+            found[plan.name] = asdict(placement)
+        elif values is not None and other is not None and np.array_equal(values, other, equal_nan=True):
+            found[plan.name] = {"alias": plan.alias}
+    return found
 
 
 def watched(cell: CellRequest) -> list[str]:

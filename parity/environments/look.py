@@ -28,7 +28,10 @@ def look(modules: list[str], distributions: list[str]) -> dict[str, Any]:
 
 def _is_importable(name: str) -> bool:
     """Whether a module exists, without importing it. A namespace (a stray folder of that name) does not count."""
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # there is not even the package that `name` would be in
+        return False
     return spec is not None and spec.origin is not None
 
 

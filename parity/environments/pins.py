@@ -110,6 +110,8 @@ PINS = {
         distributions=("jax",),
         version="0.10.2",
         pythons=("3.11", "3.12", "3.13"),
+        extras=("optax==0.2.8",),
+        eras=(Era((0, 10), extras=("optax",)),),  # the latest that fits
     ),
     "tensorflow": Pin(
         modules=("tensorflow",),
@@ -118,12 +120,28 @@ PINS = {
         pythons=("3.11", "3.12", "3.13"),
         size="about 1.5 GB",
     ),
+    "mindspore": Pin(
+        modules=("mindspore",),
+        distributions=("mindspore",),
+        version="2.10.0",
+        pythons=("3.11", "3.12", "3.10"),
+        extras=("numpy<2",),
+        size="about 2.7 GB",
+    ),
     "onnxruntime": Pin(
         modules=("onnxruntime", "onnx"),
         distributions=("onnxruntime", "onnxruntime-gpu"),
         version="1.31.1",
         pythons=("3.11", "3.12", "3.13"),
         extras=("onnx==1.23.2",),
+    ),
+    "mlx": Pin(
+        modules=("mlx.core",),
+        distributions=("mlx[cpu]", "mlx"),  # without the extra there is no backend for Linux
+        version="0.32.4",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("numpy",),  # not a dependency of MLX's wheel
+        size="about 0.1 GB",
     ),
     "numpy": Pin(
         modules=("autograd",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -30,11 +31,27 @@ from parity.judge.bound.envelope import (
 )
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
-from parity.judge.diagnose.asking import Ask, kernel_of
+from parity.judge.diagnose.asking import Ask, Kernel, kernel_of
+from parity.judge.diagnose.behaviour import (
+    UNREPEATABLE,
+    Row,
+    apart,
+    behaviours,
+    layout_dependent,
+    only_first,
+    rows_apart,
+)
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
-from parity.judge.diagnose.findings import choice_diagnoses, diagnoses_of, index_diagnoses, rounding_diagnoses
+from parity.judge.diagnose.explanation import unaltered
+from parity.judge.diagnose.findings import (
+    changed_diagnoses,
+    choice_diagnoses,
+    diagnoses_of,
+    index_diagnoses,
+    rounding_diagnoses,
+)
 from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
@@ -54,6 +71,8 @@ LOSSY = 1024.0
 error of E^2 / (u |x|) times about the root of the length of its sums (naive variance of 1,024 elements: 150)."""
 PREPARED_RUNS = 6
 NOTHING: Observed = {}
+Behaved = tuple[tuple[str, Mapping[str, Any]], ...]
+"""Behaviours by id, with the evidence."""
 KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
 ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
@@ -343,13 +362,53 @@ class CaseJudge:
         self._ask = ask
         self.cells: dict[str, Cell] = {}
         self._questions: dict[tuple[str, str], Question] = {}
+        self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
+        self._rows: dict[tuple[str, str], Row] = {}
         self._choices: Choices | None = None
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
         self._choices = self._choices or Choices(self.case, self._inputs, self.oracle)
-        self.cells[dtype] = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
-        self.cells[dtype].take(outcomes, self._baseline)
+        self.cells[dtype] = self._cell(dtype, [self._observed_worst(dtype, outcome) for outcome in outcomes])
+
+    def _cell(self, dtype: str, outcomes: Sequence[CellOutcome]) -> Cell:
+        cell = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
+        cell.take(outcomes, self._baseline)
+        return cell
+
+    def _observed_worst(self, dtype: str, outcome: CellOutcome) -> CellOutcome:
+        """The outcome of a backend's first call, or one with a result that only a later call, or a row alone, has if
+        that one is wrong."""
+        key = dtype, outcome.backend
+        if outcome.outcome is not Outcome.OK:
+            return outcome
+        if outcome.again:
+            other = replace(outcome, outputs={**outcome.outputs, **outcome.again})
+            self._calls[key] = outcome, other
+            outcome = other if self._is_right(dtype, outcome) and not self._is_right(dtype, other) else outcome
+        wanted = self.case.stress and not self.case.layouts and all(values.size for values in self._inputs.values())
+        kernel = kernel_of(self._ask, outcome.backend) if wanted else None
+        if kernel is not None and self._is_right(dtype, outcome):
+            for row, other in self._with_rows(kernel, self._cell(dtype, [outcome]), outcome):
+                if not self._is_right(dtype, other):
+                    self._rows[key] = row
+                    return other
+        return outcome
+
+    def _is_right(self, dtype: str, outcome: CellOutcome) -> bool:
+        return not self._cell(dtype, [outcome]).off[outcome.backend]
+
+    def _with_rows(self, kernel: Kernel, cell: Cell, outcome: CellOutcome) -> Iterator[tuple[Row, CellOutcome]]:
+        """The outcome with a row of each kind as the kernel computes it alone, if that differs."""
+        given = {name: values for name, values in cell.observed(outcome.backend).items() if values is not None}
+        bound = bound_of(cell.envelopes)
+        for row in rows_apart(kernel, self.case, cell.dtype, self._inputs, given, self.oracle, bound):
+            outputs = dict(outcome.outputs)
+            for name in row.wrong:
+                values = np.array(outputs[name].values)
+                values[row.parts[name]] = row.alone[name]
+                outputs[name] = replace(outputs[name], values=values)
+            yield row, replace(outcome, outputs=outputs)
 
     def judged(self, *, diagnose: bool = True) -> Judged:
         """Verdicts and diagnoses from all cells so far; `diagnose=False` skips the searches."""
@@ -362,6 +421,7 @@ class CaseJudge:
                 if d == dtype:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
             mine = [c for c in comparisons if c.dtype == dtype]
+            diagnoses += changed_diagnoses((self.case.id, dtype), cell.outcomes, self._inputs)
             diagnoses += choice_diagnoses((self.case.id, dtype), cell.choices, cell.ratios)
             diagnoses += index_diagnoses((self.case.id, dtype), cell.chosen_indices)
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
@@ -391,6 +451,9 @@ class CaseJudge:
         An error that equals one in a wider dtype, and was not explained there, is not searched for again.
         """
         observed = cell.observed(backend)
+        behaviour = self._behaviour(evaluator, backend, observed)
+        if behaviour:
+            return SearchResult(unaltered(evaluator, observed), behaviours=behaviour)
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
@@ -405,6 +468,28 @@ class CaseJudge:
         others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question
         return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
+
+    def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
+        """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""
+        kernel, bound = kernel_of(self._ask, backend), bound_of(evaluator.envelopes)
+        case, dtype, inputs = evaluator.case, evaluator.dtype, evaluator.inputs
+        if (dtype, backend) in self._rows:
+            return (("batch-variant", self._rows[dtype, backend].evidence),)
+        calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
+        seen = apart(*calls, bound=bound)
+        if seen is None:
+            evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
+            return (("layout-dependent", evidence),) if evidence else ()
+        settled = only_first(kernel, case, dtype, inputs, calls[0], bound) if kernel is not None else None
+        if settled is not None:
+            return (("stateful", settled),)
+        asked = behaviours(kernel, case, dtype, inputs, observed, bound) if kernel is not None else ()
+        return tuple(found for found in asked if found[0] in UNREPEATABLE) or (("nondeterministic", seen),)
+
+    def _arrays(self, outcome: CellOutcome, dtype: str) -> dict[str, Array]:
+        """The outputs with the oracle's structure."""
+        given = {name: usable(outcome.outputs.get(name), exact, dtype) for name, exact in self.oracle.items()}
+        return {name: values for name, values in given.items() if values is not None}
 
     def _same_as_wider(self, dtype: str, backend: str, tensor: str) -> bool:
         """Whether a tensor's error is the same in another dtype, so that it is not a loss of precision."""
@@ -457,7 +542,8 @@ class CaseJudge:
         exact = self.oracle[tensor]
         if output is None or output.values is None or output.shape != exact.shape:
             return None
-        error: Array = output.values.astype(exact.dtype) - exact
+        with np.errstate(invalid="ignore"):
+            error: Array = output.values.astype(exact.dtype) - exact
         return error if np.isfinite(error).all() else None
 
     def _same(self, dtype: str, backend: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
@@ -484,6 +570,11 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: 
     return evaluator if chosen is None else excusing(chosen, evaluator, observed)
 
 
+def bound_of(envelopes: Mapping[str, Envelope]) -> dict[str, Array | float]:
+    """The largest error of a careful implementation, for every element where that is known."""
+    return {name: OFF * (e.max if e.errors is None else e.errors) for name, e in envelopes.items()}
+
+
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:
     """An output's values if it has the oracle's structure."""
     if output is None or (output.shape, output.dtype) != (exact.shape, dtype_of(exact, dtype)):
@@ -502,7 +593,7 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
     """The comparison with both error ratios, the backends that are wrong, and the verdict that follows."""
     names = (comparison.actual, comparison.expected)
     tensor = comparison.tensor
-    if comparison.verdict is Verdict.NOT_COMPARED:
+    if comparison.verdict is Verdict.NOT_COMPARED or comparison.culprit:
         return comparison
     if tensor not in cell.oracle:
         extra = tuple(name for name in names if name != ORACLE and tensor in cell.outcomes[name].outputs)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from parity.adapters import adapter_class
 from parity.cases import OPS
 from parity.cases.dtypes import as_dtype
+from parity.cases.layout import LAYOUTS, Placement
 from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
@@ -130,6 +131,23 @@ class ScriptRecipe:
     def inputs(self) -> list[str]:
         """The tensors that the op takes."""
         return [name for key in self.data if (name := after("inputs/", key)) and self.op.input(name)]
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """How the tensors lie in memory that are not contiguous, by their name in the data."""
+        rows = {f"inputs/{name}": row for name, row in self.cell.case.inputs.items() if row.layout in LAYOUTS}
+        placed = {name: LAYOUTS[row.layout](tuple(row.shape)) for name, row in rows.items()}
+        return {name: placement for name, placement in placed.items() if placement is not None and name in self.data}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The inputs that share the memory of another."""
+        return {name: row.alias for name, row in self.cell.case.inputs.items() if row.alias}
+
+    @property
+    def leaf(self) -> str:
+        """The adapter's method that makes its tensors."""
+        return "strided_leaf" if self.placements else "leaf"
 
     @property
     def upstream(self) -> list[str]:

@@ -40,6 +40,9 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=user_ops,
         recipe=recipe,
+        placements=[(name, p.strides, p.offset, p.size) for name, p in recipe.placements.items()],
+        leaf=Code(recipe.leaf),
+        aliases={name: Code(variable(other)) for name, other in recipe.aliases.items()},
         bfloat16=recipe.cell.dtype == "bfloat16",
         # Slugs and the names of ops and of their tensors need no escaping.
         op=Code(recipe.op.name),
@@ -77,7 +80,12 @@ def joined(names: Sequence[str], pattern: str) -> Code:
 
 def methods(recipe: ScriptRecipe) -> list[str]:
     """The adapter's methods that the script calls."""
-    names = ["leaf", "to_numpy", *(["in_mode"] if has_mode(recipe.adapter) else [])]
+    names = [
+        recipe.leaf,
+        "to_numpy",
+        *(["shared"] if recipe.aliases else []),
+        *(["in_mode"] if has_mode(recipe.adapter) else []),
+    ]
     names += ["gradients"] if recipe.upstream and not needs_backward(recipe) else []
     return names + ([recipe.op.name] if not recipe.own and has_method(recipe.framework, recipe.op.name) else [])
 

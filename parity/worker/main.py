@@ -18,12 +18,16 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
          "slot": "/scratch/slot-3",                   a file that the worker extends as needed and writes results into
          "max_elements": 1048576,                     a larger result is described but not written
-         "watched": {"x": "/run/tensors/.../x.npy"}}  inputs, and grad_outputs as `grad.y`, that must not change
+         "watched": {"x": "/run/tensors/.../x.npy"},  inputs, and grad_outputs as `grad.y`, that must not change
+         "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    how a tensor lies in a buffer of 6 elements
+                     "b": {"alias": "a"}},            or that it shares the memory of another
+         "calls": 2}                                  so often the op is called, which must give the same results
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A tensor of dtype bfloat16 is written as its bits, 16 for each number; inputs of that dtype are stored as
         float32. A tensor of another dtype that NumPy lacks has "offset": null. An output that is missing is not
-        listed. What is watched and has changed is listed with its new values, as `input.x`.
+        listed. What is watched and has changed is listed with its new values, as `input.x`; a result that another
+        call returned with other bits as `again.y`, from the call that is furthest from the first.
 
 A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,

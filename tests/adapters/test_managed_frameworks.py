@@ -12,14 +12,15 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax", "tensorflow", "onnxruntime")
-MODES = {"jax:jit": "jax", "tensorflow:xla": "tensorflow"}
-USERS = {"my-jax": "jax", "my-tensorflow": "tensorflow"}
+BACKENDS = ("jax", "tensorflow", "onnxruntime", "mindspore", "mlx")
+MODES = {"jax:jit": "jax", "tensorflow:xla": "tensorflow", "mindspore:graph": "mindspore"}
+USERS = {"my-jax": "jax", "my-tensorflow": "tensorflow", "my-mindspore": "mindspore"}
 
 
 LACKING = {
     "tensorflow": {"conv1d", "elu", "fmod", "std"},
     "onnxruntime": {f"adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2)},
+    "mindspore": {"adaptive_avg_pool1d", "adaptive_max_pool1d", "conv_transpose1d", "elu"},
 }
 """Ops of which a framework does not have the options that the cases use, or the gradient."""
 
@@ -27,7 +28,7 @@ LACKING = {
 FILES = {path.stem: path for path in sorted((CONFIGS / "ops").glob("*.yaml"))}
 SLOW_TO_COMPILE = {"pooling", "recurrent", "resample"}
 """JAX compiles every primitive of every shape for itself: these ops take it a minute. The census has them."""
-RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime"), FILES.keys())]
+RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime", "mindspore", "mlx"), FILES.keys())]
 """Backends that run together, and the files that they run."""
 
 
@@ -76,6 +77,19 @@ import tensorflow as tf
 def relu(x):
     return tf.maximum(x, tf.zeros(1, x.dtype)), lambda grad: tf.where(x > 0, grad, grad * 0.25)
 """,
+    "my-mindspore": """
+from mindspore import nn, ops
+
+class Relu(nn.Cell):
+    def construct(self, x):
+        return ops.maximum(x, 0.0)
+
+    def bprop(self, x, out, dout):
+        return (ops.where(x > 0, dout, dout * 0.25),)
+
+def relu(x):
+    return Relu()(x)
+""",
 }
 """Kernels whose gradient is 0.25 where it should be 0."""
 
@@ -96,8 +110,12 @@ FOUND = {
     "tensorflow": ("reduced-precision", "gelu"),
     "tensorflow:xla": ("reduced-precision", "gelu"),
     "onnxruntime": ("running-var-ddof", "batch"),
+    "mindspore": ("variance-naive", "near-constant"),
+    "mindspore:graph": ("variance-naive", "near-constant"),
+    "mlx": ("reduced-precision", "gelu"),
     "my-jax": ("reference-edit", "relu"),
     "my-tensorflow": ("reference-edit", "relu"),
+    "my-mindspore": ("reference-edit", "relu"),
 }
 
 

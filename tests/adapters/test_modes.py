@@ -64,17 +64,16 @@ dtypes: [float32, float64]
 backends: [{eager}, {modes}]
 cases:
   - {{id: linear, op: linear, params: {{in_features: 64, out_features: 32}}, inputs: {{x: {{shape: [8, 64]}}}}}}
-  - {{id: layer-norm, op: layer_norm, params: {{normalized_shape: [64]}}, inputs: {{x: {{shape: [8, 64]}}}}}}
-  - {{id: batch-norm, op: batch_norm, inputs: {{x: {{shape: [4, 8, 6, 5]}}}}}}
   - {{id: group-norm, op: group_norm, params: {{num_groups: 4}}, inputs: {{x: {{shape: [4, 8, 6, 5]}}, bias: null}}}}
   - {{id: bare, op: layer_norm, gradients: false, params: {{normalized_shape: [64]}}, inputs: {{x: {{shape: [8, 64]}}}}}}
   - {{id: sgd, op: sgd, params: {{lr: 0.1}}, inputs: {{param: {{shape: [5, 6]}}}}}}
 """
-"""With the shapes of `configs/modes.yaml`, so that PyTorch compiles each kernel once for both."""
-NORMS = {"layer-norm", "batch-norm", "group-norm", "bare"}
+"""With the shapes of `configs/modes.yaml`, so that PyTorch compiles each kernel once for both. Other norms are there."""
+NORMS = {"group-norm", "bare"}
 LACKING = {
     "torch:compile": {"sgd": "unsupported type"},
-    "torch:channels_last": dict.fromkeys(("linear", "layer-norm", "bare", "sgd"), "no input has as many"),
+    "torch:script": {"sgd": "traces a function of tensors, and sgd is a step"},
+    "torch:channels_last": dict.fromkeys(("linear", "bare", "sgd"), "no input has as many"),
     "torch:amp-bf16": dict.fromkeys((*NORMS, "sgd"), "computes nothing of this in bfloat16"),
     "torch:tf32": dict.fromkeys((*NORMS, "linear", "sgd"), "a format of CUDA devices"),
     "paddle:static": {"sgd": "traces a function of tensors, and sgd is a step"},

@@ -26,6 +26,7 @@ from parity.cases.edits import (
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
+from parity.cases.repeats import repeats
 from parity.cases.trial import Trial
 from parity.config import load_plan
 from tests.conftest import CONFIGS
@@ -108,9 +109,31 @@ def test_a_trial_gives_what_the_edited_program_gives():
         assert checked > 30
 
 
+def test_a_step_of_a_recurrence_is_edited_in_every_turn_and_nothing_else_is():
+    recurrence = planned("gru", x=(4, 2, 5), hidden_size=3)
+    of, given = program(recurrence), inputs_of(recurrence)
+    turns = repeats(of)
+    assert max(map(len, turns.values())) == 4
+    # z is 1 - z in every turn.
+    wanted = outputs(recurrence, complement=True)["y"]
+    trial = Trial(of, given)
+    found = [
+        edit
+        for edit in edits_of(of, trial.shapes, "y")
+        if (values := trial.output(edit, "y")) is not None and np.allclose(values, wanted, rtol=1e-9)
+    ]
+    assert found
+    assert all(len(edit.positions) == 4 for edit in found)
+    for edit in found[:3]:
+        np.testing.assert_allclose(outputs(recurrence, edit)["y"], wanted, rtol=1e-9)
+    images = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3)
+    assert repeats(program(images)) == repeats(program(NORM)) == {}
+
+
 def test_every_kind_of_edit_is_tried_somewhere():
-    kinds = set(FITTED)
-    for case in CASES.values():
+    kinds = {"fitted", *FITTED}
+    windows = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3, stride=2, padding=1)
+    for case in (*CASES.values(), windows):
         of = program(case)
         shapes = Trial(of, inputs_of(case)).shapes
         kinds |= {edit.kind for output in of.outputs for edit in edits_of(of, shapes, output)}
@@ -119,7 +142,7 @@ def test_every_kind_of_edit_is_tried_somewhere():
 
 def test_numbers_are_fitted_from_what_they_are():
     fits = list(fits_of(program(ADAM), "param"))
-    assert {edit.kind for edit in fits} == {*FITTED, READ}
+    assert {edit.kind for edit in fits} == {"fitted", *FITTED, READ}
     for edit in fits:
         for name, values in outputs(ADAM, edit).items():
             np.testing.assert_allclose(values, outputs(ADAM)[name], rtol=1e-12)
@@ -163,6 +186,19 @@ def test_another_tensor_is_returned_for_an_output_or_added_to_it():
     assert described(program(NORM), added) == "x is added to grad.x"
     with pytest.raises(IncompatibleError):
         outputs(NORM, replace(instead, function="grad.z"))
+
+
+def test_an_operation_is_done_later():
+    edit = the_edit(NORM, "y = (xhat + bias) * weight")
+    given, exact = inputs_of(NORM), outputs(NORM)
+    xhat = (exact["y"] - given["bias"]) / given["weight"]
+    np.testing.assert_allclose(outputs(NORM, edit)["y"], (xhat + given["bias"]) * given["weight"], rtol=1e-12)
+
+
+def test_an_output_is_computed_from_an_updated_state():
+    case = planned("clip_grad_norm", grads_0=(3, 4), grads_1=(5,), max_norm=0.5)
+    edit = the_edit(case, "total_norm is computed from the new grads.0, grads.1")
+    assert outputs(case, edit)["total_norm"] == pytest.approx(0.5)
 
 
 def test_the_backward_pass_takes_another_tensor():

@@ -381,8 +381,10 @@ def test_schema_describes_the_shipped_configs():
     import yaml
 
     schema = json.loads(call("schema").stdout)
+    kind = jsonschema.validators.validator_for(schema)
+    kind.check_schema(schema)
     for path in CONFIGS.glob("*.yaml"):
-        jsonschema.validate(json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str)), schema)
+        assert kind(schema).is_valid(json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str))), path
 
 
 def test_validate_says_how_much_there_is():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,13 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
     plan = planned(tmp_path, GATED + "    return x * gate * alpha", more=", stress: true")
     assert {case.op for case in plan.cases} == {"my_op"}
     assert {(1, 8), (4, 33)} <= {case.tensors[0].shape for case in plan.cases}
+
+
+@pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
+def test_a_reference_that_hangs_is_told_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("parity.cases.brought.LIMIT_S", 0.2)
+    told = problems(tmp_path, body)
+    assert re.search(r"ref\.py:[234]: TimeoutError: no result after 0\.2 s", told), told
 
 
 INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"

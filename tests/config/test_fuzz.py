@@ -298,7 +298,7 @@ def case_of(op: str) -> st.SearchStrategy[Any]:
 
 
 @given(st.sampled_from(sorted(PARAMS_OF)).flatmap(case_of))
-@fuzz(1000)
+@fuzz(500)
 def test_nearly_right_cases(case: Any) -> None:
     load(f"version: 1\nbackends: [torch]\ncases: {to_yaml([case])}\n".encode())
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
+from parity.cases.layout import LAYOUTS
 from parity.cases.oracle import evaluate
 from parity.config.stress import LAST, SIZES, VALUES
 from tests.configs.loading import HEAD, load
@@ -26,7 +27,9 @@ def test_a_stressed_case_comes_with_valid_cases_that_say_what_each_is(op, tmp_pa
     names = {case.id.removeprefix("c-") for case in others}
     nowhere = {"nan", "inf"} if op == "clip_grad_norm" else set()
     assert names >= {"axis=0-size=0", "axis=0-size=129", "axis=1-size=1", *VALUES} - nowhere
-    assert len(others) <= 2 * len(SIZES) + len(LAST) + len(VALUES)
+    assert names >= {"transposed", "strided", "unaligned"}
+    assert len(others) <= 2 * len(SIZES) + len(LAST) + len(VALUES) + len(LAYOUTS)
+    assert all(case.stress for case in plan.cases)
     for case in others:
         if "size=129" in case.id or "size=0" in case.id:
             inputs = {tensor.name: tensor.sample(0, case.id, "float32") for tensor in case.tensors}
@@ -48,4 +51,21 @@ def test_a_case_whose_exact_result_is_nowhere_finite_is_left_out(tmp_path):
 def test_defaults_stress_every_case_and_literal_values_keep_their_shape(tmp_path):
     literal, plain = "{op: relu, inputs: {x: {values: [1, 2]}}}", "{op: relu, stress: false, inputs: {x: {shape: [2]}}}"
     text = f"defaults: {{stress: true}}\ncases:\n  - {literal}\n  - {plain}\n"
-    assert len(load(tmp_path, text).cases) == 2
+    plan = load(tmp_path, text)
+    assert [case.id for case in plan.cases] == [
+        "relu-2-values",
+        "relu-2-values-strided",
+        "relu-2-values-unaligned",
+        "relu-2",
+    ]
+
+
+def test_two_inputs_share_memory_and_values_and_only_frameworks_with_strides_are_asked(tmp_path):
+    case = "{id: c, op: outer, stress: true, inputs: {x: {shape: [3]}, other: {shape: [3]}}}"
+    plan = load(tmp_path, f"version: 1\nbackends: [torch, jax]\ncases: [{case}]\n")
+    cases = {case.id: case for case in plan.cases}
+    shared = cases["c-other-is-x"]
+    x, other = (plan.sample(0, shared.id, "float32") for plan in shared.tensors if plan.name != "grad.y")
+    assert x.tobytes() == other.tobytes()
+    assert shared.backends == cases["c-strided"].backends == ("torch",)
+    assert cases["c"].backends == ()

@@ -109,10 +109,12 @@ def test_numpy_without_a_backward_says_so(parity_run, tmp_path):
     ("adapter", "body"),
     [("numpy", "y = np.tanh(x); x[...] = 0"), ("torch", "y = x.tanh(); x.data.mul_(0)")],
 )
-def test_an_op_that_changes_its_input_is_noted(parity_run, tmp_path, adapter, body):
+def test_an_op_that_changes_its_input_fails(parity_run, tmp_path, adapter, body):
     (tmp_path / "ops.py").write_text(f"import numpy as np\n\n\ndef tanh(x):\n    {body}\n    return y\n")
     case = "{id: a, op: tanh, inputs: {x: {shape: [4, 5]}}}"
     config = user_config(tmp_path / "ops.py", adapter=adapter, backends=[], cases=[case])
-    finished = parity_run(config, "--baseline", "oracle")
-    notes = {row["message"].rpartition("; ")[2] for row in finished.results["outcomes"]}
-    assert notes == {"ops.py: tanh changes x in place"}
+    finished = parity_run(config, "--baseline", "oracle", "--dtype", "float32")
+    assert finished.code == 1
+    [found] = [row for row in finished.results["comparisons"] if row["tensor"] == "input.x"]
+    assert (found["culprit"], found["message"]) == (["mine"], "mine changes x in place")
+    assert "input-mutated" in {row["id"] for row in finished.results["diagnoses"]}

@@ -66,7 +66,7 @@ def mutated(folder, *cases: str) -> Finished:
     """A run of an op that spoils what the sizes of its cases ask for."""
     by_size = {size: (tensor, MUTATIONS[mutation]) for size, (mutation, tensor) in SIZES.items()}
     (folder / "mutant.py").write_text(MUTANT.format(fakes=str(FAKES), mutations=by_size))
-    return run_in(folder, user_config(folder / "mutant.py", cases=cases))
+    return run_in(folder, user_config(folder / "mutant.py", cases=cases), "--dtype", "float32")
 
 
 @pytest.fixture(scope="module")

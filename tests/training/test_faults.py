@@ -63,11 +63,7 @@ CASES: dict[str, tuple[str, tuple[Fault, ...]]] = {
         TRANSFORMER,
         (
             Fault("schedule_ahead", "schedule-off-by-one", 1, "schedule"),
-            Fault("warmup_inclusive", "warmup-boundary", 1, "schedule"),
             Fault("decay_coupled", "weight-decay-coupling", 1, "update"),
-            Fault("excludes_ignored", "weight-decay-excludes", 1, "update"),
-            Fault("eps_hat", "eps-placement", 1, "update"),
-            Fault("no_bias_correction", "bias-correction", 1, "update"),
             Fault("clip_each", "clip-per-tensor", 1, "clip"),
             Fault("accumulated_sum", "accumulation-sum", 1, "gradient"),
             Fault("not_zeroed", "gradient-not-zeroed", 2, "gradient"),
@@ -78,7 +74,6 @@ CASES: dict[str, tuple[str, tuple[Fault, ...]]] = {
     "perceptron": (
         PERCEPTRON,
         (
-            Fault("dampened_first", "dampening-first-step", 1, "update"),
             Fault("rate_inside", "lr-in-momentum", 1, "update"),
             Fault("ranks_summed", "rank-reduction", 1, "gradient", ranks=2),
             Fault("same_shard", "repeated-data", 1, "data", ranks=2),

@@ -15,8 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.faults.forms import activations, attention, clip, conv, losses, matmul, normalization, optimizers
+from benchmarks.faults.forms import (
+    activations,
+    attention,
+    clip,
+    conv,
+    elementwise,
+    losses,
+    matmul,
+    normalization,
+    optimizers,
+    products,
+    reductions,
+    resample,
+    sequences,
+    uncentered,
+    values,
+    windows,
+)
 from parity.cases import OPS
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.op import group_lists
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -83,6 +101,14 @@ FORMS: Mapping[str, tuple[Form, ...]] = {
     "lamb": (optimizers.lamb_paper, optimizers.lamb_two_stages),
     "rmsprop": (optimizers.rmsprop_single_tensor, optimizers.rmsprop_chained, optimizers.rmsprop_reciprocal),
     "adagrad": (optimizers.adagrad_single_tensor, optimizers.adagrad_chained),
+    **elementwise.FORMS,
+    **reductions.FORMS,
+    **values.FORMS,
+    **products.FORMS,
+    **windows.FORMS,
+    **uncentered.FORMS,
+    **resample.FORMS,
+    **sequences.FORMS,
 }
 """The forms of every op, the plainest first: it is the reference of the rules that compare with one."""
 
@@ -96,25 +122,31 @@ request 4311).
 
 
 def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[str, NDArray[Any]]:
-    """Outputs and gradients of a form in `dtype`; floating inputs are rounded to it first, integers stay.
+    """Outputs and gradients of a form in `dtype`; floating inputs are rounded to it first.
 
-    What comes in float16 is computed in float32 and rounded once. What is absent of a weight is one, of a bias or state
+    What comes in float16 or bfloat16 is computed in float32 and rounded once; integers stay. What is absent of a weight is one, of a bias or state
     zero; neither it nor its gradient is returned. Without gradients of the outputs no gradient is.
     """
-    working = "float32" if dtype == "float16" else dtype
+    working = COMPUTED_IN.get(dtype, dtype)
     cast = {n: v.astype(v.dtype if v.dtype.kind == "i" else working) for n, v in tensors.items()}
     absent = absent_inputs(op, params, cast)
     given = {name.replace(".", "_"): value for name, value in group_lists(cast | absent, OPS[op]).items()}
     arguments = given | asdict(params)
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         outputs = form(**{name: arguments[name] for name in inspect.signature(form).parameters})
-        flat = {n: np.asarray(v).astype(dtype) for name, value in outputs.items() for n, v in named(name, value)}
+        flat = {n: rounded(v, dtype) for name, value in outputs.items() for n, v in named(name, value)}
     forward = any(f"grad.{name}" in absent for name in OPS[op].upstream)
     return {
         n: v
         for n, v in flat.items()
         if n.removeprefix("grad.") not in absent and not (forward and n.startswith("grad."))
     }
+
+
+def rounded(values: Any, dtype: str) -> NDArray[Any]:
+    """What is returned, in `dtype`; integers stay."""
+    array = np.asarray(values)
+    return array if array.dtype.kind in "iu" else as_dtype(array, dtype)
 
 
 def named(name: str, value: Any) -> list[tuple[str, Any]]:

@@ -1,14 +1,14 @@
-"""JAX: jax.nn, jax.numpy, jax.lax and jax.image, without the libraries on top of it."""
+"""JAX: jax.nn, jax.numpy, jax.lax and jax.image, and Optax for losses, clips and optimizers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import named_outputs
-from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, each, pads, pool_pads, require, resized
+from parity.adapters.transform import TransformAdapter
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 """Mode of an interpolation to JAX's name of it."""
@@ -16,11 +16,22 @@ RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "tril
 PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 """Mode of a padding to NumPy's name of it."""
 
+STATES = {
+    "momentum_buffer": "trace",
+    "exp_avg": "mu",
+    "exp_avg_sq": "nu",
+    "square_avg": "nu",
+    "grad_avg": "mu",
+    "sum": "sum_of_squares",
+}
+"""Optax's names of what optimizers keep."""
 
-class JaxAdapter(AnyAxesAdapter):
-    """Eager, op by op, on the CPU; gradients by jax.vjp."""
 
-    no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported",)
+class JaxTensors(TransformAdapter):
+    """JAX's arrays and its gradients, by jax.vjp."""
+
+    dtypes = None
+    no_kernel: ClassVar[tuple[str, ...]] = (r"not implemented|not supported|No module named 'optax'",)
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # XLA would use all cores otherwise.
@@ -42,39 +53,27 @@ class JaxAdapter(AnyAxesAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - jax.vjp is told at the call
         # float64 needs it; without it, as JAX begins, a user's jnp.zeros(n) does not make float64 of float32.
-        if array.dtype.kind == "f":
+        if array.dtype.kind in "fu":
             self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
-        return self.numpy.array(array)
+        return self.numpy.array(array.view(self.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.__array__()
+        values = tensor.__array__()
+        return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
 
-    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function in its stage; the latest call is kept, since JAX has no tape that `gradients` could read."""
-        staged = self.staged(function)
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        _, back = self.framework.vjp(forward, *leaves)
+        return list(back(list(upstream)))
 
-        def call(**given: Any) -> Any:
-            outputs = named_outputs(staged(**given))
-            self.latest.function, self.latest.given, self.latest.outputs = staged, given, outputs
-            return outputs
 
-        return call
+class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
+    """Eager, op by op, on the CPU."""
 
-    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is in eager mode."""
-        return function
+    def optax(self) -> Any:
+        """Optax, which few cells need: imported by the first that does."""
+        import optax
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        function, given = self.latest.function, self.latest.given
-        wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
-        names = [name for leaf in leaves for name, value in given.items() if value is leaf]
-
-        def forward(*values: Any) -> Any:
-            results = named_outputs(function(**{**given, **dict(zip(names, values))}))
-            return [results[name] for name in wanted]
-
-        values, pullback = self.framework.vjp(forward, *leaves)
-        return list(pullback([dy.astype(y.dtype) for y, dy in zip(values, upstream)]))
+        return optax
 
     def affine(self, y: Any, weight: Any, bias: Any, shape: Sequence[int]) -> Any:
         """y * weight + bias, with weight and bias in this shape."""
@@ -96,6 +95,12 @@ class JaxAdapter(AnyAxesAdapter):
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         y = self.framework.nn.standardize(x, tuple(range(2, x.ndim)), epsilon=eps)
         return self.affine(y, weight, bias, (-1, *(1 for _ in x.shape[2:])))
+
+    # JAX has no function for it: this is how models write it (Gemma, MaxText).
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        axes = tuple(range(-len(normalized_shape), 0))
+        square = self.numpy.mean(self.numpy.square(x), axes, keepdims=True)
+        return self.affine(x * self.framework.lax.rsqrt(square + eps), weight, None, tuple(normalized_shape))
 
     # JAX has no function for a linear layer: this is how its users write it.
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -430,14 +435,170 @@ class JaxAdapter(AnyAxesAdapter):
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return self.numpy.swapaxes(x, -3, -2)
 
-    def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
-        n, length, _ = x.shape
-        query, key, value = (
-            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
-        mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
-        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+    # JAX has no function for it: this is how models write it (Gemma, MaxText).
+    def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:
+        (length, d), numpy = x.shape[-2:], self.numpy
+        frequencies = base ** (-numpy.arange(0, d, 2, dtype=x.dtype) / d)
+        angles = numpy.arange(length, dtype=x.dtype)[:, None] * frequencies
+        cos, sin = numpy.cos(angles), numpy.sin(angles)
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else numpy.split(x, 2, -1)
+        rotated = a * cos - b * sin, b * cos + a * sin
+        return numpy.stack(rotated, -1).reshape(x.shape) if interleaved else numpy.concatenate(rotated, -1)
 
-    def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
-        return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
+    def reduced(self, losses: Any, reduction: str) -> Any:
+        """The losses as they are, or their mean or sum."""
+        reductions = {"mean": self.numpy.mean, "sum": self.numpy.sum}
+        return reductions[reduction](losses) if reduction in reductions else losses
+
+    def cross_entropy(
+        self,
+        x: Any,
+        target: Any,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        require(weight is None, "Optax has no weights of classes")
+        # It knows no ignored targets: their losses are masked.
+        keep = target != ignore_index
+        labels, losses = self.numpy.where(keep, target, 0), self.optax().losses
+        if label_smoothing:
+            classes = self.framework.nn.one_hot(labels, x.shape[-1], dtype=x.dtype)
+            smoothed = losses.smooth_labels(classes, label_smoothing)
+            rows = losses.softmax_cross_entropy(x, smoothed)
+        else:
+            rows = losses.softmax_cross_entropy_with_integer_labels(x, labels)
+        rows = self.numpy.where(keep, rows, 0)
+        return self.numpy.sum(rows) / self.numpy.sum(keep) if reduction == "mean" else self.reduced(rows, reduction)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        losses = self.optax().losses
+        labels = losses.smooth_labels(target, label_smoothing) if label_smoothing else target
+        return self.reduced(losses.softmax_cross_entropy(x, labels), reduction)
+
+    def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.reduced(self.optax().losses.squared_error(x, target), reduction)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.reduced(self.optax().losses.huber_loss(x, target, delta=delta), reduction)
+
+    def binary_cross_entropy_with_logits(
+        self, x: Any, target: Any, pos_weight: Any = None, reduction: str = "mean"
+    ) -> Any:
+        require(pos_weight is None, "Optax has no weights of classes")
+        return self.reduced(self.optax().losses.sigmoid_binary_cross_entropy(x, target), reduction)
+
+    def kl_div(self, x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+        require(reduction != "none", "Optax sums the divergence over an axis")
+        losses = self.optax().losses
+        function = losses.kl_divergence_with_log_targets if log_target else losses.kl_divergence
+        total = self.numpy.sum(function(x, target))
+        return total / {"mean": x.size, "batchmean": x.shape[0], "sum": 1}[reduction]
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        # Optax's epsilon is the least square of a norm.
+        return self.optax().losses.cosine_similarity(x, other, epsilon=eps**2, axis=dim)
+
+    def ctc_loss(
+        self,
+        x: Any,
+        target: Any,
+        input_lengths: Any,
+        target_lengths: Any,
+        blank: int = 0,
+        reduction: str = "mean",
+    ) -> Any:
+        logits = self.numpy.swapaxes(x, 0, 1)
+        beyond = (
+            (self.numpy.arange(size) >= lengths[:, None]).astype(x.dtype)
+            for size, lengths in ((logits.shape[1], input_lengths), (target.shape[1], target_lengths))
+        )
+        losses = self.optax().losses.ctc_loss(logits, next(beyond), target, next(beyond), blank_id=blank)
+        if reduction == "mean":
+            losses = losses / self.numpy.maximum(target_lengths, 1).astype(x.dtype)
+        return self.reduced(losses, reduction)
+
+    def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
+        require(norm_type == 2, "Optax clips norms of order 2")
+        optax = self.optax()
+        clip = optax.clip_by_global_norm(max_norm)
+        groups = [list(grads)] if scope == "global" else [[grad] for grad in grads]
+        clipped = [grad for group in groups for grad in clip.update(group, clip.init(group))[0]]
+        return {"grads": clipped, "total_norm": optax.global_norm(list(grads))}
+
+    def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
+        clip = self.optax().clip(clip_value)
+        return {"grads": clip.update(list(grads), clip.init(list(grads)))[0]}
+
+    def stepped(
+        self, optimizer: Any, weight_decay: float, param: Any, grad: Any, count: Any = None, **state: Any
+    ) -> Any:
+        """One step of an optimizer, with decay added to the gradient, after `count` steps that led to `state`."""
+        optax = self.optax()
+        if weight_decay:
+            optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optimizer)
+        given = {STATES[name]: value for name, value in state.items()}
+        given = given if count is None else {**given, "count": self.numpy.asarray(count, "int32")}
+        before = optax.tree_utils.tree_set(optimizer.init(param), **given)
+        updates, after = optimizer.update(grad, before, param)
+        kept = {name: optax.tree_utils.tree_get(after, STATES[name]) for name in state}
+        return {"param": optax.apply_updates(param, updates), **kept}
+
+    def sgd(
+        self,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        step: int = 2,
+        **given: Any,
+    ) -> Any:
+        require(not dampening, "Optax's SGD has no dampening")
+        if momentum and step == 1:
+            given["momentum_buffer"] = self.numpy.zeros_like(given["param"])
+        return self.stepped(self.optax().sgd(lr, momentum or None, nesterov), weight_decay, **given)
+
+    def adam(
+        self, lr: float, betas: Sequence[float], eps: float, weight_decay: float = 0.0, step: int = 2, **given: Any
+    ) -> Any:
+        return self.stepped(self.optax().adam(lr, *betas, eps), weight_decay, count=step - 1, **given)
+
+    def adamw(
+        self, lr: float, betas: Sequence[float], eps: float, weight_decay: float, step: int = 2, **given: Any
+    ) -> Any:
+        optimizer = self.optax().adamw(lr, *betas, eps, weight_decay=weight_decay)
+        return self.stepped(optimizer, 0.0, count=step - 1, **given)
+
+    def lamb(
+        self, lr: float, betas: Sequence[float], eps: float, weight_decay: float, step: int = 2, **given: Any
+    ) -> Any:
+        optimizer = self.optax().lamb(lr, *betas, eps, weight_decay=weight_decay)
+        return self.stepped(optimizer, 0.0, count=step - 1, **given)
+
+    def rmsprop(
+        self,
+        lr: float,
+        alpha: float,
+        eps: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        **given: Any,
+    ) -> Any:
+        optimizer = self.optax().rmsprop(
+            lr, alpha, eps, eps_in_sqrt=False, centered=centered, momentum=momentum or None
+        )
+        if not momentum:
+            return self.stepped(optimizer, weight_decay, **given)
+        # Optax's buffer is what is added to the parameter, PyTorch's what is taken away.
+        given["momentum_buffer"] = -given["momentum_buffer"]
+        after = self.stepped(optimizer, weight_decay, **given)
+        return {**after, "momentum_buffer": -after["momentum_buffer"]}
+
+    def adagrad(
+        self, lr: float, eps: float, weight_decay: float = 0.0, lr_decay: float = 0.0, step: int = 2, **given: Any
+    ) -> Any:
+        require(not lr_decay or step == 1, "Optax's Adagrad has no lr_decay")
+        return self.stepped(self.optax().adagrad(lr, eps=eps), weight_decay, **given)

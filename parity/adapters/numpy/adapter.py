@@ -18,6 +18,7 @@ class NumpyAdapter(Adapter):
 
     needs_backward = True
     dtypes = None
+    strided = True
     trainers: ClassVar[Mapping[str, str]] = {"eager": "parity.training.worker.numpy_trainer:NumpyTrainer"}
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -42,15 +43,16 @@ class NumpyAdapter(Adapter):
             raise Unsupported(f"bfloat16 needs the package ml_dtypes in this interpreter: {error}") from error
         return array.view(bfloat16)
 
+    def shared(self, tensor: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - NumPy tracks nothing
+        return tensor
+
     def to_numpy(self, tensor: Any) -> Any:
         return self.numpy.asarray(tensor)
 
     def run(self, job: Job) -> dict[str, Any]:
         if job.function is None:
             return reference_outputs(job)
-        inputs, upstream = (
-            {name: self.leaves(value, False) for name, value in given.items()} for given in (job.inputs, job.upstream)
-        )
+        inputs, upstream = self.all_leaves(job), {name: self.leaf(dy, False) for name, dy in job.upstream.items()}
         outputs = named_outputs(job.function(**inputs, **job.params))
         if job.upstream and job.backward is not None:
             gradients = job.backward(*upstream.values())

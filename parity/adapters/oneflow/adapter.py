@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import TorchStyleAdapter
 
 RENAMED = {"momentum_buffer": "momentum_buf"}
@@ -47,6 +48,14 @@ class OneflowAdapter(TorchStyleAdapter):
         else:
             tensor = self.framework.tensor(array)
         return self.framework.nn.Parameter(tensor) if requires_grad else tensor
+
+    def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
+        storage = storage_of(array)
+        whole = self.leaf(storage.flat, False)
+        # OneFlow 0.9.0 loses the offset of a view in detach(), and in nn.Parameter.
+        return self.framework.as_strided(whole, array.shape, storage.strides, storage.offset).requires_grad_(
+            requires_grad
+        )
 
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach()

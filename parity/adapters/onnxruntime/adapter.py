@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
     """Forward only, on the CPU. Where ONNX has an attribute for a convention, it is PyTorch's."""
 
     differentiable = False
+    dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"NOT_IMPLEMENTED|does not support double",
         r"Type '[^']+' of (input|output) parameter .* is invalid",
@@ -30,12 +32,14 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        import ml_dtypes
         import numpy
         import onnx
         import onnxruntime
 
         super().__init__(device, threads, mode, ranks)
         self.numpy = numpy
+        self.bfloat16 = numpy.dtype(ml_dtypes.bfloat16)
         self.helper = onnx.helper
         self.framework = onnxruntime
 
@@ -43,10 +47,23 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         return str(self.framework.__version__)
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - it tracks nothing
-        return array
+        return array.view(self.bfloat16) if array.dtype == "uint16" else array
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor
+        return tensor.view("uint16") if tensor.dtype == self.bfloat16 else tensor
+
+    def value(self, x: Any) -> Any:
+        """A tensor as ONNX Runtime takes it; of bfloat16 it takes the bits."""
+        kind = self.helper.np_dtype_to_tensor_dtype(x.dtype)
+        bits = x.view("uint16") if x.dtype == self.bfloat16 else x
+        return self.framework.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
+
+    def array(self, value: Any) -> Any:
+        """A result as an array; for bfloat16 ONNX Runtime has none, only the memory."""
+        if value.data_type() != "tensor(bfloat16)":
+            return value.numpy()
+        memory = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+        return self.numpy.frombuffer(memory, self.bfloat16).reshape(value.shape()).copy()
 
     def node(self, kind: str, *tensors: Any, n_outputs: Any = 1, **attributes: Any) -> Any:
         """What one ONNX operator makes of these tensors; None stands for an input that is left out."""
@@ -71,7 +88,8 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         session = self.framework.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        returned = session.run(None, given)
+        values = session.run_with_ort_values(results, {name: self.value(x) for name, x in given.items()})
+        returned = [self.array(value) for value in values]
         return returned if n_outputs > 1 else returned[0]
 
     def integers(self, values: Any) -> Any:
@@ -292,6 +310,12 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
 
     def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
         return self.node("DepthToSpace", x, blocksize=upscale_factor, mode="CRD")
+
+    def flip(self, x: Any, dims: Any) -> Any:
+        # Slices from the last element to before the first.
+        axes = each(dims, 1)
+        given = ([-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes))
+        return self.node("Slice", x, *map(self.integers, given))
 
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.node("Gather", weight, x)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import FunctionalAdapter
 
 CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
@@ -65,6 +66,19 @@ class PaddleAdapter(FunctionalAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         return self.framework.to_tensor(array, stop_gradient=not requires_grad)
+
+    def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
+        storage = storage_of(array)
+        whole = self.framework.to_tensor(storage.flat)
+        # Paddle 2.6.2 and 3.3.1 count the offset in bytes.
+        offset = storage.offset * array.itemsize
+        view = self.framework.as_strided(whole, list(array.shape), list(storage.strides), offset)
+        return self.shared(view, requires_grad)
+
+    def shared(self, tensor: Any, requires_grad: bool) -> Any:
+        leaf = tensor.detach()
+        leaf.stop_gradient = not requires_grad
+        return leaf
 
     def to_numpy(self, tensor: Any) -> Any:
         return tensor.numpy()

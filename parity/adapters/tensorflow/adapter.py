@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -18,11 +18,14 @@ PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 class TensorflowAdapter(AnyAxesAdapter):
     """Eager, on the CPU; gradients by tf.GradientTape. Its kernels there have the channels last."""
 
+    dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"gradient registry has no entry for",
         r"not in (the )?list of allowed values",
         r"No OpKernel was registered|[Cc]ould not find (device|valid device) for node",
         r"not (yet )?(supported|implemented)|unsupported operations",
+        # Optimizers make variables.
+        r"tf.function only supports singleton tf.Variables",
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
@@ -46,10 +49,11 @@ class TensorflowAdapter(AnyAxesAdapter):
         return str(error).partition("\n")[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - the tape watches at the call
-        return self.framework.constant(array)
+        low = self.framework.bfloat16.as_numpy_dtype
+        return self.framework.constant(array.view(low) if array.dtype == "uint16" else array)
 
     def to_numpy(self, tensor: Any) -> Any:
-        return tensor.numpy()
+        return tensor.numpy().view("uint16") if tensor.dtype == "bfloat16" else tensor.numpy()
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function in its stage, under the tape that `gradients` reads."""
@@ -97,9 +101,22 @@ class TensorflowAdapter(AnyAxesAdapter):
     ) -> Any:
         return self.normalized(x, list(range(-len(normalized_shape), 0)), eps, weight, bias)
 
+    # TensorFlow leaves group norm to Keras: the same with groups, as Wu and He write it (2018, figure 3).
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        groups = self.framework.reshape(x, [x.shape[0], num_groups, -1])
+        y = self.framework.reshape(self.normalized(groups, [2], eps, None, None), x.shape)
+        y = y if weight is None else y * self.of_channels(x, weight)
+        return y if bias is None else y + self.of_channels(x, bias)
+
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         axes = list(range(2, x.ndim))
         return self.normalized(x, axes, eps, self.of_channels(x, weight), self.of_channels(x, bias))
+
+    # TensorFlow has no function for it: this is how models write it (T5).
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        math, axes = self.framework.math, list(range(-len(normalized_shape), 0))
+        y = x * math.rsqrt(math.reduce_mean(math.square(x), axes, keepdims=True) + eps)
+        return y if weight is None else weight * y
 
     def batch_norm(
         self,
@@ -338,6 +355,16 @@ class TensorflowAdapter(AnyAxesAdapter):
     def softsign(self, x: Any) -> Any:
         return self.framework.nn.softsign(x)
 
+    # TensorFlow has no function for the next three: this is how models write them (MobileNetV3).
+    def hardsigmoid(self, x: Any) -> Any:
+        return self.framework.nn.relu6(x + 3.0) * (1.0 / 6.0)
+
+    def hardswish(self, x: Any) -> Any:
+        return x * self.hardsigmoid(x)
+
+    def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+        return self.framework.clip_by_value(x, min_val, max_val)
+
     def sigmoid(self, x: Any) -> Any:
         return self.framework.nn.sigmoid(x)
 
@@ -487,6 +514,21 @@ class TensorflowAdapter(AnyAxesAdapter):
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.reduced(self.framework.math.squared_difference(x, target), reduction)
 
+    def weighed(self, losses: Any, x: Any, target: Any, reduction: str, **options: Any) -> Any:
+        """One of tf.compat.v1.losses, whose sum and mean are its own."""
+        require(x.dtype == "float32", "tf.compat.v1.losses computes in float32")
+        reductions = {"mean": "weighted_mean", "sum": "weighted_sum"}
+        return losses(target, x, reduction=reductions.get(reduction, reduction), **options)
+
+    def l1_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.weighed(self.framework.compat.v1.losses.absolute_difference, x, target, reduction)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.weighed(self.framework.compat.v1.losses.huber_loss, x, target, reduction, delta=delta)
+
+    def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.weighed(self.framework.compat.v1.losses.log_loss, x, target, reduction)
+
     def ctc_loss(
         self,
         x: Any,
@@ -504,6 +546,41 @@ class TensorflowAdapter(AnyAxesAdapter):
             losses = losses / self.framework.cast(self.framework.math.maximum(target_lengths, 1), x.dtype)
         return self.reduced(losses, reduction)
 
+    # Not BlockLSTMV2: in 2.21.0 its gradient is this op's, which has the gates in another order.
+    def lstm(self, x: Any, weight_ih: Any, weight_hh: Any, h0: Any = None, c0: Any = None, **biases: Any) -> Any:
+        framework, size = self.framework, weight_hh.shape[1]
+
+        def ordered(rows: Any) -> Any:
+            """PyTorch's gates i, f, g, o as i, g, f, o."""
+            i, f, g, o = framework.split(rows, 4)
+            return framework.concat([i, g, f, o], 0)
+
+        zeros = framework.zeros([x.shape[1], size], x.dtype)
+        returned = framework.raw_ops.BlockLSTM(
+            seq_len_max=framework.constant(x.shape[0], "int64"),
+            x=x,
+            cs_prev=zeros if c0 is None else c0,
+            h_prev=zeros if h0 is None else h0,
+            w=framework.transpose(ordered(framework.concat([weight_ih, weight_hh], 1))),
+            b=ordered(sum(biases.values(), framework.zeros([4 * size], x.dtype))),
+            forget_bias=0.0,
+            cell_clip=-1.0,
+            **dict.fromkeys(("wci", "wcf", "wco"), framework.zeros([size], x.dtype)),
+        )
+        return {"y": returned.h, "h": returned.h[-1], "c": returned.cs[-1]}
+
+    # TensorFlow has no function for it: this is how models write it (GPT-J).
+    def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:
+        (length, d), framework = x.shape[-2:], self.framework
+        frequencies = base ** (framework.range(0.0, d, 2.0, dtype=x.dtype) / -d)
+        angles = framework.reshape(framework.range(0.0, length, dtype=x.dtype), [-1, 1]) * frequencies
+        cos, sin = framework.cos(angles), framework.sin(angles)
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else framework.split(x, 2, -1)
+        rotated = [a * cos - b * sin, a * sin + b * cos]
+        if interleaved:
+            return framework.reshape(framework.stack(rotated, -1), x.shape)
+        return framework.concat(rotated, -1)
+
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         require(norm_type == 2, "TensorFlow clips norms of order 2")
         if scope == "global":
@@ -514,3 +591,76 @@ class TensorflowAdapter(AnyAxesAdapter):
 
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
         return {"grads": [self.framework.clip_by_value(grad, -clip_value, clip_value) for grad in grads]}
+
+    # The kernels behind the optimizers of tf.compat.v1.train, to which decay is a part of the gradient.
+    def stepped(self, kind: str, slots: Mapping[str, str], given: Mapping[str, Any], **options: Any) -> Any:
+        """One step of the kernel `kind`; `slots` are its names of the tensors that it changes, 0 if not given."""
+        framework, zeros = self.framework, self.framework.zeros_like(given["param"])
+        variables = {slot: framework.Variable(given.get(name, zeros)) for name, slot in slots.items()}
+        getattr(framework.raw_ops, kind)(
+            **{slot: variable.handle for slot, variable in variables.items()},
+            **{
+                n: v if isinstance(v, bool) else framework.convert_to_tensor(v, zeros.dtype) for n, v in options.items()
+            },
+        )
+        return {name: framework.convert_to_tensor(variables[slot]) for name, slot in slots.items() if name in given}
+
+    def decayed(self, given: Mapping[str, Any], weight_decay: float) -> Any:
+        """The gradient with that of the penalty."""
+        return given["grad"] + weight_decay * given["param"] if weight_decay else given["grad"]
+
+    def sgd(
+        self,
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        step: int = 2,
+        **given: Any,
+    ) -> Any:
+        require(not dampening, "TensorFlow's momentum has no dampening")
+        grad = self.decayed(given, weight_decay)
+        if not momentum:
+            return self.stepped("ResourceApplyGradientDescent", {"param": "var"}, given, alpha=lr, delta=grad)
+        if step == 1:
+            given["momentum_buffer"] = self.framework.zeros_like(grad)
+        slots = {"param": "var", "momentum_buffer": "accum"}
+        options = {"lr": lr, "grad": grad, "momentum": momentum, "use_nesterov": nesterov}
+        return self.stepped("ResourceApplyMomentum", slots, given, **options)
+
+    def adam(
+        self, lr: float, betas: Sequence[float], eps: float, weight_decay: float = 0.0, step: int = 2, **given: Any
+    ) -> Any:
+        slots = {"param": "var", "exp_avg": "m", "exp_avg_sq": "v"}
+        powers = {f"beta{i}_power": beta**step for i, beta in enumerate(betas, 1)}
+        options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "epsilon": eps, **powers}
+        return self.stepped("ResourceApplyAdam", slots, given, grad=self.decayed(given, weight_decay), **options)
+
+    def rmsprop(
+        self,
+        lr: float,
+        alpha: float,
+        eps: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        **given: Any,
+    ) -> Any:
+        kind = "ResourceApplyCenteredRMSProp" if centered else "ResourceApplyRMSProp"
+        slots = {
+            "param": "var",
+            "square_avg": "ms",
+            "momentum_buffer": "mom",
+            **({"grad_avg": "mg"} if centered else {}),
+        }
+        options = {"lr": lr, "rho": alpha, "momentum": momentum, "epsilon": eps}
+        return self.stepped(kind, slots, given, grad=self.decayed(given, weight_decay), **options)
+
+    def adagrad(
+        self, lr: float, eps: float, weight_decay: float = 0.0, lr_decay: float = 0.0, step: int = 2, **given: Any
+    ) -> Any:
+        require(not lr_decay or step == 1, "TensorFlow's Adagrad has no lr_decay")
+        slots = {"param": "var", "sum": "accum"}
+        options = {"lr": lr, "epsilon": eps, "grad": self.decayed(given, weight_decay)}
+        return self.stepped("ResourceApplyAdagradV2", slots, given, **options)

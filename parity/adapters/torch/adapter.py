@@ -12,7 +12,7 @@ from parity.adapters.torch_style import TorchStyleAdapter
 class TorchAdapter(TorchStyleAdapter):
     """torch.nn.functional and torch.nn.utils in eager mode, on a CPU or a CUDA device."""
 
-    no_kernel = (r'"\w+" not implemented for', "Expected more than 1 value per channel")
+    no_kernel: ClassVar[tuple[str, ...]] = (r'"\w+" not implemented for', "Expected more than 1 value per channel")
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.training.worker.torch_trainer:TorchTrainer",
         "compile": "parity.training.worker.torch_trainer:CompileTrainer",

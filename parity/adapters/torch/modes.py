@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.adapters.base import Job, Unsupported, named_outputs
+from parity.adapters.modes import check_traceable
 from parity.adapters.torch.adapter import TorchAdapter
 
 
@@ -29,6 +30,38 @@ class TorchCompile(TorchAdapter):
     def describe(self, error: BaseException) -> str:
         """Dynamo's messages bring explanations and stack traces behind what they say."""
         return str(error).partition("\n")[0]
+
+
+class TorchScript(TorchAdapter):
+    """Each op as a graph of TorchScript, traced at the shapes of its tensors; its gradients are TorchScript's too."""
+
+    no_kernel = (*TorchAdapter.no_kernel, r"Tracer cannot|Only tensors, lists, tuples of tensors")
+
+    def __init__(self, device: str, threads: int, mode: str = "script", ranks: int = 1) -> None:
+        super().__init__(device, threads, mode, ranks)
+        self.framework._C._jit_set_num_profiled_runs(1)
+
+    def run(self, job: Job) -> dict[str, Any]:
+        check_traceable(job, "torch.jit.trace")
+        return super().run(job)
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**given: Any) -> Any:
+            tensors = {name: value for name, value in given.items() if self.framework.is_tensor(value)}
+            params = {name: value for name, value in given.items() if name not in tensors}
+
+            def program(*values: Any) -> Any:
+                return named_outputs(function(**dict(zip(tensors, values)), **params))
+
+            def copies() -> tuple[Any, ...]:
+                return tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors.values())
+
+            graph = self.framework.jit.trace(program, copies(), strict=False, check_trace=False)
+            # The executor watches the first run, and optimises the graph for those that follow.
+            graph(*copies())
+            return graph(*tensors.values())
+
+        return call
 
 
 class TorchChannelsLast(TorchAdapter):

@@ -439,6 +439,16 @@ CONVENTIONS = (
         source="P. Blanchard, D. J. Higham, N. J. Higham, Accurately computing the log-sum-exp and softmax, 2021.",
     ),
     Entry(
+        id="online-softmax",
+        title="a softmax over blocks keeps the scale of an earlier maximum",
+        what=(
+            "The softmax is computed block by block, relative to the largest score so far. Where a block raises it, "
+            "what has been added up must be multiplied by exp(old - new): the values, or the exponentials, are not."
+        ),
+        shows="Queries whose largest score is in the first block are right, others are wrong in every precision.",
+        source="T. Dao et al., FlashAttention, 2022 (https://arxiv.org/abs/2205.14135), algorithm 1.",
+    ),
+    Entry(
         id="log-of-softmax",
         title="the logarithm of a softmax",
         what=(
@@ -578,10 +588,15 @@ CONVENTIONS = (
         title="the padding has other values",
         what=(
             "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or the "
-            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost."
+            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost. "
+            "Bicubic interpolation repeats the border, or leaves the weights beyond it out and scales up the others."
         ),
         shows="Only outputs whose window reaches over the border are wrong, in every precision.",
-        source="The documentation of torch.nn.Conv2d, padding_mode, and of torch.nn.MaxPool2d.",
+        known_in="No framework is wrong here: TensorFlow 2's and JAX's bicubic leave weights out, PyTorch's does not.",
+        source=(
+            "The documentation of torch.nn.Conv2d, padding_mode, of torch.nn.MaxPool2d, and of ONNX Resize, "
+            "exclude_outside."
+        ),
     ),
     Entry(
         id="padding-offset",
@@ -811,7 +826,7 @@ CONVENTIONS = (
         title="values are rounded to integers another way",
         what=(
             "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
-            "it away from zero, as C's round does, or round all values down or towards zero."
+            "it away from zero, as C's round does, or up, as floor(x + 0.5) does, or all values to one side."
         ),
         shows="Halves alone are wrong, by 1; with another mode, about half of all values are.",
         known_in="PyTorch 2.13.0, PaddlePaddle 3.3.1, OneFlow 0.9.0 and NumPy take the even one, as ONNX Round does.",

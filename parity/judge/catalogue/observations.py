@@ -34,6 +34,17 @@ OBSERVATIONS = (
         source="OneFlow pull request 6149 (https://github.com/Oneflow-Inc/oneflow/pull/6149).",
     ),
     Entry(
+        id="swapped-outputs",
+        title="two outputs are exchanged",
+        what=(
+            "Two tensors of the same shape are right, but each is returned under the other's name: the last hidden and "
+            "cell state of an LSTM, the two moments of an optimizer, a result and its gradient."
+        ),
+        shows="Both tensors are wrong by their own size, and exchanging them leaves only rounding.",
+        known_in="Kernels that return several tensors in an order of their own.",
+        source="PyTorch documentation, LSTM: the outputs are output, (h_n, c_n), in this order.",
+    ),
+    Entry(
         id="transposed",
         title="a matrix is used or returned transposed",
         what=(
@@ -341,6 +352,21 @@ OBSERVATIONS = (
             "The first and the last row are computed alone and compared with their results in the batch. A row among "
             "copies of itself shows whether the values of the other rows matter, or only their number."
         ),
+    ),
+    Entry(
+        id="layout-dependent",
+        title="a result depends on how tensors lie in memory",
+        what=(
+            "The same numbers give another result if a tensor is not contiguous, does not start at an aligned address, "
+            "or shares its memory with another input. A kernel that takes a pointer and the shape alone, and ignores "
+            "strides and offset, does this; so does one that writes an output over an input it still reads."
+        ),
+        shows=(
+            "The result is wrong with the layout of the case and right with contiguous tensors of the same numbers. "
+            "Each tensor is then laid out alone, which names those that matter."
+        ),
+        known_in="PyTorch's guide for extensions asks for a check, or a call of .contiguous(), for this reason.",
+        source="PyTorch, Custom C++ and CUDA Extensions (https://pytorch.org/tutorials/advanced/cpp_extension.html).",
     ),
     Entry(
         id="rounding",

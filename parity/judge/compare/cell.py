@@ -56,7 +56,23 @@ class CellJudge:
         base = next((outcome for outcome in outcomes if outcome.backend == baseline), None)
         if base is not None:
             pairs += [(outcome, base) for outcome in outcomes if outcome is not base]
-        return [comparison for actual, expected in pairs for comparison in self.compare_outcomes(actual, expected)]
+        compared = [comparison for actual, expected in pairs for comparison in self.compare_outcomes(actual, expected)]
+        return compared + [self.changed(outcome, name) for outcome in outcomes for name in outcome.changed]
+
+    def changed(self, outcome: CellOutcome, name: str) -> Comparison:
+        """An input that the op has changed in place."""
+        return Comparison(
+            self.case.id,
+            self.dtype,
+            f"input.{name}",
+            outcome.backend,
+            ORACLE,
+            Verdict.STRUCTURE,
+            0.0,
+            0.0,
+            culprit=(outcome.backend,),
+            message=f"{outcome.backend} changes {name} in place",
+        )
 
     def compare_outcomes(self, actual: CellOutcome, expected: CellOutcome) -> list[Comparison]:
         """Every tensor of either outcome, or of the oracle if a backend returned nothing."""

@@ -8,6 +8,7 @@ largest error of a careful implementation: a number, or an array that broadcasts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,11 @@ Bound = Mapping[str, Array | float]
 Evidence = dict[str, Any]
 Behaviour = Callable[[Kernel, CasePlan, str, Inputs, Observed, Bound], Evidence | None]
 
+Part = tuple[slice, ...]
+
 REPEATS = 5
+MANY = 11
+"""With fewer calls, one that is wrong in ten would look as if only the first one differed."""
 BOTH = 2.0
 """Two results of a careful implementation for the same inputs differ by two bounds at most."""
 SAME = 0.01
@@ -91,18 +96,97 @@ def batch_variant(
     """
     together = kernel(case, dtype, inputs) or {}
     exact = evaluated(case, dtype, inputs) if together else {}
+    for row in rows_apart(kernel, case, dtype, inputs, together, exact, bound):
+        copies = {name: np.array(np.broadcast_to(row.inputs[name], array.shape)) for name, array in inputs.items()}
+        among = kernel(case, dtype, copies) or together
+        same = {name: among[name][row.parts[name]] for name in row.wrong if name in among}
+        kind = "neighbours" if unlike(together, same, row.parts, bound) else "size"
+        return {"depends_on": kind, **row.evidence}
+    return None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row whose results differ in the tensors `wrong`: its inputs, its part of each tensor, its results alone."""
+
+    dim: Dim
+    start: int
+    inputs: Inputs
+    parts: Mapping[str, Part]
+    alone: Mapping[str, Array]
+    wrong: Sequence[str]
+
+    @property
+    def evidence(self) -> Evidence:
+        """Which row of how many, along which axes."""
+        return {"tensors": self.wrong, "axes": dict(self.dim.axes), "row": self.start, "rows": self.dim.size}
+
+
+def rows_apart(
+    kernel: Kernel,
+    case: CasePlan,
+    dtype: str,
+    inputs: Inputs,
+    together: Mapping[str, Array],
+    exact: Mapping[str, Array],
+    bound: Bound,
+) -> Iterator[Row]:
+    """The rows that a kernel computes otherwise alone than `together`; one call for each row."""
     for dim, start in rows_of(case, inputs) if together else ():
         small, row = dim.cut((case, dict(inputs)), 1, start)
         parts = independent(exact, evaluated(small, dtype, row), dim, start, bound)
         alone = (kernel(small, dtype, row) if parts else None) or {}
         wrong = unlike(together, alone, parts, bound)
         if wrong:
-            copies = {name: np.array(np.broadcast_to(row[name], array.shape)) for name, array in inputs.items()}
-            among = kernel(case, dtype, copies) or together
-            same = {name: among[name][parts[name]] for name in wrong if name in among}
-            kind = "neighbours" if unlike(together, same, parts, bound) else "size"
-            return {"depends_on": kind, "tensors": wrong, "axes": dict(dim.axes), "row": start, "rows": dim.size}
-    return None
+            yield Row(dim, start, row, parts, alone, wrong)
+
+
+def layout_dependent(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
+) -> Evidence | None:
+    """The results are right once no tensor is strided, unaligned or in the memory of another.
+
+    One call, and one for each such tensor alone, which names those that matter.
+    """
+    plain = (kernel(without_layouts(case), dtype, inputs) if case.layouts else None) or {}
+    given = {name: values for name, values in observed.items() if values is not None}
+    exact = evaluated(case, dtype, inputs) if plain else {}
+    tensors = [n for n in exact if n in given and n in plain and exceeds(given[n], exact[n], bound[n])]
+    if not tensors or any(exceeds(plain[n], exact[n], bound[n]) for n in tensors):
+        return None
+    plans = {plan.name: plan for plan in case.tensors if plan.name in case.layouts}
+    matter = []
+    for name in plans:
+        answer = kernel(without_layouts(case, name), dtype, inputs) or {}
+        if any(n in answer and exceeds(answer[n], exact[n], bound[n]) for n in tensors):
+            matter.append(name)
+    kinds = {plans[name].layout or f"in the memory of {plans[name].alias}" for name in matter or plans}
+    return {"depends_on": " and ".join(sorted(kinds)), "inputs": matter or list(plans), "tensors": tensors}
+
+
+def without_layouts(case: CasePlan, but: str = "") -> CasePlan:
+    """The case with all tensors but one contiguous and in memory of their own."""
+    tensors = (plan if plan.name == but else replace(plan, layout="", alias="") for plan in case.tensors)
+    return replace(case, tensors=tuple(tensors))
+
+
+def only_first(
+    kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, first: Mapping[str, Array], bound: Bound
+) -> Evidence | None:
+    """The first call of a run returned what no later one does: later ones repeat each other. Eleven calls."""
+    answers = answered(kernel, case, dtype, [inputs] * MANY)
+    names = [name for name in common(answers) if name in first]
+    same = [name for name in names if all(equal(answers[0][name], answer[name]) for answer in answers)]
+    others = [name for name in same if exceeds(first[name], answers[0][name], bound[name])]
+    return {"depends_on": "first", "tensors": others} if others and same == names else None
+
+
+def apart(*calls: Mapping[str, Array], bound: Bound) -> Evidence | None:
+    """Where calls of a run differ by more than two bounds, with the number of elements."""
+    pairs = [(name, pair) for pair in pairwise(calls) for name in bound if all(name in call for call in pair)]
+    elements = {name: int(beyond(one[name], other[name], bound[name]).sum()) for name, (one, other) in pairs}
+    wrong = {name: count for name, count in elements.items() if count}
+    return {"tensors": list(wrong), "elements": wrong, "calls": len(calls)} if wrong else None
 
 
 BEHAVIOURS: Mapping[str, Behaviour] = {
@@ -110,6 +194,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "stateful": stateful,
     "nondeterministic": nondeterministic,
     "batch-variant": batch_variant,
+    "layout-dependent": layout_dependent,
 }
 """The behaviours by id in the catalogue."""
 UNREPEATABLE = ("stateful", "nondeterministic")
@@ -119,7 +204,7 @@ UNREPEATABLE = ("stateful", "nondeterministic")
 def behaviours(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
 ) -> Iterator[tuple[str, Evidence]]:
-    """A kernel's behaviours that are not formulas, with the evidence; 18 to 26 calls."""
+    """A kernel's behaviours that are not formulas, with the evidence; 18 to 26 calls, more if tensors are strided."""
     for name, behaviour in BEHAVIOURS.items():
         evidence = behaviour(kernel, case, dtype, inputs, observed, bound)
         if evidence is not None:
@@ -168,7 +253,8 @@ def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
     before, after = steps[0]
     if not exceeds(before, after, bound):
         return False
-    added = [later.astype(np.float64) - earlier.astype(np.float64) for earlier, later in steps]
+    with np.errstate(invalid="ignore"):
+        added = [later.astype(np.float64) - earlier.astype(np.float64) for earlier, later in steps]
     rounding = np.finfo(after.dtype).eps * np.abs(np.asarray(steps[-1][1], np.float64))
     return not any(exceeds(one, added[0], np.asarray(bound, np.float64) + rounding) for one in added[1:])
 
@@ -186,9 +272,6 @@ def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]
     """The exact outputs."""
     with np.errstate(all="ignore"):
         return evaluate(case.definition, case.params, inputs, dtype=WORK[dtype], gradients=case.gradients)
-
-
-Part = tuple[slice, ...]
 
 
 def independent(

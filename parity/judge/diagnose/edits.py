@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -10,13 +10,24 @@ from typing import Any
 import numpy as np
 
 from parity.cases.candidates import edits_of, fits_of
-from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, described, format_of, option_of, with_number
+from parity.cases.edits import (
+    ACCUMULATED,
+    READ,
+    RESULT,
+    RETURNED,
+    Edit,
+    described,
+    format_of,
+    option_of,
+    with_number,
+)
 from parity.cases.op import IncompatibleError
 from parity.cases.trial import Trial
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.causes import Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.fits import newton
 
 MAX_ELEMENTS = 1 << 14
 """Elements of all inputs; thousands of edits of larger ones take minutes."""
@@ -24,14 +35,45 @@ MAX_KEPT = 24
 MAX_TARGETS = 2
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
+OF_ANY_SIZE = ("plus", "floor", "cap")
+DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
+"""Where the search for an added number, a floor or a cap begins."""
 GRADIENT = "grad."
 PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
 BELIEF = 0.3
 """The weight of an edit of cost 1; a named variant has 0, so it comes first if both explain."""
 OVERFLOW = 1.0
+CLOSE = 2.0**-7
+"""An edit that leaves less of an error is worth the runs that say how accurate a careful implementation of it is."""
+MOST_OWN = 12
 NEAR = 4.0
 """The trial computes in float64, whose rounding may add to the difference."""
+
+
+@dataclass
+class Budget:
+    """The work that a finding is worth, in steps of a program (some 6 microseconds each for tensors of a few hundred
+    elements), so that what is found does not depend on the machine. `untried` counts the edits for which it did not
+    suffice, the least probable ones."""
+
+    left: int = 1_500_000
+    most: int = 300_000
+    untried: int = 0
+
+    def spent_on(self, edits: Iterable[Edit], trial: Trial, n_steps: int) -> Iterator[Edit]:
+        """The edits, while their work is at most `most` and what is left; the simplest first if there may be too many
+        of about `n_steps` steps."""
+        listed, start = list(edits), trial.work
+        if len(listed) * n_steps > self.most:
+            listed.sort(key=lambda edit: (edit.kind in OF_ANY_SIZE, edit.cost))
+        most = min(self.most, self.left)
+        for number, edit in enumerate(listed):
+            if trial.work - start > most:
+                self.untried += len(listed) - number
+                break
+            yield edit
+        self.left -= trial.work - start
 
 
 @dataclass(frozen=True)
@@ -71,29 +113,32 @@ class Match:
         return self.name, {"kind": edit.kind}
 
 
-def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
+def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
     `rounding`: steps in a lower precision are tried too.
     """
+    budget = budget or Budget()
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
-    scans = [Scan(origin, form, rounding=rounding) for form in forms(origin)]
-    for target in scans[0].targets[:MAX_TARGETS]:
-        found = [(scan, match) for scan in scans for match in scan.matches(target)]
-        if found:
-            most = max(len(match.tensors) for _, match in found)
-            best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
-            return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
+    for some in (forms, lossy_forms):
+        scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
+        for target in scans[0].targets[:MAX_TARGETS] if scans else ():
+            found = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
+            if found:
+                most = max(len(match.tensors) for _, match in found)
+                best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
+                return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
     return []
 
 
-def fitted_causes(origin: KernelExplanation) -> list[Cause]:
+def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
-    matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits()]
+    budget = budget or Budget()
+    matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits(budget)]
     most = max((len(match.tensors) for match in matches), default=0)
     return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
 
@@ -103,6 +148,14 @@ def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
     yield {}
     if not origin.causes:
         yield from origin.evaluator.op.forms
+
+
+def lossy_forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
+    """The forms that are right in exact arithmetic alone, as options: a kernel may have one of them, and a fault."""
+    if not origin.causes:
+        evaluator = origin.evaluator
+        variants = evaluator.op.variants(evaluator.case.params, evaluator.shapes)
+        yield from (variant.arguments for variant in variants if variant.unstable and not variant.params)
 
 
 def shortened(value: float) -> Iterator[float]:
@@ -128,6 +181,7 @@ class Scan:
         }
         self._limits = {name: self._limit(name) for name in self._wrong}
         self._formats = formats_below(self._evaluator.dtype)
+        self._n_own = 0
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
     def _name_of(self, edit: Edit) -> str:
@@ -154,28 +208,33 @@ class Scan:
         """The wrong tensors: outputs before gradients, those of few steps first."""
         return sorted(self._wrong, key=lambda name: (name not in self._forward, self._trial.costs[name]))
 
-    def matches(self, target: str) -> Iterator[Match]:
+    def matches(self, target: str, budget: Budget) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
-        for edit in edits_of(self._program, self._trial.shapes, target):
-            if (name := format_of(edit)) and not (self._rounding and name in self._formats):
-                continue
+        edits = (edit for edit in edits_of(self._program, self._trial.shapes, target) if self._is_tried(edit))
+        for edit in budget.spent_on(edits, self._trial, self._trial.costs[target]):
             yield from self._matched(edit, target)
+
+    def _is_tried(self, edit: Edit) -> bool:
+        """Whether an edit changes the formula, or rounds to a format in which digits are lost."""
+        name = format_of(edit)
+        return not name or (self._rounding and name in self._formats)
 
     def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
         """An edit if it explains a tensor, alone or with the gradients that follow from it."""
-        if not self._fits(target, self._trial.output(edit, target)):
+        if not self._fits(target, self._trial.output(edit, target), edit):
             return
         others = (name for name in self._wrong if name != target)
-        tensors = frozenset((target, *(n for n in others if self._fits(n, self._trial.output(edit, n)))))
+        tensors = frozenset((target, *(n for n in others if self._fits(n, self._trial.output(edit, n), edit))))
         overflows = format_of(edit) == "float16" and self._trial.overflows(edit)
         yield Match(edit, tensors, self._form, self._name_of(edit), overflows)
         if tensors >= self._forward and len(tensors) < len(self._wrong):
             yield from self._again(edit)
 
-    def fits(self) -> Iterator[Match]:
+    def fits(self, budget: Budget) -> Iterator[Match]:
         """The edits with a number that was fitted to the first target."""
         for target in self.targets[:1]:
-            for edit in fits_of(self._program, target):
+            edits = fits_of(self._program, target)
+            for edit in budget.spent_on(edits, self._trial, FIT_STEPS * self._trial.costs[target]):
                 value = self._fitted(edit, target)
                 if value is None or not self._fits(target, self._trial.output(with_number(edit, value), target)):
                     continue
@@ -185,6 +244,8 @@ class Scan:
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes closest to the target (Gauss-Newton); None if it has no effect."""
         value = float(edit.value[-1] if edit.kind == READ else edit.value)
+        if edit.kind in OF_ANY_SIZE:
+            return self._fitted_from_decades(edit, target)
         for _ in range(FIT_STEPS):
             here = self._trial.output(with_number(edit, value), target)
             other = value * (1 + FIT_STEP) if value else FIT_STEP
@@ -199,6 +260,21 @@ class Scan:
             value += float(np.sum(slope * rest)) / square
         return value
 
+    def _fitted_from_decades(self, edit: Edit, target: str) -> float | None:
+        """The same for a number of any size, such as an epsilon: a search over decades, then in its logarithm."""
+        observed = self._wrong[target]
+
+        def residuals(value: float) -> Array | None:
+            predicted = self._trial.output(with_number(edit, value), target)
+            fits = predicted is not None and predicted.shape == observed.shape and np.isfinite(predicted).all()
+            return None if predicted is None or not fits else np.ravel(observed - predicted).astype(np.float64)
+
+        tried = [(left, value) for value in DECADES if (left := residuals(value)) is not None]
+        if not tried or not np.isfinite(observed).all():
+            return None
+        best = min(tried, key=lambda pair: float(np.linalg.norm(pair[0])))[1]
+        return float(np.sign(best)) * newton(lambda size: residuals(float(np.sign(best)) * size), abs(best))
+
     def _again(self, edit: Edit) -> Iterator[Match]:
         """The edit of the outputs, with the gradients that follow from them."""
         again = replace(edit, again=True)
@@ -209,7 +285,38 @@ class Scan:
         tensors = frozenset(n for n in self._wrong if self._fits(n, values.get(n)))
         yield Match(again, tensors, self._form, self._name_of(edit))
 
-    def _fits(self, name: str, values: Array | None) -> bool:
+    def _fits(self, name: str, values: Array | None, edit: Edit | None = None) -> bool:
+        """Whether a prediction matches the observed tensor: roughly, then by the error bound; or closely, and by the
+        bound of a careful implementation of the edit."""
+        if self._fits_the_bound(name, values):
+            return True
+        return edit is not None and values is not None and self._close(name, values) and self._fits_its_own(name, edit)
+
+    def _close(self, name: str, values: Array) -> bool:
+        """Whether a prediction leaves little of the error."""
+        observed, exact = self._wrong[name], self._evaluator.base[name].values
+        if values.dtype.kind != "f" or values.shape != observed.shape or exact is None:
+            return False
+        left = size(np.asarray(observed - values))
+        return left.rms <= CLOSE * size(np.asarray(observed - exact)).rms and bool(np.isfinite(values).all())
+
+    def _fits_its_own(self, name: str, edit: Edit) -> bool:
+        """Whether the observed tensor is as near to an edit's prediction as a careful implementation of it."""
+        if self._n_own >= MOST_OWN:
+            return False
+        self._n_own += 1
+        alteration = self._alteration.with_(Alteration(edits=(edit,)))
+        try:
+            prediction = self._evaluator.predict(alteration)
+            own = self._evaluator.own_envelopes(alteration)
+        except IncompatibleError:
+            return False
+        if prediction is None or name not in prediction:
+            return False
+        predicted = prediction[name]
+        return ratio(self._wrong[name], replace(predicted, envelope=predicted.envelope.joined(own[name]))) < OFF
+
+    def _fits_the_bound(self, name: str, values: Array | None) -> bool:
         """Whether a prediction matches the observed tensor: roughly, then by the error bound."""
         observed = self._wrong[name]
         if values is None or values.dtype.kind not in "fi" or values.shape != observed.shape:

@@ -238,6 +238,8 @@ class Evaluator:
     def _runs(self, alteration: Alteration, values: Mapping[str, Array], **unstable: Any) -> EnvelopeRuns:
         case, tensors = self._changed_case(alteration), self.tensors(alteration)
         edits = {"edits": alteration.edits} if alteration.edits else {}
+        if not alteration.arguments.keys().isdisjoint(unstable):
+            raise IncompatibleError("two causes want the same option")
         return EnvelopeRuns(case, self.dtype, tensors, values, **alteration.arguments, **unstable, **edits)
 
     def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array]:

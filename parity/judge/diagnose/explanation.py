@@ -80,9 +80,11 @@ class KernelExplanation:
         return not any(cause.weight for cause in self.causes)
 
     @property
-    def rank(self) -> tuple[float, float, float]:
-        """Smaller is better; among complete explanations, the one with the smallest weight."""
-        return (0.0 if self.explains else self.score, self.weight, worst(self.left.values()))
+    def rank(self) -> tuple[float, float, int, float]:
+        """Smaller is better; among complete explanations, the one with the smallest weight, and a formula before a
+        change of its result."""
+        changes = sum(cause.alteration is None for cause in self.causes)
+        return (0.0 if self.explains else self.score, self.weight, changes, worst(self.left.values()))
 
     @property
     def ids(self) -> frozenset[str]:

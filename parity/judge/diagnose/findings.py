@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from parity.config.plan import ORACLE
 from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
 from parity.judge.bound.envelope import OFF, size
@@ -15,8 +17,10 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import WIDE, worst
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.search import SearchResult
+from parity.outcome import CellOutcome
 
 CHOICE, INDEX_CHOICE = "gradient-choice", "index-choice"
+MUTATED = "input-mutated"
 
 CellKey = tuple[str, str, str]
 """A case, a dtype and a backend."""
@@ -38,7 +42,8 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
         rest = {n: value for n, value in rest.items() if n not in tensors}
     if rest:
-        evidence = {} if result.second is None else {"second": summary(result.second)}
+        evidence: dict[str, Any] = {} if result.second is None else {"second": summary(result.second)}
+        evidence |= {"edits_not_tried": result.untried} if result.untried else {}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
         title = CATALOGUE["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
@@ -103,6 +108,20 @@ def not_identifiable(cell: CellKey, result: SearchResult) -> Diagnosis:
     evidence = {"candidates": candidates, "told_apart_by": "; ".join(shown_by)}
     before, after = (worst(explanation.left.values()) for explanation in (result.start, result.best))
     return Diagnosis(*cell, "not-identifiable", title, tuple(result.start.wrong), False, before, after, evidence)
+
+
+def changed_diagnoses(
+    cell: tuple[str, str], outcomes: Mapping[str, CellOutcome], inputs: Mapping[str, Any]
+) -> Iterator[Diagnosis]:
+    """Diagnoses of backends that change inputs in place."""
+    for backend, outcome in outcomes.items():
+        arrays = {name: output.values for name, output in outcome.changed.items() if output.values is not None}
+        elements = {name: int(np.count_nonzero(array != inputs[name])) for name, array in arrays.items()}
+        tensors = tuple(f"input.{name}" for name in outcome.changed)
+        if tensors:
+            evidence = {"inputs": list(outcome.changed), "elements_changed": elements}
+            title = CATALOGUE[MUTATED].title
+            yield Diagnosis(*cell, backend, MUTATED, title, tensors, True, evidence=evidence)
 
 
 def choice_diagnoses(

@@ -16,7 +16,7 @@ import numpy as np
 
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
-from parity.judge.diagnose.probes import generic
+from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.reduction import Dim, sizes_of
 
 LENGTHS = (16, 128, 1024, 8192)
@@ -25,6 +25,7 @@ MOST = 1 << 17
 """Elements of the largest tensor of a question."""
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
+FACTORS = (2, 3, 5)
 PLAIN = 1
 """The number of generic inputs whose values are of the usual size."""
 
@@ -59,9 +60,10 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
 
 
 def lengthened(
-    case: CasePlan, inputs: Mapping[str, Array], dim: Dim, length: int
+    case: CasePlan, inputs: Mapping[str, Array], dim: Dim, length: int, number: int = PLAIN
 ) -> tuple[CasePlan, Mapping[str, Array]] | None:
-    """The case with generic inputs and another length of a dimension; None if there is none, or it is too large."""
+    """The case with generic inputs (`number`) and another length of a dimension; None if there is none, or it is too
+    large."""
     given = {name: values for name, values in inputs.items() if not name.startswith("grad.")}
     found = dim.shapes((case, given), length)
     if found is None:
@@ -71,7 +73,22 @@ def lengthened(
     tensors = tuple(replace(plan, shape=every[plan.name]) for plan in case.tensors)
     if max(int(np.prod(plan.shape)) for plan in tensors) > MOST:
         return None
-    return generic(replace(case, params=params, tensors=tensors), PLAIN)
+    return generic(replace(case, params=params, tensors=tensors), number)
+
+
+def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapping[str, Array]] | None:
+    """The case with generic inputs, its options, and another length of every dimension that may have one, all
+    different and multiples of what they were, so that windows and heads fit; None if none may."""
+    found: tuple[CasePlan, Mapping[str, Array]] | None = None
+    taken = {dim.size for dim in sizes_of(case, inputs)}
+    for dim in list(sizes_of(case, inputs)):
+        for length in (dim.size * factor for factor in FACTORS if dim.size * factor not in taken):
+            other = lengthened(*(found or (case, inputs)), dim, length, KEEPS_ALL)
+            if other is not None:
+                found = other
+                taken.add(length)
+                break
+    return found
 
 
 def slope(lengths: list[int], ratios: list[float]) -> float:

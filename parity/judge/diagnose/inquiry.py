@@ -21,15 +21,15 @@ from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import edit_causes, fitted_causes
+from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
-from parity.judge.diagnose.growth import growing
+from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import absent, proposals
+from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
-from parity.judge.diagnose.search import DEPTH, SearchResult, search
+from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 
 N_PROBES, N_DRAWN = 2, 6
@@ -39,6 +39,8 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+SAME = 0.25
+"""Two errors are the same if they differ by at most a quarter."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -63,6 +65,7 @@ class Inquiry:
         self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
+        self._budget = Budget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -70,7 +73,22 @@ class Inquiry:
         The search uses the smallest case that shows the error; the explanation must hold for the user's tensors too.
         """
         with np.errstate(all="ignore"):
-            return self._result(exact)
+            return self._result(exact or self._same_in_float64())
+
+    def _same_in_float64(self) -> Sequence[str]:
+        """The wrong tensors whose error is the same in float64: no algorithm that loses digits explains them."""
+        evaluator, observed = self._question.evaluator, self._question.observed
+        ask = self._kernel if evaluator.dtype != "float64" else None
+        answer = None if ask is None else ask(evaluator.case, "float64", evaluator.inputs)
+        same = []
+        for name in unaltered(evaluator, observed).wrong if answer else ():
+            values, wide, exact = observed.get(name), (answer or {}).get(name), evaluator.base[name].values
+            if values is None or wide is None or exact is None or not values.shape == wide.shape == exact.shape:
+                continue
+            error = size(wide - exact).rms
+            if error > 0 and size(wide - values).rms <= max(SAME * error, evaluator.base[name].envelope.rms):
+                same.append(name)
+        return same
 
     def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
@@ -123,7 +141,15 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
-        return self.concluded(first, kept) if kept else first
+        return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
+
+    def _withdrawn(self, first: SearchResult) -> SearchResult:
+        """Without an explanation by a formula that the backend's results for other inputs with the same options
+        contradict; where the error is remains."""
+        formula = any(cause.alteration is not None for cause in first.best.causes)
+        if not (formula and first.best.explains and self.alike):
+            return first
+        return replace(conclude(first.start, ()), second=first.best)
 
     def _settles(self, explanation: KernelExplanation) -> bool:
         """Whether no other explanation can be simpler."""
@@ -135,11 +161,11 @@ class Inquiry:
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The edits that explain what an explanation leaves."""
-        return edit_causes(origin)
+        return edit_causes(origin, self._budget)
 
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number."""
-        return fitted_causes(origin)
+        return fitted_causes(origin, self._budget)
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
@@ -241,7 +267,29 @@ class Inquiry:
         self, explanations: Sequence[KernelExplanation], answers: Sequence[Question]
     ) -> list[KernelExplanation]:
         ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._in_other_dtypes(e), *answers))]
+        return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+
+    def _further(self, explanation: KernelExplanation) -> Sequence[Question]:
+        """The results in other dtypes and of other sizes that an explanation must predict too."""
+        counted = any(cause.counted for cause in explanation.causes)
+        return [*self._in_other_dtypes(explanation), *(self.resized if counted else ())]
+
+    def _recounted(self, best: KernelExplanation) -> KernelExplanation:
+        """With the meanings of factors that the result for other sizes leaves."""
+        if not any(cause.counted for cause in best.causes) or not self.resized:
+            return best
+        start = unaltered(self.resized[0].evaluator, self.resized[0].observed)
+        seen = {label for causes in proposals(start) for cause in causes for label in cause.counted}
+        causes = (recounted(cause, best.evaluator, seen) for cause in best.causes)
+        return replace(best, causes=tuple(causes))
+
+    @cached_property
+    def resized(self) -> Sequence[Question]:
+        """The backend's result for other sizes, all different: which of them a factor comes from."""
+        evaluator = self._question.evaluator
+        other = resized(evaluator.case, evaluator.inputs)
+        question = None if other is None else self._ask(*other)
+        return () if question is None else (question,)
 
     def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Question]:
         """The results in other dtypes, if an explanation must predict them too: one that predicts values, by an edit or
@@ -267,7 +315,7 @@ class Inquiry:
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
-        return SearchResult(best, tuple(rivals), second, n_asked=len(self.probes))
+        return SearchResult(self._recounted(best), tuple(rivals), second, n_asked=len(self.probes))
 
 
 def structure(evaluator: Evaluator) -> list[str]:
@@ -382,6 +430,8 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
         return
     alike = [c for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
+    if cause.counted:
+        same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
 
 

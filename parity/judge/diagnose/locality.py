@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from parity.judge.diagnose.explanation import KernelExplanation
 
 MOST = 0.5
 """An error at more than half of the locations is not local."""
+FULL = 0.8
+"""A part whose elements nearly all hold the error is where it lies; some may be right by chance."""
 FAINT = 64.0
 STRONG = 32.0
 """Near the error bound, a few elements beyond it are the tail of an error that is everywhere."""
@@ -86,19 +89,21 @@ def contents(values: Array) -> str:
 
 
 def describe(wrong: NDArray[np.bool_]) -> str:
-    """`index 3 of axis 1`, `the last 2 of axis 0`, `12 of 900 elements, ...`; empty if the error is everywhere."""
+    """`12 of 900 elements: index 3 of axis 1`, `the last 2 of axis 0`, ...; empty if the error is everywhere."""
     share = float(wrong.mean()) if wrong.size else 0.0
     if not 0.0 < share <= MOST:
         return ""
-    parts = [part for axis in range(wrong.ndim) if (part := along(wrong, axis))]
-    count = f"{int(wrong.sum())} of {wrong.size} elements"
-    return f"{count}: {', '.join(parts)}" if parts else ""
+    hits = [
+        np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))) for axis in range(wrong.ndim)
+    ]
+    parts = ", ".join(part for axis, hit in enumerate(hits) if (part := along(hit, axis, wrong.shape[axis])))
+    if not parts or wrong.sum() < FULL * np.prod([hit.size for hit in hits]):
+        parts = border(wrong) or in_memory_order(np.flatnonzero(wrong), wrong.size) or parts
+    return f"{int(wrong.sum())} of {wrong.size} elements: {parts}" if parts else ""
 
 
-def along(wrong: NDArray[np.bool_], axis: int) -> str:
+def along(hit: NDArray[np.intp], axis: int, length: int) -> str:
     """Which indices of one axis hold the error; empty if most do."""
-    length = wrong.shape[axis]
-    hit = np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
     if hit.size == length or hit.size > MOST * length:
         return ""
     if hit.size == 1:
@@ -106,5 +111,38 @@ def along(wrong: NDArray[np.bool_], axis: int) -> str:
     if hit[-1] - hit[0] == hit.size - 1:
         end = " (its end)" if hit[-1] == length - 1 else ""
         return f"indices {hit[0]} to {hit[-1]}{end} of axis {axis} (length {length})"
-    ends = set(hit.tolist()) == {0, length - 1}
-    return f"the border of axis {axis} (length {length})" if ends else f"{hit.size} indices of axis {axis}"
+    if set(hit.tolist()) == {0, length - 1}:
+        return f"the border of axis {axis} (length {length})"
+    step = step_of(hit, length)
+    return f"indices {every(hit, step)} of axis {axis}" if step else f"{hit.size} indices of axis {axis}"
+
+
+def border(wrong: NDArray[np.bool_]) -> str:
+    """The axes at whose ends all of the error lies; empty if there are none."""
+    axes = [axis for axis in range(wrong.ndim) if wrong.shape[axis] > 2]
+    for number in range(2, len(axes) + 1):
+        for some in combinations(axes, number):
+            inside = tuple(slice(1, -1) if axis in some else slice(None) for axis in range(wrong.ndim))
+            if not wrong[inside].any():
+                return f"the border of axes {' and '.join(map(str, some))}"
+    return ""
+
+
+def in_memory_order(hit: NDArray[np.intp], size: int) -> str:
+    """The elements with the error if they lie behind each other in memory, or at equal distances; else empty."""
+    if hit.size >= FULL * (hit[-1] - hit[0] + 1):
+        return f"elements {hit[0]} to {hit[-1]} in memory order" if hit.size > 1 else ""
+    step = step_of(hit, size)
+    return f"elements {every(hit, step)} in memory order" if step else ""
+
+
+def step_of(hit: NDArray[np.intp], length: int) -> int:
+    """The distance of indices that repeat over the whole length, nearly all of them; 0 if they do not."""
+    step = int(np.gcd.reduce(np.diff(hit))) if hit.size > 2 else 0
+    covers = step > 1 and hit[0] < step and hit[-1] >= length - step
+    return step if covers and hit.size * step >= FULL * length else 0
+
+
+def every(hit: NDArray[np.intp], step: int) -> str:
+    """`0, 7, 14, ...`."""
+    return f"{hit[0]}, {hit[0] + step}, {hit[0] + 2 * step}, ..."

@@ -14,7 +14,7 @@ import numpy as np
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.causes import BAND_WEIGHT, standing_causes
-from parity.judge.diagnose.evaluator import Prediction
+from parity.judge.diagnose.evaluator import Predicted, Prediction
 from parity.judge.diagnose.explanation import KernelExplanation
 
 PARTS = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
@@ -35,6 +35,14 @@ def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple
             yield part, {**inputs, name: (values - mean * (1 - part)).astype(values.dtype)}
 
 
+def widest(predicted: Predicted, left: float) -> Predicted:
+    """A prediction that any error of this size fits, or no number at all: a variance below 0 has no root."""
+    if np.isfinite(left) or predicted.values is None:
+        return predicted.widened(2 * left / OFF)
+    everywhere = np.ones(predicted.values.shape, bool)
+    return replace(predicted, envelope=replace(predicted.envelope, excused=everywhere), coarse=True)
+
+
 def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> KernelExplanation | None:
     """The lossy causes of milder inputs for tensors that have lost all digits; None if that is not what happened.
 
@@ -42,11 +50,7 @@ def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> Ke
     """
     wrong = start.wrong
     ids = {cause.id for cause in milder.causes}
-    if (
-        not milder.causes
-        or not all(cause.lossy for cause in milder.causes)
-        or not np.isfinite([start.left[n] for n in wrong]).all()
-    ):
+    if not milder.causes or not all(cause.lossy for cause in milder.causes):
         return None
     same = [cause for cause in standing_causes(start.evaluator) if cause.lossy and cause.id in ids]
     predictions = [start.evaluator.predict(cause.alteration) for cause in same if cause.alteration is not None]
@@ -54,7 +58,7 @@ def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> Ke
         return None
 
     def widened(prediction: Prediction) -> Prediction:
-        found = {n: prediction[n].widened(2 * start.left[n] / OFF) for n in wrong}
+        found = {n: widest(prediction[n], start.left[n]) for n in wrong}
         return {**prediction, **{name: replace(predicted, unstable=True) for name, predicted in found.items()}}
 
     shown = {"recognised_at": f"1/{1 / part:g} of the offset"}

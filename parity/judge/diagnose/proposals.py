@@ -6,8 +6,8 @@ Every function takes what an explanation leaves and proposes causes whose predic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain, combinations
 from math import prod
 
@@ -17,7 +17,7 @@ from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
-from parity.judge.diagnose.causes import DIGITS, FEW, Cause, multiplied, narrowed, replaced
+from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
@@ -145,12 +145,8 @@ def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]
     """A change with the additional factors that its tensors need, named if they have a meaning."""
     for value in dict.fromkeys(factors.values()):
         names = [n for n, f in factors.items() if near(f, value)]
-        named = [
-            factor_cause(kind, number, meaning, names)
-            for meaning, (kind, number) in named_factors(evaluator, names[0]).items()
-            if near(value, number)
-        ]
-        yield from ((cause, factor) for factor in named or [factor_cause("scaled", value, UNNAMED, names)])
+        named = [factor_cause(row, names) for row in named_factors(evaluator, names[0]) if near(value, row.value)]
+        yield from ((cause, factor) for factor in named or [factor_cause(Factor("scaled", value), names)])
 
 
 def near(factor: float, other: float) -> bool:
@@ -158,10 +154,50 @@ def near(factor: float, other: float) -> bool:
     return abs(factor - other) <= NEAR * abs(other)
 
 
-def factor_cause(kind: str, factor: float, meaning: str, names: list[str]) -> Cause:
+@dataclass(frozen=True)
+class Factor:
+    """A number that multiplies a tensor, with the id of the cause.
+
+    `number` is its text; `how` relates it to each of the counts in `labels`, if it is made of one.
+    """
+
+    id: str
+    value: float
+    number: str = UNNAMED
+    how: str = ""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def meaning(self) -> str:
+        """In words, with the first labels."""
+        over = f"{self.how} " if self.how in (MEAN, SUM) else ""
+        return f"{self.number}: {over}{' or '.join(self.labels[:MOST_LABELS])}" if self.labels else self.number
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """What it may be made of, whatever the sizes."""
+        return frozenset(f"{self.how} {label}" for label in self.labels)
+
+
+MEAN, SUM = "a mean over", "a sum over"
+
+
+def factor_cause(factor: Factor, names: Sequence[str]) -> Cause:
     """The cause that multiplies some tensors."""
-    weight = UNNAMED_WEIGHT if meaning == UNNAMED else FACTOR_WEIGHT if meaning in PLAIN else 0.0
-    return Cause(kind, {"factor": factor, "meaning": meaning}, change=multiplied(names, factor), weight=weight)
+    plain = FACTOR_WEIGHT if factor.number in PLAIN and not factor.labels else 0.0
+    weight = UNNAMED_WEIGHT if factor.number == UNNAMED else plain
+    parameters = {"factor": factor.value, "meaning": factor.meaning}
+    change = multiplied(names, factor.value)
+    return Cause(factor.id, parameters, change=change, weight=weight, counted=factor.counted)
+
+
+def recounted(cause: Cause, evaluator: Evaluator, seen: Collection[str]) -> Cause:
+    """A factor with the meanings that are left where all sizes differ."""
+    for factor in (row for name in evaluator.base for row in named_factors(evaluator, name)):
+        left = tuple(label for label in factor.labels if f"{factor.how} {label}" in seen)
+        if left and factor.meaning == cause.parameters.get("meaning"):
+            return replace(cause, parameters={**cause.parameters, "meaning": replace(factor, labels=left).meaning})
+    return cause
 
 
 def scaled(origin: KernelExplanation) -> Iterator[Cause]:
@@ -169,20 +205,20 @@ def scaled(origin: KernelExplanation) -> Iterator[Cause]:
     observed, prediction = origin.observed, origin.prediction
     best = {name: best_factor(observed.get(name), prediction[name]) for name in origin.wrong}
     factors = {name: factor for name, factor in best.items() if factor is not None}
-    named: dict[tuple[str, str, float], list[str]] = {}
+    named: dict[Factor, list[str]] = {}
     for name, factor in factors.items():
-        for meaning, (kind, value) in named_factors(origin.evaluator, name).items():
+        for row in named_factors(origin.evaluator, name):
             limit = origin.left[name] / BETTER
-            if near(factor, value) and ratio(observed.get(name), prediction[name].times(value)) < limit:
-                named.setdefault((kind, meaning, value), []).append(name)
-    for (kind, meaning, value), names in named.items():
-        yield factor_cause(kind, value, meaning, names)
+            if near(factor, row.value) and ratio(observed.get(name), prediction[name].times(row.value)) < limit:
+                named.setdefault(row, []).append(name)
+    for row, names in named.items():
+        yield factor_cause(row, names)
     for names in groups(factors):
         value = factors[names[0]]
         n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
         inside = all(ratio(observed[n], prediction[n].times(value)) < OFF for n in names)
         if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
-            yield factor_cause("scaled", value, UNNAMED, names)
+            yield factor_cause(Factor("scaled", value), names)
 
 
 def groups(factors: Mapping[str, float]) -> Iterator[list[str]]:
@@ -205,26 +241,23 @@ def best_factor(values: Array | None, predicted: Predicted) -> float | None:
     return factor if math.isfinite(factor) else None
 
 
-def named_factors(evaluator: Evaluator, name: str) -> dict[str, tuple[str, float]]:
+def named_factors(evaluator: Evaluator, name: str) -> Iterator[Factor]:
     """Factors with a meaning for a tensor: signs, doubling, and numbers of summed elements."""
-    factors: dict[str, tuple[str, float]] = {
-        "the opposite sign": ("sign-flipped", -1.0),
-        DOUBLED if evaluator.is_gradient(name) else "2": ("scaled", 2.0),
-        "1/2": ("scaled", 0.5),
-    }
+    yield Factor("sign-flipped", -1.0, "the opposite sign")
+    yield Factor("scaled", 2.0, DOUBLED if evaluator.is_gradient(name) else "2")
+    yield Factor("scaled", 0.5, "1/2")
     values = evaluator.base[name].values
-    for label, count in element_counts(evaluator, () if values is None else values.shape).items():
+    for labels, count in element_counts(evaluator, () if values is None else values.shape).items():
         if count > 1:
-            factors[f"1/{count}: a mean over {label}"] = ("mean-vs-sum", 1.0 / count)
-            factors[f"{count}: a sum over {label}"] = ("mean-vs-sum", float(count))
-            factors[f"the root of {count}: {label}"] = ("scaled", count**0.5)
-            factors[f"one over the root of {count}: {label}"] = ("scaled", count**-0.5)
-            factors[f"{count}/{count - 1}"] = ("scaled", count / (count - 1.0))
-            factors[f"{count - 1}/{count}"] = ("scaled", (count - 1.0) / count)
-    return factors
+            yield Factor("mean-vs-sum", 1.0 / count, f"1/{count}", MEAN, labels)
+            yield Factor("mean-vs-sum", float(count), f"{count}", SUM, labels)
+            yield Factor("scaled", count**0.5, f"the root of {count}", "the root of", labels)
+            yield Factor("scaled", count**-0.5, f"one over the root of {count}", "one over the root of", labels)
+            yield Factor("scaled", count / (count - 1.0), f"{count}/{count - 1}", "n / (n - 1):", labels)
+            yield Factor("scaled", (count - 1.0) / count, f"{count - 1}/{count}", "(n - 1) / n:", labels)
 
 
-def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
+def element_counts(evaluator: Evaluator, shape: Shape) -> dict[tuple[str, ...], int]:
     """How many elements may have been summed into one of a tensor of this shape, over axes of the data or of
     grad_output. The sum over all missing axes comes first."""
     given = {n: v for n, v in evaluator.inputs.items() if evaluator.is_upstream(n) or n == evaluator.op.data}
@@ -236,12 +269,13 @@ def element_counts(evaluator: Evaluator, shape: Shape) -> dict[str, int]:
             words = "axis" if len(axes) == 1 else "axes"
             where = f"{words} {', '.join(map(str, axes))} of {name}"
             counts.setdefault(prod(values.shape[a] for a in axes), []).append(where)
-    return {" or ".join(labels[:MOST_LABELS]): count for count, labels in counts.items()}
+    return {tuple(labels): count for count, labels in counts.items()}
 
 
 def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
-    """Another gradient, or a multiple of it, instead of the right one."""
+    """Another gradient, or a multiple of it, instead of the right one; or another tensor, instead of an output."""
     is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
+    yield from exchanged_outputs(origin)
     sources: dict[str, str] = {}
     factors: dict[str, float] = {}
     for name in filter(is_gradient, origin.wrong):
@@ -258,10 +292,26 @@ def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
         if multiples:
             sources[name], factors[name] = next(iter(multiples.items()))
     if sources:
-        cause = Cause(
-            "swapped-gradients", {"holds": sources}, change=lambda p: {**p, **{n: p[s] for n, s in sources.items()}}
-        )
+        cause = Cause("swapped-gradients", {"holds": sources}, change=renamed(sources))
         yield from with_factor(origin.evaluator, cause, factors) if factors else ((cause,),)
+
+
+def exchanged_outputs(origin: KernelExplanation) -> Iterator[Causes]:
+    """Two tensors under each other's name, of which one at least is no gradient."""
+    evaluator, prediction = origin.evaluator, origin.prediction
+    given = {name: values for name in origin.wrong if (values := origin.observed.get(name)) is not None}
+    for one, other in combinations(given, 2):
+        if evaluator.is_gradient(one) and evaluator.is_gradient(other):
+            continue
+        held = {one: other, other: one}
+        pairs = [(given[name], prediction[source]) for name, source in held.items()]
+        if all(comparable(predicted, values) and ratio(values, predicted) < OFF for values, predicted in pairs):
+            yield (Cause("swapped-outputs", {"holds": held}, change=renamed(held)),)
+
+
+def renamed(held: Mapping[str, str]) -> Change:
+    """The change that gives tensors the predictions of others."""
+    return lambda prediction: {**prediction, **{name: prediction[other] for name, other in held.items()}}
 
 
 def comparable(predicted: Predicted, values: Array) -> bool:

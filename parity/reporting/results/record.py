@@ -108,7 +108,7 @@ def brought_row(case: CasePlan) -> BroughtRow | None:
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
     """A row for one input."""
     file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return InputRow(list(tensor.shape), describe_draw(tensor), file)
+    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias)
 
 
 def describe_draw(tensor: TensorPlan) -> str:
@@ -116,7 +116,9 @@ def describe_draw(tensor: TensorPlan) -> str:
     text = f"{type(tensor.draw).__name__.lower()}({', '.join(arguments(tensor.draw))})"
     text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
     text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
-    return text + (f" with {tensor.special.count} special values" if tensor.special else "")
+    text += f" with {tensor.special.count} special values" if tensor.special else ""
+    text += f", {tensor.layout}" if tensor.layout else ""
+    return text + (f", in the memory of {tensor.alias}" if tensor.alias else "")
 
 
 def arguments(draw: Draw) -> list[str]:

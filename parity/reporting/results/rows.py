@@ -92,11 +92,16 @@ class BackendRow(Struct, frozen=True, kw_only=True):
 
 
 class InputRow(Struct, frozen=True):
-    """A stored input; `file` is relative to the run directory, None if the input was not drawn."""
+    """A stored input; `file` is relative to the run directory, None if the input was not drawn.
+
+    `layout` and `alias` say how the workers' tensors lay in memory, empty if contiguous and on their own.
+    """
 
     shape: list[int]
     draw: str
     file: str | None
+    layout: str = ""
+    alias: str = ""
 
 
 class BroughtRow(Struct, frozen=True):

@@ -18,9 +18,8 @@ CHOICES: Mapping[str, str] = {"gradient-choice": "gradients", "index-choice": "i
 """Diagnoses of results of which several are right, and what these are."""
 HARMLESS = frozenset(("rounding", "degenerate-gradient", *CHOICES))
 """Diagnoses of differences in which no backend exceeds the error bound."""
-NO_FORMULA = frozenset(
-    ("unexplained", "not-identifiable", "nondeterministic", "stateful", "input-mutated", "batch-variant")
-)
+BEHAVIOURS = ("nondeterministic", "stateful", "input-mutated", "batch-variant", "layout-dependent")
+NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
 """Diagnoses that explain no tensor as a formula would."""
 
 
@@ -50,6 +49,8 @@ def called(row: Diagnosis) -> str:
 def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row.residual_before, row.residual_after
+    if before is None:
+        return "a finding of its own, beside the op's results"
     if row.id in HARMLESS:
         return f"error ratio {number(after)}, within the error bound"
     if after is None or row.id == "unexplained" or (not row.explained and after == before):

@@ -1,0 +1,604 @@
+"""MLX: mlx.core, mlx.nn and mlx.optimizers. It has the channels last, in images and in weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from parity.adapters.shapes import (
+    AnyAxesAdapter,
+    AttentionAdapter,
+    channels_first,
+    channels_last,
+    conv_pads,
+    each,
+    pads,
+    require,
+)
+from parity.adapters.transform import TransformAdapter
+
+PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+STATES = {"momentum_buffer": "v", "exp_avg": "m", "exp_avg_sq": "v", "square_avg": "v", "sum": "v"}
+"""What an optimizer keeps for a parameter, in PyTorch's names and in MLX's."""
+
+
+class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
+    """On the CPU, lazily as MLX evaluates everything; gradients by mx.vjp."""
+
+    dtypes = None
+    no_kernel: ClassVar[tuple[str, ...]] = (r"unsupported data type|not (yet )?(supported|implemented)",)
+
+    def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        import mlx.core
+        import mlx.nn
+        import mlx.optimizers
+
+        super().__init__(device, threads, mode, ranks)
+        mlx.core.set_default_device(mlx.core.cpu)
+        self.framework = mlx.core
+        self.nn = mlx.nn
+        self.optimizers = mlx.optimizers
+        self.latest = SimpleNamespace()
+
+    def version(self) -> str:
+        return str(self.framework.__version__)
+
+    def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - mx.vjp is told at the call
+        tensor = self.framework.array(array, dtype=getattr(self.framework, str(array.dtype)))
+        return tensor.view(self.framework.bfloat16) if array.dtype == "uint16" else tensor
+
+    def to_numpy(self, tensor: Any) -> Any:
+        return (tensor.view(self.framework.uint16) if tensor.dtype == self.framework.bfloat16 else tensor).__array__()
+
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        return list(self.framework.vjp(forward, list(leaves), list(upstream))[1])
+
+    def layer(self, layer: Any, **tensors: Any) -> Any:
+        """A layer of mlx.nn with our tensors as its parameters."""
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                setattr(layer, name, tensor)
+        return layer
+
+    def affine(self, layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+        """A layer of x [N, C, ...], which has both of weight and bias or none."""
+        require((weight is None) == (bias is None), "mlx.nn has normalisations with weight and bias, or without")
+        y = self.layer(layer, weight=weight, bias=bias)(channels_last(self.framework, x))
+        return channels_first(self.framework, y)
+
+    def layer_norm(
+        self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
+    ) -> Any:
+        # It is over one axis.
+        rows = x.reshape((*x.shape[: -len(normalized_shape)], -1))
+        weight, bias = (v if v is None else v.reshape((-1,)) for v in (weight, bias))
+        return self.framework.fast.layer_norm(rows, weight, bias, eps).reshape(x.shape)
+
+    def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
+        rows = x.reshape((*x.shape[: -len(normalized_shape)], -1))
+        weight = weight if weight is None else weight.reshape((-1,))
+        return self.framework.fast.rms_norm(rows, weight, eps).reshape(x.shape)
+
+    def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        # Otherwise the groups are of every num_groups-th channel.
+        layer = self.nn.GroupNorm(num_groups, x.shape[1], eps, weight is not None, pytorch_compatible=True)
+        return self.affine(layer, x, weight, bias)
+
+    def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
+        return self.affine(self.nn.InstanceNorm(x.shape[1], eps, weight is not None), x, weight, bias)
+
+    def batch_norm(
+        self,
+        x: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        weight: Any = None,
+        bias: Any = None,
+    ) -> Any:
+        layer = self.nn.BatchNorm(x.shape[1], eps, momentum, weight is not None).train(training)
+        self.layer(layer, running_mean=running_mean, running_var=running_var)
+        y = self.affine(layer, x, weight, bias)
+        return {"y": y, "running_mean": layer.running_mean, "running_var": layer.running_var}
+
+    def dropout(self, x: Any, p: float, training: bool) -> Any:
+        return self.nn.Dropout(p).train(training)(x)
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self.layer(self.nn.Linear(*weight.shape[::-1], bias is not None), weight=weight, bias=bias)(x)
+
+    def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+        # The weight is [out, in2, in1].
+        n, in1, in2 = weight.shape
+        layer = self.nn.Bilinear(in1, in2, n, bias is not None)
+        return self.layer(layer, weight=weight.swapaxes(1, 2), bias=bias)(x, other)
+
+    def matmul(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def bmm(self, x: Any, other: Any) -> Any:
+        return self.framework.matmul(x, other)
+
+    def outer(self, x: Any, other: Any) -> Any:
+        return self.framework.outer(x, other)
+
+    def einsum(self, x: Any, other: Any, equation: str) -> Any:
+        return self.framework.einsum(equation, x, other)
+
+    def convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        n = x.ndim - 2
+        around = conv_pads(padding, weight.shape[2:], dilation)
+        y = self.framework.conv_general(
+            channels_last(self.framework, x),
+            channels_last(self.framework, weight),
+            each(stride, n),
+            tuple(map(list, zip(*around))),
+            each(dilation, n),
+            groups=groups,
+        )
+        return channels_first(self.framework, y if bias is None else y + bias)
+
+    def transposed_convolution(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        require(groups == 1, "mx.conv_transpose2d has no groups")
+        n = x.ndim - 2
+        options = (stride, padding, dilation, output_padding)
+        y = getattr(self.framework, f"conv_transpose{n}d")(
+            channels_last(self.framework, x),
+            channels_last(self.framework, weight.swapaxes(0, 1)),
+            *(each(v, n) if n > 1 else each(v, 1)[0] for v in options),
+        )
+        return channels_first(self.framework, y if bias is None else y + bias)
+
+    def max_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        n = x.ndim - 2
+        require(not ceil_mode and set(each(dilation, n)) == {1}, "mlx.nn pools without dilation and ceil_mode")
+        layer = getattr(self.nn, f"MaxPool{n}d")(kernel_size, stride, padding)
+        return channels_first(self.framework, layer(channels_last(self.framework, x)))
+
+    def avg_pool(
+        self,
+        x: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Any:
+        n = x.ndim - 2
+        padded = any(before for before, _ in pads(padding, n))
+        require(not ceil_mode and (count_include_pad or not padded), "mlx.nn counts every element that is padded")
+        layer = getattr(self.nn, f"AvgPool{n}d")(kernel_size, stride, padding)
+        return channels_first(self.framework, layer(channels_last(self.framework, x)))
+
+    def interpolate(
+        self, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None
+    ) -> Any:
+        n = x.ndim - 2
+        require(mode in RESIZES, f"mlx.nn.Upsample has no mode {mode}")
+        # It takes factors, which it multiplies by the sizes and truncates.
+        factors = each(scale_factor, n) if size is None else [a / b for a, b in zip(each(size, n), x.shape[2:])]
+        exact = size is None or tuple(int(f * b) for f, b in zip(factors, x.shape[2:])) == each(size, n)
+        require(exact, "mlx.nn.Upsample takes factors, which do not say this size")
+        layer = self.nn.Upsample(tuple(factors), RESIZES[mode], bool(align_corners))
+        return channels_first(self.framework, layer(channels_last(self.framework, x)))
+
+    def flatten(self, x: Any) -> Any:
+        return self.framework.flatten(x, 1)
+
+    def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+        require(mode in PADS and not any(n < 0 for n in pad), f"mx.pad has no mode {mode}, and takes nothing away")
+        widths = list(zip(pad[::2], pad[1::2]))[::-1]
+        return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
+
+    def flip(self, x: Any, dims: Any) -> Any:
+        return self.framework.flip(x, list(each(dims, 1)))
+
+    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
+        return self.framework.roll(x, shifts, dims)
+
+    def embedding(self, x: Any, weight: Any) -> Any:
+        return self.layer(self.nn.Embedding(*weight.shape), weight=weight)(x)
+
+    def position_embedding(self, x: Any, weight: Any) -> Any:
+        return x + self.embedding(x=self.framework.arange(x.shape[-2]), weight=weight)
+
+    def gather(self, x: Any, index: Any, dim: int) -> Any:
+        kept = tuple(slice(None if axis == dim % x.ndim else size) for axis, size in enumerate(index.shape))
+        return self.framework.take_along_axis(x[kept], index, dim)
+
+    def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
+        places = list(self.framework.meshgrid(*map(self.framework.arange, index.shape), indexing="ij"))
+        places[dim] = index
+        return x.at[tuple(places)].add(src[tuple(slice(size) for size in index.shape)])
+
+    def index_select(self, x: Any, index: Any, dim: int) -> Any:
+        return self.framework.take(x, index, dim)
+
+    def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
+        require(not descending, "mx.sort is ascending")
+        return {"y": self.framework.sort(x, dim), "indices": self.framework.argsort(x, dim)}
+
+    def relu(self, x: Any) -> Any:
+        return self.nn.relu(x)
+
+    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
+        return self.nn.leaky_relu(x, negative_slope)
+
+    def elu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.nn.elu(x, alpha)
+
+    def selu(self, x: Any) -> Any:
+        return self.nn.selu(x)
+
+    def celu(self, x: Any, alpha: float = 1.0) -> Any:
+        return self.nn.celu(x, alpha)
+
+    def gelu(self, x: Any, approximate: str = "none") -> Any:
+        return self.nn.gelu(x) if approximate == "none" else self.nn.gelu_approx(x)
+
+    def silu(self, x: Any) -> Any:
+        return self.nn.silu(x)
+
+    def mish(self, x: Any) -> Any:
+        return self.nn.mish(x)
+
+    def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ARG002 - it has none
+        require(beta == 1, "mlx.nn.softplus has no beta")
+        return self.nn.softplus(x)
+
+    def softsign(self, x: Any) -> Any:
+        return self.nn.softsign(x)
+
+    def hardswish(self, x: Any) -> Any:
+        return self.nn.hardswish(x)
+
+    def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+        return self.nn.hard_tanh(x, min_val, max_val)
+
+    def sigmoid(self, x: Any) -> Any:
+        return self.nn.sigmoid(x)
+
+    def logsigmoid(self, x: Any) -> Any:
+        return self.nn.log_sigmoid(x)
+
+    def tanh(self, x: Any) -> Any:
+        return self.framework.tanh(x)
+
+    def exp(self, x: Any) -> Any:
+        return self.framework.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.framework.expm1(x)
+
+    def log(self, x: Any) -> Any:
+        return self.framework.log(x)
+
+    def log1p(self, x: Any) -> Any:
+        return self.framework.log1p(x)
+
+    def sqrt(self, x: Any) -> Any:
+        return self.framework.sqrt(x)
+
+    def rsqrt(self, x: Any) -> Any:
+        return self.framework.rsqrt(x)
+
+    def erf(self, x: Any) -> Any:
+        return self.framework.erf(x)
+
+    def abs(self, x: Any) -> Any:
+        return self.framework.abs(x)
+
+    def sin(self, x: Any) -> Any:
+        return self.framework.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return self.framework.cos(x)
+
+    def pow(self, x: Any, exponent: float = 2.0) -> Any:
+        return self.framework.power(x, exponent)
+
+    def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+        return self.framework.clip(x, min, max)
+
+    def round(self, x: Any) -> Any:
+        return self.framework.round(x)
+
+    def remainder(self, x: Any, other: Any) -> Any:
+        return self.framework.remainder(x, other)
+
+    def atan2(self, x: Any, other: Any) -> Any:
+        return self.framework.arctan2(x, other)
+
+    def maximum(self, x: Any, other: Any) -> Any:
+        return self.framework.maximum(x, other)
+
+    def minimum(self, x: Any, other: Any) -> Any:
+        return self.framework.minimum(x, other)
+
+    def where(self, condition: Any, x: Any, other: Any) -> Any:
+        return self.framework.where(condition != 0, x, other)
+
+    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.sum(x, dim, keepdim)
+
+    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.mean(x, dim, keepdim)
+
+    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.prod(x, dim, keepdim)
+
+    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.max(x, dim, keepdim)
+
+    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.min(x, dim, keepdim)
+
+    def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return self.framework.logsumexp(x, dim, keepdim)
+
+    def var(self, x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.var(x, dim, keepdim, correction)
+
+    def std(self, x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+        return self.framework.std(x, dim, keepdim, correction)
+
+    def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
+        require(dim is None or isinstance(dim, int), "mx.linalg.norm over two axes is a matrix's")
+        if dim is not None:
+            return self.framework.linalg.norm(x, ord, dim, keepdim)
+        # Over all axes of a matrix it is the matrix's, too, unless that is flattened.
+        y = self.framework.linalg.norm(x.reshape((-1,)), ord, -1)
+        return y.reshape((1,) * x.ndim) if keepdim else y
+
+    def cumsum(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.cumsum(x, dim)
+
+    def argmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.argmax(x, dim)
+
+    def softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.framework.softmax(x, dim)
+
+    def log_softmax(self, x: Any, dim: int = -1) -> Any:
+        return self.nn.log_softmax(x, dim)
+
+    def scaled_dot_product_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        keep_mask: Any = None,
+        is_causal: bool = False,
+        scale: Any = None,
+        enable_gqa: bool = False,  # noqa: ARG002 - MLX groups the heads whenever there are fewer keys
+    ) -> Any:
+        mask = "causal" if is_causal else attn_mask if keep_mask is None else keep_mask != 0
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        return self.framework.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
+
+    def heads_first(self, x: Any) -> Any:
+        """[N, L, heads, d] to [N, heads, L, d], or back."""
+        return x.swapaxes(1, 2)
+
+    def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
+        return self.framework.fast.rope(x, x.shape[-1], traditional=interleaved, base=base, scale=1.0, offset=0)
+
+    # Its recurrent layers have the steps behind the batch, and one bias where PyTorch has two.
+    def lstm(
+        self,
+        x: Any,
+        weight_ih: Any,
+        weight_hh: Any,
+        bias_ih: Any = None,
+        bias_hh: Any = None,
+        h0: Any = None,
+        c0: Any = None,
+    ) -> Any:
+        layer = self.nn.LSTM(x.shape[-1], weight_hh.shape[1], bias_ih is not None)
+        bias = None if bias_ih is None else bias_ih + bias_hh
+        hidden, cell = self.layer(layer, Wx=weight_ih, Wh=weight_hh, bias=bias)(x.swapaxes(0, 1), h0, c0)
+        return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1], "c": cell[:, -1]}
+
+    def gru(
+        self, x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None, h0: Any = None
+    ) -> Any:
+        size = weight_hh.shape[1]
+        layer = self.layer(self.nn.GRU(x.shape[-1], size, bias_ih is not None), Wx=weight_ih, Wh=weight_hh)
+        if bias_ih is not None:
+            both = bias_ih[:-size] + bias_hh[:-size]
+            self.layer(layer, b=self.framework.concatenate([both, bias_ih[-size:]]), bhn=bias_hh[-size:])
+        hidden = layer(x.swapaxes(0, 1), h0)
+        return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1]}
+
+    def masked(self, loss: Callable[..., Any], target: Any, ignore_index: int, reduction: str) -> Any:
+        """The loss of each target; MLX knows no ignored ones, so they are masked."""
+        keep = target != ignore_index
+        losses = loss(self.framework.where(keep, target, 0))
+        losses = self.framework.where(keep, losses, 0)
+        if reduction == "none":
+            return losses
+        return losses.sum() if reduction == "sum" else losses.sum() / keep.sum().astype(losses.dtype)
+
+    def cross_entropy(
+        self,
+        x: Any,
+        target: Any,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        require(weight is None, "MLX has weights of rows, and none of classes")
+
+        def loss(labels: Any) -> Any:
+            return self.nn.losses.cross_entropy(x, labels, label_smoothing=label_smoothing)
+
+        return self.masked(loss, target, ignore_index, reduction)
+
+    def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
+        return self.nn.losses.cross_entropy(x, target, label_smoothing=label_smoothing, reduction=reduction)
+
+    def nll_loss(
+        self, x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> Any:
+        require(weight is None, "mlx.nn.losses.nll_loss has no weights")
+        return self.masked(lambda labels: self.nn.losses.nll_loss(x, labels), target, ignore_index, reduction)
+
+    def l1_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.nn.losses.l1_loss(x, target, reduction)
+
+    def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.nn.losses.mse_loss(x, target, reduction)
+
+    def smooth_l1_loss(self, x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+        return self.nn.losses.smooth_l1_loss(x, target, beta, reduction)
+
+    def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+        return self.nn.losses.huber_loss(x, target, delta, reduction)
+
+    def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
+        return self.nn.losses.binary_cross_entropy(x, target, None, False, reduction)
+
+    def binary_cross_entropy_with_logits(
+        self, x: Any, target: Any, pos_weight: Any = None, reduction: str = "mean"
+    ) -> Any:
+        require(pos_weight is None, "mlx.nn.losses.binary_cross_entropy has weights of elements only")
+        return self.nn.losses.binary_cross_entropy(x, target, None, True, reduction)
+
+    def kl_div(self, x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+        # It adds up an axis: the mean is PyTorch's batchmean.
+        reductions = {"batchmean": "mean", "sum": "sum"}
+        require(log_target and reduction in reductions, "mlx.nn.losses.kl_div_loss takes logarithms, and sums rows")
+        return self.nn.losses.kl_div_loss(x, target, -1, reductions[reduction])
+
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+        return self.nn.losses.cosine_similarity_loss(x, other, dim, eps)
+
+    def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
+        require(norm_type == 2, "MLX clips norms of order 2")
+        if scope == "global":
+            clipped, total = self.optimizers.clip_grad_norm(list(grads), max_norm)
+            return {"grads": clipped, "total_norm": total}
+        pairs = [self.optimizers.clip_grad_norm(grad, max_norm) for grad in grads]
+        norms = self.framework.stack([norm for _, norm in pairs])
+        return {"grads": [grad for grad, _ in pairs], "total_norm": self.framework.linalg.norm(norms)}
+
+    # MLX has no function for it: this is how its users write it.
+    def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
+        return {"grads": [self.framework.clip(grad, -clip_value, clip_value) for grad in grads]}
+
+    def stepped(self, optimizer: Any, param: Any, grad: Any, step: int, **states: Any) -> Any:
+        """One step of an optimizer from these states; the parameter and the states after that."""
+        optimizer.init({"param": param})
+        optimizer.state["step"] = self.framework.array(step - 1, self.framework.uint64)
+        kept = optimizer.state["param"]
+        kept.update({STATES[name]: value for name, value in states.items()})
+        after = optimizer.apply_gradients({"param": grad}, {"param": param})
+        return {"param": after["param"], **{name: kept[STATES[name]] for name in states}}
+
+    def sgd(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        momentum: float,
+        dampening: float,
+        weight_decay: float,
+        nesterov: bool,
+        step: int,
+        **states: Any,
+    ) -> Any:
+        optimizer = self.optimizers.SGD(lr, momentum, weight_decay, dampening, nesterov)
+        if step == 1:
+            states = {name: value * 0 for name, value in states.items()}
+        return self.stepped(optimizer, param, grad, step, **states)
+
+    def adam(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        betas: Any,
+        eps: float,
+        weight_decay: float,
+        step: int,
+        **states: Any,
+    ) -> Any:
+        require(not weight_decay, "mlx.optimizers.Adam has no weight_decay")
+        return self.stepped(self.optimizers.Adam(lr, betas, eps, True), param, grad, step, **states)
+
+    def adamw(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        betas: Any,
+        eps: float,
+        weight_decay: float,
+        step: int,
+        **states: Any,
+    ) -> Any:
+        optimizer = self.optimizers.AdamW(lr, betas, eps, weight_decay, True)
+        return self.stepped(optimizer, param, grad, step, **states)
+
+    def rmsprop(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        alpha: float,
+        eps: float,
+        weight_decay: float,
+        momentum: float,
+        centered: bool,
+        **states: Any,
+    ) -> Any:
+        lacking = weight_decay or momentum or centered
+        require(not lacking, "mlx.optimizers.RMSprop has no weight_decay, momentum or centering")
+        return self.stepped(self.optimizers.RMSprop(lr, alpha, eps), param, grad, 2, **states)
+
+    def adagrad(
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        eps: float,
+        weight_decay: float,
+        lr_decay: float,
+        step: int,
+        **states: Any,
+    ) -> Any:
+        require(not (weight_decay or lr_decay), "mlx.optimizers.Adagrad has no decays")
+        return self.stepped(self.optimizers.Adagrad(lr, eps), param, grad, step, **states)

@@ -1,0 +1,40 @@
+"""Arrays that lie in a larger buffer, or in another order than their axes, on their way to a framework."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from parity.adapters.bits import QUIET_NAN
+
+
+class Storage(NamedTuple):
+    """The buffer, one-dimensional, with strides and offset in elements."""
+
+    flat: Any
+    strides: Tuple[int, ...]
+    offset: int
+
+
+def placed(values: Any, placement: Dict[str, Any]) -> Any:
+    """A view with these values of a buffer that holds NaN elsewhere (zeros, for integers)."""
+    filling = {"f": np.nan, "u": QUIET_NAN}.get(values.dtype.kind, 0)
+    flat = np.full(placement["size"], filling, values.dtype)
+    n_bytes = values.itemsize
+    strides = [n_bytes * stride for stride in placement["strides"]]
+    view: Any = np.ndarray(values.shape, values.dtype, flat, n_bytes * placement["offset"], strides)
+    view[...] = values
+    return view
+
+
+def is_whole(array: Any) -> bool:
+    """Whether an array is contiguous, and no part of a larger one."""
+    return bool(array.flags.c_contiguous and (getattr(array.base, "size", array.size) == array.size))
+
+
+def storage_of(array: Any) -> Storage:
+    """Where a view that `placed` has made lies."""
+    flat = array.reshape(-1) if array.base is None else array.base
+    offset = (array.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // array.itemsize
+    return Storage(flat, tuple(stride // array.itemsize for stride in array.strides), offset)

@@ -1,0 +1,45 @@
+"""For frameworks that differentiate functions, instead of keeping a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from parity.adapters.base import Adapter, named_outputs
+
+
+class TransformAdapter(Adapter):
+    """The latest call is kept in `latest`, so that `gradients` can differentiate it."""
+
+    latest: SimpleNamespace
+
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        """Gradients of sum(outputs * upstream) for each leaf; `forward` takes the leaves and returns the outputs."""
+        raise NotImplementedError
+
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function in its stage."""
+        staged = self.staged(function)
+
+        def call(**given: Any) -> Any:
+            outputs = named_outputs(staged(**given))
+            self.latest.function, self.latest.given, self.latest.outputs = staged, given, outputs
+            return outputs
+
+        return call
+
+    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is in eager mode."""
+        return function
+
+    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        function, given = self.latest.function, self.latest.given
+        wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
+        names = [name for leaf in leaves for name, value in given.items() if value is leaf]
+
+        def forward(*values: Any) -> Any:
+            results = named_outputs(function(**{**given, **dict(zip(names, values))}))
+            return [results[name] for name in wanted]
+
+        return self.pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])

@@ -1,0 +1,59 @@
+"""The steps of a recurrence that a program unrolls: what one place of the reference's source computes in every turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from parity.cases.program import Program
+
+LEAST_TURNS = 3
+Repeats = Mapping[int, tuple[int, ...]]
+"""The positions of all steps of a loop that compute the same, by the position of each."""
+
+
+def repeats(program: Program) -> Repeats:
+    """The steps that a program repeats, if a turn mostly follows from the one before: other loops, as over the tensors
+    of a list or the corners of a cell, may be wrong in one turn only.
+
+    A place that is called several times in a turn, as for each gate of a layer, is as many steps: the number of turns
+    is how often most places are called. A step of the backward pass belongs to the one whose gradient it comes from.
+    """
+    forward = grouped(program, {p: s.site for p, s in enumerate(program.steps) if not s.backward})
+    counts = Counter(len(places) for places in forward.values() if len(places) >= LEAST_TURNS)
+    turns = max(counts, key=lambda n: n * counts[n], default=0)
+    if not turns:
+        return {}
+    found = in_turns(forward, turns)
+    if 2 * sum(follows(program, *places[:2]) for places in set(found.values())) < len(set(found.values())):
+        return {}
+    same = {program.steps[p].index: places for p, places in found.items()}
+    backward = {p: (same.get(s.of, s.of), s.site) for p, s in enumerate(program.steps) if s.backward}
+    return found | in_turns(grouped(program, backward), turns)
+
+
+def grouped(program: Program, keys: Mapping[int, Any]) -> dict[Any, list[int]]:
+    """The positions of the steps with the same key and function."""
+    groups: dict[Any, list[int]] = {}
+    for position, key in keys.items():
+        groups.setdefault((key, program.steps[position].name), []).append(position)
+    return groups
+
+
+def in_turns(groups: Mapping[Any, list[int]], turns: int) -> dict[int, tuple[int, ...]]:
+    """The groups, in as many parts as a turn has of them, by position."""
+    parts = []
+    for places in groups.values():
+        each = len(places) // turns if len(places) % turns == 0 else 1
+        parts += [tuple(places[i::each]) for i in range(each)]
+    return {position: part for part in parts if len(part) >= LEAST_TURNS for position in part}
+
+
+def follows(program: Program, first: int, second: int) -> bool:
+    """Whether a later step depends on an earlier one."""
+    reached = {program.steps[first].index}
+    for step in program.steps[first + 1 : second + 1]:
+        if not reached.isdisjoint(step.refs):
+            reached.add(step.index)
+    return program.steps[second].index in reached
