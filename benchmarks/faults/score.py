@@ -30,8 +30,8 @@ ASKING = True
 """Whether the judge may ask kernels again, as a run may; else it judges as a stored run."""
 LARGEST = 1e6
 """Elements of the largest healthy case; sizes are log-uniform."""
-NO_CAUSE = (UNEXPLAINED, "localized")
-"""Diagnoses that say where an error is, at most, and not what it is."""
+LOCALIZED = "localized"
+"""A diagnosis that says where an error is, and without an expression no more."""
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,14 @@ def status_of(culprit: bool, said: Sequence[Diagnosis]) -> str:
     """`clean` where nobody is blamed; else the least that is known about any part of the error."""
     if not culprit:
         return "clean"
-    if not said or any(d.id in NO_CAUSE or not d.explained for d in said if d.id != UNDECIDED):
+    if not said or any(d.id == UNEXPLAINED or not d.explained or is_vague(d) for d in said if d.id != UNDECIDED):
         return UNEXPLAINED
     return UNDECIDED if any(d.id == UNDECIDED for d in said) else "diagnosed"
+
+
+def is_vague(diagnosis: Diagnosis) -> bool:
+    """Whether a diagnosis predicts nothing."""
+    return diagnosis.id == LOCALIZED and not diagnosis.evidence.get("expression")
 
 
 def told(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -90,15 +90,18 @@ def clip_norm(
     coefficient_dtype: str | None = None,
     by_value: bool = False,
     added: bool = False,
+    nested: bool = False,
 ) -> dict[str, Any]:
     """torch.nn.utils.clip_grad_norm_; `total_norm` is the norm over all tensors before clipping, in either scope.
 
     `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
     `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead;
-    `added` uses the sum of the tensors' norms as the norm.
+    `added` uses the sum of the tensors' norms as the norm, `nested` their norm, as PyTorch computes it.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
     total_norm = vector_norm(grads, kind, mean=mean)
+    if nested:
+        total_norm = vector_norm([vector_norm([g], kind) for g in grads], kind)
     if added:
         total_norm = sum(vector_norm([g], kind) for g in grads)
     if by_value:
@@ -173,6 +176,7 @@ CLIP_GRAD_NORM = Op(
     fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, shown_by="float64", most=0.05),),
     upstream=(),
     remarks=norm_remarks,
+    forms=({"nested": True},),
 )
 
 CLIP_GRAD_VALUE = Op(

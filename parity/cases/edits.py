@@ -361,8 +361,8 @@ def early(program: Program, position: int, key: Key, new: NewValues) -> tuple[li
         if step.index >= program.steps[position].index:
             before.append(replace(with_refs(step, renamed), index=new(), label=""))
             renamed[step.index] = before[-1].index
-    if program.steps[position].index in {step.index for step in needed.steps}:
-        raise IncompatibleError("the value depends on the step")
+    if index not in renamed or program.steps[position].index in {step.index for step in needed.steps}:
+        raise IncompatibleError("the value depends on the step, or on none that can be done before it")
     return before, renamed[index]
 
 

@@ -342,10 +342,18 @@ def with_slope(function: Function, slope: Function) -> Function:
 
 FORMS: Mapping[str, Function] = {"none": gelu, "tanh": gelu_tanh, "sigmoid": gelu_sigmoid}
 """The forms of gelu: `approximate` of PyTorch, and the one by a sigmoid."""
+NARROW_FORMS: Mapping[str, Function] = {
+    "none-float32": lambda x: x * (erf(x * narrow(np.sqrt(0.5), "float32")) + 1) * 0.5,
+    "tanh-float32": lambda x: (
+        x * (anp.tanh((x + x * x * x * narrow(0.044715, "float32")) * anp.sqrt(2 / pi(x))) + 1) * 0.5
+    ),
+}
+"""The same with the constant in float32 that kernels keep there."""
 FUSED_FORMS = {
     "none": with_slope(gelu, gelu_slope),
     "tanh": with_slope(gelu_tanh, gelu_tanh_slope),
     "sigmoid": with_slope(gelu_sigmoid, gelu_sigmoid_slope),
+    **NARROW_FORMS,
 }
 
 
@@ -353,13 +361,14 @@ def gelu_reference(
     tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
 ) -> dict[str, Any]:
     """gelu; `form` replaces the form in the params, `fused` uses a hand-written derivative."""
-    return {"y": (FUSED_FORMS if fused else FORMS)[form or params.approximate](tensors["x"])}
+    forms = FUSED_FORMS if fused else {**FORMS, **NARROW_FORMS}
+    return {"y": forms[form or params.approximate](tensors["x"])}
 
 
 def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """The other forms."""
-    others = [form for form in FORMS if form != params.approximate]
-    return [Variant("activation-form", {"form": form}, shown_by=ANYWHERE) for form in others]
+    """The other forms, and a constant in float32."""
+    yield from (Variant("activation-form", {"form": f}, shown_by=ANYWHERE) for f in FORMS if f != params.approximate)
+    yield Variant("attribute-precision", {"form": f"{params.approximate}-float32"}, shown_by="float64")
 
 
 # Ops.

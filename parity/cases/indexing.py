@@ -379,6 +379,7 @@ SORT = Op(
     infer_shapes=sort_shapes,
     reference=sort,
     variants=sort_variants,
+    indexes={"indices": "x"},
 )
 TOPK = Op(
     name="topk",
@@ -388,5 +389,6 @@ TOPK = Op(
     infer_shapes=topk_shapes,
     reference=topk,
     variants=topk_variants,
+    indexes={"indices": "x"},
 )
 OPS = (GATHER, SCATTER_ADD, INDEX_SELECT, SORT, TOPK)

@@ -162,6 +162,8 @@ class Op:
     says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind spots of a
     case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision together.
     An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a tie.
+    `indexes` are outputs of integers that point into an input along the param `dim`, by that input's name: another
+    index of an equal value is right, too.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Op:
     gradient_scale: Callable[[Any, Any, Mapping[str, Any], bool], Mapping[str, Any]] | None = None
     rounded_together: tuple[tuple[str, ...], ...] = ()
     exact: bool = False
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> str | None:

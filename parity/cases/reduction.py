@@ -231,10 +231,9 @@ def cumsum(x: Any, axes: Axes, *, exclusive: bool = False, backwards: bool = Fal
     return sums - x if exclusive else sums
 
 
-def argmax(x: Any, axes: Axes, *, last: bool = False) -> Any:
-    """The index of the largest element, of the first or the `last` one where several are."""
-    [axis] = axes
-    return x.shape[axis] - 1 - np.argmax(np.flip(x, axis), axis=axis) if last else np.argmax(x, axis=axis)
+def argmax(x: Any, axes: Axes) -> Any:
+    """The index of the largest element, of the first where several are."""
+    return np.argmax(x, axis=axes[0])
 
 
 # Ops.
@@ -363,8 +362,8 @@ OPS = (
         argmax,
         "index of the largest, an integer",
         params=AxisParams,
-        hypotheses=lambda _: [Variant("last-of-equals", {"last": True}, shown_by="equal elements")],
         differentiable=False,
         exact=True,
+        indexes={"y": "x"},
     ),
 )

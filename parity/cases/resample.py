@@ -104,9 +104,9 @@ def linear_taps(place: Any, n: int, narrowed: bool = False) -> list[Tap]:
     return [(first, narrow(1 - share, "float32") if narrowed else 1 - share), (first + 1, share)]
 
 
-def cubic_taps(place: Any, n: int, a: float = CUBIC) -> list[Tap]:
+def cubic_taps(place: Any, n: int, a: float = CUBIC, within: bool = False) -> list[Tap]:
     """The four elements around a place (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
-    equation 4)."""
+    equation 4); with `within` those outside have no weight, and the others' sum is 1 (ONNX's exclude_outside)."""
     low = anp.floor(place)
     share, first = place - low, whole(low, n)
 
@@ -116,8 +116,13 @@ def cubic_taps(place: Any, n: int, a: float = CUBIC) -> list[Tap]:
     def far(t: Any) -> Any:
         return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
-    weights = far(share + 1), near(share), near(1 - share), far(2 - share)
-    return [(first + k, weight) for k, weight in zip((-1, 0, 1, 2), weights, strict=True)]
+    places = [first + k for k in (-1, 0, 1, 2)]
+    weights = [far(share + 1), near(share), near(1 - share), far(2 - share)]
+    if within:
+        weights = [anp.where((p < 0) | (p >= n), 0.0, w) for p, w in zip(places, weights, strict=True)]
+        total = sum(weights[1:], weights[0])
+        weights = [weight / total for weight in weights]
+    return list(zip(places, weights, strict=True))
 
 
 def interpolate(
@@ -127,15 +132,15 @@ def interpolate(
     transform: str = "",
     rounding: str = "floor",
     a: float = CUBIC,
+    within: bool = False,
     by_size: bool = False,
     narrowed: str = "",
 ) -> dict[str, Any]:
     """torch.nn.functional.interpolate, one axis after the other.
 
     `transform` is where an element of y lies in x (a key of `TRANSFORMS`), by default what `mode` and `align_corners`
-    say; `rounding` is a key of `ROUNDINGS`, `a` that of `cubic_taps`. With `by_size` the ratio of the lengths is used
-    where a scale factor is given; `narrowed`: the `ratio`, or the `place` too, is
-    rounded to float32.
+    say; `rounding` is a key of `ROUNDINGS`, `a` and `within` are those of `cubic_taps`. With `by_size` the ratio of
+    the lengths is used where a scale factor is given; `narrowed` is that of `Ratios`.
     """
     x, kind = tensors["x"], kind_of(params)
     size = size_of(params, x.shape[2:])
@@ -144,7 +149,7 @@ def interpolate(
     taps: Callable[..., list[Tap]] = {
         "nearest": partial(nearest_taps, rounding=ROUNDINGS[rounding]),
         "linear": partial(linear_taps, narrowed=narrowed == "place"),
-        "cubic": partial(cubic_taps, a=a),
+        "cubic": partial(cubic_taps, a=a, within=within),
     }[kind]
     scales = params.scale_factor if isinstance(params.scale_factor, tuple) else (params.scale_factor,) * len(size)
     for axis, (m, scale) in enumerate(zip(size, scales, strict=True), 2):
@@ -174,11 +179,15 @@ def sampled(x: Any, axis: int, taps: Sequence[Tap]) -> Any:
     return anp.swapaxes(y, 0, axis)
 
 
+TABLE = 1024
+"""TensorFlow's bicubic weights are those of places in 1024ths (kTableSize, core/kernels/image/resize_bicubic_op.cc)."""
+
+
 @dataclass(frozen=True)
 class Ratios:
     """How places along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
 
-    What is `narrowed` to float32: nothing, the `ratio`, or the `place` too.
+    What is `narrowed` to float32: nothing, the `ratio`, or the `place` too, or that to the next entry of a `table`.
     """
 
     like: Any
@@ -195,6 +204,8 @@ class Ratios:
         else:
             place = places * one * ratio[0] / ratio[1]
         place = place - shift if shift else place
+        if self.narrowed == "table":
+            return anp.floor(place * TABLE + 0.5) / TABLE
         return narrow(place, "float32") if self.narrowed == "place" else place
 
 
@@ -251,6 +262,8 @@ def interpolate_variants(params: InterpolateParams, shapes: Mapping[str, Shape])
         yield from (Variant("coordinate-transform", {"transform": name}, shown_by=OTHER_SIZE) for name in others)
     if kind == "cubic":
         yield Variant("cubic-coefficient", {"a": -0.5}, shown_by=OTHER_SIZE)
+        yield Variant("padding-mode", {"within": True}, shown_by=OTHER_SIZE)
+        yield Variant("attribute-precision", {"narrowed": "table"}, shown_by=OTHER_SIZE)
     if params.scale_factor is not None and not params.align_corners:
         exact = zip(lengths, factors(params, len(lengths)), size, strict=True)
         if any(n * factor != m for n, factor, m in exact):

@@ -11,15 +11,19 @@ import numpy as np
 from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit, delta, returning, value_of
 from parity.cases.op import IncompatibleError
-from parity.cases.program import Array, Program, Step, Tensors, call, filled, in_dtype
+from parity.cases.program import Array, Program, Ref, Step, Tensors, call, filled, in_dtype
 
 
 class Trial:
-    """The values of every step for one set of tensors, from which those of edited programs follow quickly."""
+    """The values of every step for one set of tensors, from which those of edited programs follow quickly.
+
+    `work` counts the steps that were computed.
+    """
 
     def __init__(self, program: Program, tensors: Tensors) -> None:
         self.program = program
         self.kind = np.dtype(np.float64)
+        self.work = 0
         self._values: dict[int, Any] = {}
         for name, index in program.inputs.items():
             self._values[index] = in_dtype(np.asarray(tensors[name]), self.kind)
@@ -28,7 +32,8 @@ class Trial:
         with np.errstate(all="ignore"):
             for step in program.steps:
                 self._values[step.index] = self._called(step, self._values)
-        self._refs = [step.refs for step in program.steps]
+        self._refs = [frozenset(step.refs) for step in program.steps]
+        self._ready = [self._prepared(step) for step in program.steps]
         self._needed = {name: program.reach([name]) for name in program.outputs}
         self._shapes = {index: np.shape(value) for index, value in self._values.items()}
         self.base = {name: np.asarray(self._values[index]) for name, index in program.outputs.items()}
@@ -39,7 +44,24 @@ class Trial:
         return self._shapes
 
     def _called(self, step: Step, values: Any) -> Any:
+        self.work += 1
         return call(step.function, filled(step.operands, values, self.kind), step.keywords)
+
+    def _prepared(self, step: Step) -> tuple[Any, ...] | None:
+        """The operands of a step that gives an array, constants in the dtype; None if they are nested."""
+        is_array = isinstance(self._values[step.index], np.ndarray)
+        if not is_array or any(isinstance(operand, (tuple, list)) for operand in step.operands):
+            return None
+        return tuple(o if isinstance(o, Ref) else filled(o, (), self.kind) for o in step.operands)
+
+    def _repeated(self, position: int, values: Overlay) -> Any:
+        """The result of an unchanged step for changed values."""
+        step, operands = self.program.steps[position], self._ready[position]
+        if operands is None:
+            return self._called(step, values)
+        self.work += 1
+        given = [values[o.index] if type(o) is Ref else o for o in operands]
+        return step.function(*given, **step.keywords)
 
     @property
     def costs(self) -> Mapping[str, int]:
@@ -89,12 +111,12 @@ class Trial:
                 if same(values.over[step.index], self._values[step.index]):
                     del values.over[step.index]
                     continue
-            elif any(ref in values.over for ref in self._refs[position]):
-                values.over[step.index] = self._called(step, values)
+            elif not self._refs[position].isdisjoint(values.over):
+                values.over[step.index] = self._repeated(position, values)
             else:
                 continue
             shape, before = np.shape(values.over[step.index]), self._shapes[step.index]
-            if not whole and not takes_the_place(shape, before):
+            if shape != before and not whole and not takes_the_place(shape, before):
                 return self._output(changed, name, whole=True) if broadcast_together(shape, before) else None
         index = self.program.outputs[name]
         if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:

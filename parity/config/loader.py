@@ -20,6 +20,7 @@ from parity.config.select import Draft, select
 from parity.config.tolerances import check_tensor_names
 
 DEFAULT_DTYPES = ("float32", "float64")
+ONE_RUN = "or run the configs one by one: several are read as one run"
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,11 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> b
     if other == node:
         report.add(node, f'the sweep makes two cases with the id "{built.plan.id}"', value=False)
         return False
-    place = f"line {other.line}" if other.file == node.file else f"{other.file}:{other.line}"
-    report.add(node, f'duplicate id "{built.plan.id}": the case in {place} has it, too')
+    if other.file == node.file:
+        report.add(node, f'duplicate id "{built.plan.id}": the case in line {other.line} has it, too')
+        return False
+    place = f"{other.file}:{other.line}"
+    report.add(node, f'duplicate id "{built.plan.id}": the case in {place} has it, too; rename one of them, {ONE_RUN}')
     return False
 
 
@@ -187,7 +191,8 @@ def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[Backen
             first, place = united.setdefault(spec.name, (spec, node))
             if first != spec:
                 report.add(
-                    node, f'"{spec.name}" is a different backend in {place.file}:{place.line}; rename one of them'
+                    node,
+                    f'"{spec.name}" is a different backend in {place.file}:{place.line}; rename one of them, {ONE_RUN}',
                 )
     return [spec for spec, _ in united.values()]
 
@@ -197,7 +202,7 @@ def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
     for file in files[1:]:
         if file.seed != first.seed:
             message = f"different seeds in one run: {file.seed} here, {first.seed} in {first.document.path}"
-            message += "; run the configs separately"
+            message += f"; use one seed, {ONE_RUN}"
             node = file.document.get("seed")
             report.add_file(str(file.document.path), message, node.line if node is not None else 0)
     return first.seed

@@ -16,7 +16,7 @@ import numpy as np
 from parity.cases.blocked import LARGE
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.choices import Choices, Chosen
+from parity.judge.bound.choices import Choices, Chosen, Mask, chosen_indices, ranks_of
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
     FLOOR,
@@ -45,7 +45,13 @@ from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
 from parity.judge.diagnose.explanation import unaltered
-from parity.judge.diagnose.findings import changed_diagnoses, choice_diagnoses, diagnoses_of, rounding_diagnoses
+from parity.judge.diagnose.findings import (
+    changed_diagnoses,
+    choice_diagnoses,
+    diagnoses_of,
+    index_diagnoses,
+    rounding_diagnoses,
+)
 from parity.judge.diagnose.inquiry import Inquiry, Question
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
@@ -136,7 +142,25 @@ class Cell:
         return tuple(t for t in self.oracle if any((b, t) in given and not self._near(b, t) for b in ran))
 
     def _usable(self, backend: str, tensor: str) -> Array | None:
+        """A tensor's values if it has the oracle's structure; of indices that are right, the oracle's."""
+        if (backend, tensor) in self.chosen_indices:
+            return self.oracle[tensor]
         return usable(self.outcomes[backend].outputs.get(tensor), self.oracle[tensor], self.dtype)
+
+    @cached_property
+    def chosen_indices(self) -> Mapping[tuple[str, str], Mask]:
+        """Where a backend's indices are right and not the oracle's, by backend and tensor."""
+        found = {}
+        for backend, outcome in self.outcomes.items():
+            for tensor, source in self.case.definition.indexes.items():
+                exact = self.oracle[tensor]
+                indices = usable(outcome.outputs.get(tensor), exact, self.dtype)
+                if indices is None:
+                    continue
+                mask = chosen_indices(self.inputs[source], indices, exact, self.case.params.dim)
+                if mask is not None and mask.any():
+                    found[backend, tensor] = mask
+        return found
 
     def _first_ratios(self, tensors: Collection[str]) -> Iterator[float]:
         """The error ratios after the first runs, without tensors too close to the oracle to be wrong."""
@@ -197,7 +221,12 @@ class Cell:
         outcome = self.outcomes[backend]
         names = [name for name in self.oracle if name not in outcome.lacking]
         dtypes = {n: "float64" if self.oracle[n].dtype.kind == "i" else self.dtype for n in names}
-        return {n: in_dtype(outcome.outputs.get(n), dtypes[n]) for n in names}
+        return {
+            n: as_dtype(self.oracle[n], dtypes[n])
+            if (backend, n) in self.chosen_indices
+            else in_dtype(outcome.outputs.get(n), dtypes[n])
+            for n in names
+        }
 
     @cached_property
     def off(self) -> dict[str, dict[str, float]]:
@@ -246,8 +275,17 @@ class Cell:
         if backend not in self._chosen:
             given = {n: self._usable(backend, n) for n in self.oracle if n not in self.zero_gradients}
             observed = {tensor: values for tensor, values in given.items() if values is not None}
-            self._chosen[backend] = self._choices.chosen(observed, self.dtype)
+            self._chosen[backend] = self._choices.chosen(observed, self.dtype, self._ranks(backend))
         return self._chosen[backend]
+
+    def _ranks(self, backend: str) -> Mapping[str, Array]:
+        """The order that a backend chose for equal elements, by the gradient that follows it."""
+        ranks, op = {}, self.case.definition
+        for name, tensor in self.chosen_indices:
+            gradient, values = f"grad.{op.indexes[tensor]}", self.outcomes[name].outputs[tensor].values
+            if name == backend and gradient in self.oracle and values is not None:
+                ranks[gradient] = ranks_of(self.inputs[op.indexes[tensor]], values, self.case.params.dim)
+        return ranks
 
     @property
     def choices(self) -> Mapping[str, Chosen]:
@@ -256,7 +294,8 @@ class Cell:
 
     def chose(self, backend: str, tensor: str) -> bool:
         """Whether a backend was found to have made another valid choice than the oracle."""
-        return backend in self.choices and tensor in self.choices[backend].tensors
+        gradients = backend in self.choices and tensor in self.choices[backend].tensors
+        return gradients or (backend, tensor) in self.chosen_indices
 
     def envelope_at(self, backend: str, tensor: str) -> Envelope:
         """The envelope for a backend's tensor, without its valid choices."""
@@ -384,6 +423,7 @@ class CaseJudge:
             mine = [c for c in comparisons if c.dtype == dtype]
             diagnoses += changed_diagnoses((self.case.id, dtype), cell.outcomes, self._inputs)
             diagnoses += choice_diagnoses((self.case.id, dtype), cell.choices, cell.ratios)
+            diagnoses += index_diagnoses((self.case.id, dtype), cell.chosen_indices)
             diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
         return Judged(tuple(comparisons), tuple(diagnoses), results)
 
@@ -474,7 +514,7 @@ class CaseJudge:
         Size does not overrule a cause that explains the error without a fitted number: another formula, a number in
         float32, or a lossy algorithm.
         """
-        if self._same_as_wider(cell.dtype, backend, tensor):
+        if self.oracle[tensor].dtype.kind == "i" or self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
         others = [d for d in self.cells if d != cell.dtype and self._error(d, backend, tensor) is not None]
         if not others or (cell.dtype == self._widest and not any(tensor in self.cells[d].off[backend] for d in others)):

@@ -26,7 +26,7 @@ SUSPECT = "suspect"
 ANOTHER = "follows a different convention"
 TITLES: Mapping[str, str] = {
     "rounding": "differs by rounding",
-    "choice": "returns another valid gradient",
+    "choice": "returns another valid result",
     "degraded": "has only float32 accuracy",
     "unstable": "is less accurate than a careful implementation",
     "semantic": "computes a different formula",

@@ -31,8 +31,8 @@ class Function:
     anything: bool = False
 
     def takes(self, name: str) -> bool:
-        """Whether it can be called with `name=...`."""
-        return self.anything or name in self.parameters
+        """Whether it can be called with `name=...`, where dots are underscores."""
+        return self.anything or name.replace(".", "_") in self.parameters
 
 
 @dataclass(frozen=True)
@@ -168,15 +168,14 @@ def adapter_of(source: Source) -> str:
 
 def signature(op: Op, params: Any) -> str:
     """The signature of an op's function."""
-    names = [item.name for item in op.inputs if item.name.isidentifier()]
-    others = ["**weights"] if len(names) < len(op.inputs) else []
-    return f"def {op.name}({', '.join([*names, *call_params(params), *others])})"
+    names = [item.name.replace(".", "_") for item in op.inputs]
+    return f"def {op.name}({', '.join([*names, *call_params(params)])})"
 
 
 def check_signature(source: Source, op: Op, params: Any, inputs: set[str]) -> None:
     """Raise StarterError if the function cannot be called with the op's tensors `inputs` and its required params."""
     mine = source.ops[op.name]
-    offered = {item.name for item in op.inputs} | set(call_params(params))
+    offered = {item.name.replace(".", "_") for item in op.inputs} | set(call_params(params))
     missing = [name for name in (*sorted_inputs(op, inputs), *required_params(op)) if not mine.takes(name)]
     unknown = [name for name in mine.needed if name not in offered]
     if not missing and not unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import os
@@ -9,7 +10,7 @@ import sys
 import traceback
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from parity.adapters.base import Adapter, Job, Unsupported, parts_of
 
@@ -112,7 +113,7 @@ class UserOps:
         offered = {**job.inputs, **dict.fromkeys(absent), **job.params}
         accepted = accepted_names(function, offered, [*absent, *droppable])
         params = {name: value for name, value in offered.items() if name in accepted and name not in job.inputs}
-        return replace(job, function=function, backward=self.backward(job, offered), params=params)
+        return replace(job, function=renaming(function, offered), backward=self.backward(job, offered), params=params)
 
     def backward(self, job: Job, offered: Dict[str, Any]) -> Optional[Callable[..., Any]]:
         """The user's `<op>_backward`, called with the grad_outputs, tensors and params that it takes.
@@ -125,8 +126,9 @@ class UserOps:
         names = list(inspect.signature(function).parameters)
 
         def call(*upstream: Any) -> Any:
-            gradients = dict(zip([name for name in names if name not in offered], upstream))
-            return function(**gradients, **{name: offered[name] for name in names if name in offered})
+            given = {written(name, names): value for name, value in offered.items()}
+            gradients = dict(zip([name for name in names if name not in given], upstream))
+            return function(**gradients, **{name: given[name] for name in names if name in given})
 
         return call
 
@@ -145,7 +147,7 @@ class UserOps:
             names = accepted.get(tuple(offered))
             if names is None:
                 names = accepted[tuple(offered)] = accepted_names(function, offered, list(optional))
-            outputs = function(**{name: offered[name] for name in names})
+            outputs = renaming(function, offered)(**{name: offered[name] for name in names})
             if returns and not (isinstance(outputs, Mapping) and all(name in outputs for name in returns)):
                 raise UserOpsError(f"{where(function)} must return a mapping with {', '.join(returns)}")
             return outputs
@@ -176,14 +178,37 @@ def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppa
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return list(offered)
     by_keyword = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    missing = [name for name in offered if name not in by_keyword and name not in droppable]
+    spelled = {name: written(name, by_keyword) for name in offered}
+    missing = [name for name in offered if spelled[name] not in by_keyword and name not in droppable]
     if missing:
-        raise UserOpsError(f"{where(function)} must take {', '.join(missing)} by keyword")
+        names = ", ".join(missing).replace(".", "_")
+        raise UserOpsError(f"{where(function)} must take {names} by keyword")
     needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    unknown = [name for name in needed if name not in offered]
+    unknown = [name for name in needed if name not in spelled.values()]
     if unknown:
         raise UserOpsError(f"{where(function)} takes {', '.join(unknown)}, but only {', '.join(offered)} are available")
-    return [name for name in offered if name in by_keyword]
+    return [name for name in offered if spelled[name] in by_keyword]
+
+
+def written(name: str, parameters: Collection[str]) -> str:
+    """The name as a function with these parameters writes it: `q_proj_weight` for `q_proj.weight`, where it does."""
+    plain = name.replace(".", "_")
+    return plain if plain in parameters else name
+
+
+def renaming(function: Callable[..., Any], offered: Iterable[str]) -> Callable[..., Any]:
+    """The function, called by the names that are offered; itself where it takes none of them under another name."""
+    dotted = [name for name in offered if "." in name]
+    parameters = inspect.signature(function).parameters if dotted else ()
+    names = {name: written(name, parameters) for name in dotted}
+    if all(name == own for name, own in names.items()):
+        return function
+
+    @functools.wraps(function)
+    def call(**given: Any) -> Any:
+        return function(**{names.get(name, name): value for name, value in given.items()})
+
+    return call
 
 
 def where(function: Callable[..., Any]) -> str:

@@ -72,6 +72,7 @@ cases:
 NORMS = {"group-norm", "bare"}
 LACKING = {
     "torch:compile": {"sgd": "unsupported type"},
+    "torch:script": {"sgd": "traces a function of tensors, and sgd is a step"},
     "torch:channels_last": dict.fromkeys(("linear", "bare", "sgd"), "no input has as many"),
     "torch:amp-bf16": dict.fromkeys((*NORMS, "sgd"), "computes nothing of this in bfloat16"),
     "torch:tf32": dict.fromkeys((*NORMS, "linear", "sgd"), "a format of CUDA devices"),

@@ -26,6 +26,7 @@ from parity.cases.edits import (
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
+from parity.cases.repeats import repeats
 from parity.cases.trial import Trial
 from parity.config import load_plan
 from tests.conftest import CONFIGS
@@ -106,6 +107,27 @@ def test_a_trial_gives_what_the_edited_program_gives():
                     np.testing.assert_allclose(values, again, rtol=1e-12, err_msg=described(of, edit))
                     checked += 1
         assert checked > 30
+
+
+def test_a_step_of_a_recurrence_is_edited_in_every_turn_and_nothing_else_is():
+    recurrence = planned("gru", x=(4, 2, 5), hidden_size=3)
+    of, given = program(recurrence), inputs_of(recurrence)
+    turns = repeats(of)
+    assert max(map(len, turns.values())) == 4
+    # z is 1 - z in every turn.
+    wanted = outputs(recurrence, complement=True)["y"]
+    trial = Trial(of, given)
+    found = [
+        edit
+        for edit in edits_of(of, trial.shapes, "y")
+        if (values := trial.output(edit, "y")) is not None and np.allclose(values, wanted, rtol=1e-9)
+    ]
+    assert found
+    assert all(len(edit.positions) == 4 for edit in found)
+    for edit in found[:3]:
+        np.testing.assert_allclose(outputs(recurrence, edit)["y"], wanted, rtol=1e-9)
+    images = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3)
+    assert repeats(program(images)) == repeats(program(NORM)) == {}
 
 
 def test_every_kind_of_edit_is_tried_somewhere():

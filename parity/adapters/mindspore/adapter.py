@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -31,6 +33,8 @@ class MindsporeAdapter(AnyAxesAdapter):
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
+        # MindSpore would write what it knows of a graph that fails into the working directory.
+        os.environ.setdefault("MS_OM_PATH", tempfile.gettempdir())
         import mindspore
 
         super().__init__(device, threads, mode, ranks)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,34 @@ FROM_BOTH = "the mean of the derivatives from both sides"
 STEEPER, FLATTER = "the derivative of the steeper side", "the derivative of the flatter side"
 TO_FIRST, TO_LAST = "all of it to the first of equal elements", "all of it to the last of equal elements"
 SHARED, NEITHER = "a part of it to each of equal elements", "another combination of the limits"
+OTHER_EQUALS, IN_ORDER = "others of equal elements", "equal elements in their order"
+
+
+def chosen_indices(values: Array, indices: Array, exact: Array, dim: int) -> Mask | None:
+    """Where the `indices` into `values` along `dim` are others than the `exact` ones; None unless all are right.
+
+    An index is right if it names an equal element, and if no other index of its row is the same, where there are rows.
+    Both have the axes of `values`, or lack `dim`.
+    """
+    axis, length = dim % values.ndim, values.shape[dim]
+    if not ((indices >= 0) & (indices < length)).all():
+        return None
+    if indices.ndim < values.ndim:
+        places, expected = (np.expand_dims(each, axis) for each in (indices, exact))
+    else:
+        places, expected = indices, exact
+    if not (np.diff(np.sort(places, axis), axis=axis) > 0).all():
+        return None
+    one, other = (np.take_along_axis(values, each, axis) for each in (places, expected))
+    same = ((one == other) | (np.isnan(one) & np.isnan(other))).all()
+    return np.asarray(indices != exact) if same else None
+
+
+def ranks_of(values: Array, indices: Array, dim: int) -> Array:
+    """The place of each element of `values` among the `indices` along `dim`; the last for those that are not there."""
+    ranks, places = np.full(values.shape, float(indices.shape[dim])), np.indices(indices.shape)[dim]
+    np.put_along_axis(ranks, indices, places, dim)
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -81,14 +110,14 @@ class Choices:
         self._roundoff = max((float(np.finfo(values.dtype).eps) for values in self._exact.values()), default=0.0)
         self._unmoved: dict[str, Mapping[str, Envelope]] = {}
 
-    def chosen(self, observed: Arrays, dtype: str) -> Chosen | None:
-        """What a backend chose; None if nothing in `observed` has a kink."""
+    def chosen(self, observed: Arrays, dtype: str, ranks: Arrays = MappingProxyType({})) -> Chosen | None:
+        """What a backend chose; None if nothing in `observed` has a kink. `ranks`: those of `ranks_of`, by gradient."""
         exact = {n: self._exact[n] for n, v in observed.items() if n in self._exact and np.isfinite(v).all()}
         if not exact or not any(point[n].any() for point in self._around for n in exact):
             return None
         off = {n: observed[n].astype(v.dtype, copy=False) - v for n, v in exact.items()}
         points, unit = list(self._around), UNIT_ROUNDOFF[dtype]
-        for further in self._further(off):
+        for further in self._further(off, ranks):
             points += further
             low, high = ({n: f.reduce([0.0 * v, *(p[n] for p in points)]) for n, v in exact.items()} for f in EXTREMES)
             kinks = {n: (low[n] < 0) | (high[n] > 0) for n in exact}
@@ -116,8 +145,10 @@ class Choices:
         """The size of the input of each gradient."""
         return {n: size(np.abs(self._inputs[n.removeprefix(GRADIENT)])).rms or 1.0 for n in self._exact}
 
-    def _further(self, off: Arrays) -> Iterator[list[Arrays]]:
+    def _further(self, off: Arrays, ranks: Arrays) -> Iterator[list[Arrays]]:
         """The jumps where the gradients are likely to be those of a backend, then where each element once leads."""
+        if ranks:
+            yield self._both_sides({n: -self._scale[n] / v.size * v for n, v in ranks.items()})
         rng, scale = generator(1, self._case.id, "kinks"), self._scale
         noise = {n: scale[n] * TIE_BREAK * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()}
         yield self._both_sides({n: v + scale[n] * np.sign(off[n]) if n in off else v for n, v in noise.items()})

@@ -186,6 +186,8 @@ class EnvelopeRuns:
             **self._options,
             **other,
         )
+        # Perturbed, equal elements have an order; their indices are compared as a set (`choices.chosen_indices`).
+        values |= {n: self._exact[n] for n in op.indexes if n in values}
         with np.errstate(over="ignore"):
             return {
                 n: result if result.dtype.kind == "i" else as_dtype(result, self._dtype) for n, result in values.items()

@@ -588,10 +588,15 @@ CONVENTIONS = (
         title="the padding has other values",
         what=(
             "An image is padded with its border, its mirror image or its opposite edge instead of zeros, or the "
-            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost."
+            "reverse. A maximum over windows needs minus infinity: with zeros, negative values at the border are lost. "
+            "Bicubic interpolation repeats the border, or leaves the weights beyond it out and scales up the others."
         ),
         shows="Only outputs whose window reaches over the border are wrong, in every precision.",
-        source="The documentation of torch.nn.Conv2d, padding_mode, and of torch.nn.MaxPool2d.",
+        known_in="No framework is wrong here: TensorFlow 2's and JAX's bicubic leave weights out, PyTorch's does not.",
+        source=(
+            "The documentation of torch.nn.Conv2d, padding_mode, of torch.nn.MaxPool2d, and of ONNX Resize, "
+            "exclude_outside."
+        ),
     ),
     Entry(
         id="padding-offset",
@@ -857,13 +862,6 @@ CONVENTIONS = (
         shows="The gradient is NaN, or 0, where a factor is 0, and right elsewhere; outputs are right.",
         known_in="PaddlePaddle 3.3.1 and OneFlow 0.9.0: prod, on a CPU.",
         source="Measured with parity on a CPU; torch/csrc/autograd/FunctionsManual.cpp, prod_backward, avoids it.",
-    ),
-    Entry(
-        id="last-of-equals",
-        title="of equal elements, the last one is taken",
-        what="Several elements are the largest, and the index is that of the last one; it should be that of the first.",
-        shows="Indices are wrong where the largest element occurs more than once, and right elsewhere.",
-        source="The documentation of torch.argmax, of numpy.argmax and of ONNX ArgMax (select_last_index).",
     ),
     Entry(
         id="exp-overflow",

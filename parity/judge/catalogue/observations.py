@@ -254,6 +254,17 @@ OBSERVATIONS = (
         source="F. H. Clarke, Generalized gradients and applications, Trans. AMS 205 (1975).",
     ),
     Entry(
+        id="index-choice",
+        title="another index where several are right",
+        what=(
+            "Where elements are equal, the order of their indices is a choice: argmax, sort and topk may return any of "
+            "them. The backend returns another than the oracle, which takes equal elements in their order. Nothing "
+            "needs fixing, unless the first one is promised; inputs without equal elements avoid it."
+        ),
+        shows="The elements at these indices equal those at the oracle's, and no index comes twice.",
+        source="The documentation of torch.sort (stable), torch.topk, and of ONNX ArgMax (select_last_index).",
+    ),
+    Entry(
         id="param-value",
         title="a param has another value",
         what=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -51,6 +51,31 @@ NEAR = 4.0
 """The trial computes in float64, whose rounding may add to the difference."""
 
 
+@dataclass
+class Budget:
+    """The work that a finding is worth, in steps of a program (some 6 microseconds each for tensors of a few hundred
+    elements), so that what is found does not depend on the machine. `untried` counts the edits for which it did not
+    suffice, the least probable ones."""
+
+    left: int = 1_500_000
+    most: int = 300_000
+    untried: int = 0
+
+    def spent_on(self, edits: Iterable[Edit], trial: Trial, n_steps: int) -> Iterator[Edit]:
+        """The edits, while their work is at most `most` and what is left; the simplest first if there may be too many
+        of about `n_steps` steps."""
+        listed, start = list(edits), trial.work
+        if len(listed) * n_steps > self.most:
+            listed.sort(key=lambda edit: (edit.kind in OF_ANY_SIZE, edit.cost))
+        most = min(self.most, self.left)
+        for number, edit in enumerate(listed):
+            if trial.work - start > most:
+                self.untried += len(listed) - number
+                break
+            yield edit
+        self.left -= trial.work - start
+
+
 @dataclass(frozen=True)
 class Match:
     """An edit, and the wrong tensors that it explains; `overflows`: it makes a value infinite."""
@@ -88,17 +113,18 @@ class Match:
         return self.name, {"kind": edit.kind}
 
 
-def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cause]:
+def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
     `rounding`: steps in a lower precision are tried too.
     """
+    budget = budget or Budget()
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
     for some in (forms, lossy_forms):
         scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
         for target in scans[0].targets[:MAX_TARGETS] if scans else ():
-            found = [(scan, match) for scan in scans for match in scan.matches(target)]
+            found = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
             if found:
                 most = max(len(match.tensors) for _, match in found)
                 best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
@@ -106,12 +132,13 @@ def edit_causes(origin: KernelExplanation, *, rounding: bool = True) -> list[Cau
     return []
 
 
-def fitted_causes(origin: KernelExplanation) -> list[Cause]:
+def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
     if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
         return []
-    matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits()]
+    budget = budget or Budget()
+    matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits(budget)]
     most = max((len(match.tensors) for match in matches), default=0)
     return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
 
@@ -181,12 +208,16 @@ class Scan:
         """The wrong tensors: outputs before gradients, those of few steps first."""
         return sorted(self._wrong, key=lambda name: (name not in self._forward, self._trial.costs[name]))
 
-    def matches(self, target: str) -> Iterator[Match]:
+    def matches(self, target: str, budget: Budget) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
-        for edit in edits_of(self._program, self._trial.shapes, target):
-            if (name := format_of(edit)) and not (self._rounding and name in self._formats):
-                continue
+        edits = (edit for edit in edits_of(self._program, self._trial.shapes, target) if self._is_tried(edit))
+        for edit in budget.spent_on(edits, self._trial, self._trial.costs[target]):
             yield from self._matched(edit, target)
+
+    def _is_tried(self, edit: Edit) -> bool:
+        """Whether an edit changes the formula, or rounds to a format in which digits are lost."""
+        name = format_of(edit)
+        return not name or (self._rounding and name in self._formats)
 
     def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
         """An edit if it explains a tensor, alone or with the gradients that follow from it."""
@@ -199,10 +230,11 @@ class Scan:
         if tensors >= self._forward and len(tensors) < len(self._wrong):
             yield from self._again(edit)
 
-    def fits(self) -> Iterator[Match]:
+    def fits(self, budget: Budget) -> Iterator[Match]:
         """The edits with a number that was fitted to the first target."""
         for target in self.targets[:1]:
-            for edit in fits_of(self._program, target):
+            edits = fits_of(self._program, target)
+            for edit in budget.spent_on(edits, self._trial, FIT_STEPS * self._trial.costs[target]):
                 value = self._fitted(edit, target)
                 if value is None or not self._fits(target, self._trial.output(with_number(edit, value), target)):
                     continue

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.config.plan import ORACLE
-from parity.judge.bound.choices import Chosen
+from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -19,7 +19,7 @@ from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.search import SearchResult
 from parity.outcome import CellOutcome
 
-CHOICE = "gradient-choice"
+CHOICE, INDEX_CHOICE = "gradient-choice", "index-choice"
 MUTATED = "input-mutated"
 
 CellKey = tuple[str, str, str]
@@ -42,7 +42,8 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
         rest = {n: value for n, value in rest.items() if n not in tensors}
     if rest:
-        evidence = {} if result.second is None else {"second": summary(result.second)}
+        evidence: dict[str, Any] = {} if result.second is None else {"second": summary(result.second)}
+        evidence |= {"edits_not_tried": result.untried} if result.untried else {}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
         title = CATALOGUE["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
@@ -136,6 +137,18 @@ def choice_diagnoses(
         after, title = worst(left.values()), CATALOGUE[CHOICE].title
         if left:
             yield Diagnosis(*cell, backend, CHOICE, title, tuple(left), True, after, after, evidence)
+
+
+def index_diagnoses(cell: tuple[str, str], chosen: Mapping[tuple[str, str], Mask]) -> Iterator[Diagnosis]:
+    """A diagnosis for each backend's tensor of indices that are right, and not the oracle's."""
+    for (backend, tensor), mask in chosen.items():
+        evidence = {
+            "chosen": {backend: OTHER_EQUALS, "the oracle": IN_ORDER},
+            "elements": {tensor: int(mask.sum())},
+        }
+        yield Diagnosis(
+            *cell, backend, INDEX_CHOICE, CATALOGUE[INDEX_CHOICE].title, (tensor,), True, 0.0, 0.0, evidence
+        )
 
 
 def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collection[str]) -> Iterator[Diagnosis]:

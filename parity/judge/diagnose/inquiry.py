@@ -21,7 +21,7 @@ from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import edit_causes, fitted_causes
+from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
@@ -65,6 +65,7 @@ class Inquiry:
         self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
+        self._budget = Budget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -140,7 +141,7 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
-        return self.concluded(first, kept) if kept else self._withdrawn(first)
+        return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
         """Without an explanation by a formula that the backend's results for other inputs with the same options
@@ -160,11 +161,11 @@ class Inquiry:
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The edits that explain what an explanation leaves."""
-        return edit_causes(origin)
+        return edit_causes(origin, self._budget)
 
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number."""
-        return fitted_causes(origin)
+        return fitted_causes(origin, self._budget)
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be

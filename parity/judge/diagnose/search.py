@@ -46,7 +46,7 @@ class SearchResult:
 
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: the number of
     further inputs on which the best explanation predicted the backend's results. `partial` explain a part. `behaviours`
-    are faults that are not formulas, by id, with the evidence.
+    are faults that are not formulas, by id, with the evidence. `untried` is how many edits the search had no time for.
     """
 
     best: KernelExplanation
@@ -56,6 +56,7 @@ class SearchResult:
     n_asked: int = 0
     partial: tuple[KernelExplanation, ...] = ()
     behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    untried: int = 0
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none if it is unexplained."""

@@ -14,7 +14,7 @@ from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
-from parity.reporting.text.evidence import evidence_text
+from parity.reporting.text.evidence import CHOICES, evidence_text
 from parity.reporting.text.findings import Finding, findings, tolerated
 from parity.reporting.text.reasons import needs
 from parity.reporting.text.words import few, grouped, plural
@@ -22,10 +22,10 @@ from parity.reporting.text.words import few, grouped, plural
 MAX_CAUSES = 12
 MAX_NEEDS = 4
 """Cases whose tolerance is told in the warning about rounding; `explain` tells it of each case."""
-ROUNDING, CHOICE, DIAGNOSIS = "rounding", "choice", "gradient-choice"
+ROUNDING, CHOICE = "rounding", "choice"
 BELOW = {
     frozenset((ROUNDING,)): "by rounding alone",
-    frozenset((CHOICE,)): "where several gradients are right",
+    frozenset((CHOICE,)): "where several results are right",
 }
 
 
@@ -125,14 +125,14 @@ def warnings(results: Results) -> Iterator[Text]:
 
 
 def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
-    """Who chose what where several gradients are right."""
+    """Who chose what where several results are right."""
     chosen = {row.tensor_key[:2] for row in below if row.verdict == CHOICE}
     ops = {case.id: case.op for case in results.cases}
     for row in results.diagnoses:
-        if row.id == DIAGNOSIS and (row.case, row.dtype) in chosen:
-            takes = evidence_text("chosen", row.evidence["chosen"])
+        if row.id in CHOICES and (row.case, row.dtype) in chosen:
+            what, takes = CHOICES[row.id], evidence_text("chosen", row.evidence["chosen"])
             yield printable(
-                f"several gradients of {ops[row.case]} are right in {', '.join(row.tensors)}: {takes} ({row.id})"
+                f"several {what} of {ops[row.case]} are right in {', '.join(row.tensors)}: {takes} ({row.id})"
             )
 
 

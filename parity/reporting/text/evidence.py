@@ -14,7 +14,9 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
-HARMLESS = frozenset(("rounding", "degenerate-gradient", "gradient-choice"))
+CHOICES: Mapping[str, str] = {"gradient-choice": "gradients", "index-choice": "indices"}
+"""Diagnoses of results of which several are right, and what these are."""
+HARMLESS = frozenset(("rounding", "degenerate-gradient", *CHOICES))
 """Diagnoses of differences in which no backend exceeds the error bound."""
 BEHAVIOURS = ("nondeterministic", "stateful", "input-mutated", "batch-variant", "layout-dependent")
 NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))

@@ -15,11 +15,11 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.cells import Status, failing_level, tensor_statuses
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
-from parity.reporting.text.evidence import HARMLESS, called, evidence_text
+from parity.reporting.text.evidence import CHOICES, HARMLESS, called, evidence_text
 from parity.reporting.text.releases import Releases, history, releases_of
 from parity.reporting.text.words import few, grouped, listed, number, plural
 
-EDIT, CHOICE = "reference-edit", "gradient-choice"
+EDIT = "reference-edit"
 UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
 LONGEST = 240
@@ -31,7 +31,7 @@ SWEPT = re.compile(r"(?:^|-)([A-Za-z_][\w.]*)=(.*?)(?=-[A-Za-z_][\w.]*=|$)")
 
 WITHOUT_CAUSE: Mapping[str, str] = {
     "rounding": "rounding alone: the tolerance is tighter than the dtype allows",
-    "choice": "another valid gradient where several are right",
+    "choice": "another valid result where several are right",
     "nonfinite": "NaN or infinity in one backend only",
     "structure": "shape, dtype or set of outputs differs",
 }
@@ -233,7 +233,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
     return grouped(
         ((row.case, row.dtype, tensor, row.backend), row)
         for row in results.diagnoses
-        if row.id not in HARMLESS or row.id == CHOICE
+        if row.id not in HARMLESS or row.id in CHOICES
         for tensor in row.tensors
     )
 

@@ -16,6 +16,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.resume import comparison
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
+from parity.reporting.text.evidence import CHOICES
 from parity.reporting.text.words import grouped, listed, number, plural
 
 LARGEST_RTOL = 0.01
@@ -90,7 +91,7 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     if rounding:
         return f"yes, within rounding: needs {needs(rounding)}{left_out}"
     if found:
-        return f"yes, except where several gradients are right{left_out}"
+        return f"yes, except where several results are right{left_out}"
     hidden = [row for row in made if row.suspect]
     verb = "is" if n_tensors(hidden) == 1 else "are"
     doubt = f", but {n_tensors(hidden)} of {plural(total, 'tensor')} {verb} suspect" if hidden else ""
@@ -161,11 +162,12 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
 
 
 def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
-    """Another valid gradient than that of the other backend."""
+    """Another valid result than that of the other backend."""
     found = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
     chosen = {name: choice for d in found for name, choice in d.evidence["chosen"].items()}
     takes = listed(f"{name} {chosen.get(name, chosen[ORACLES])}" for name in (row.actual, row.expected) if chosen)
-    return f"several gradients are right here: {takes}" if takes else "another gradient where several are right"
+    what = next((CHOICES[d.id] for d in found if d.id in CHOICES), "results")
+    return f"several {what} are right here: {takes}" if takes else "another result where several are right"
 
 
 def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
