@@ -13,6 +13,7 @@ ADAPTERS = {
     "tensorflow": "parity.adapters.tensorflow.adapter:TensorflowAdapter",
     "mindspore": "parity.adapters.mindspore.adapter:MindsporeAdapter",
     "onnxruntime": "parity.adapters.onnxruntime.adapter:OnnxruntimeAdapter",
+    "keras": "parity.adapters.keras.adapter:KerasTensorflow",
     "mlx": "parity.adapters.mlx.adapter:MlxAdapter",
     "numpy": "parity.adapters.numpy.adapter:NumpyAdapter",
 }
@@ -31,6 +32,9 @@ MODES = {
     "jax:jit": "parity.adapters.jax.modes:JaxJit",
     "tensorflow:xla": "parity.adapters.tensorflow.modes:TensorflowXla",
     "mindspore:graph": "parity.adapters.mindspore.modes:MindsporeGraph",
+    "keras:tensorflow": "parity.adapters.keras.adapter:KerasTensorflow",
+    "keras:jax": "parity.adapters.keras.adapter:KerasJax",
+    "keras:torch": "parity.adapters.keras.adapter:KerasTorch",
 }
 """Adapter and mode, other than eager, to its class."""
 

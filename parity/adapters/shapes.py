@@ -79,11 +79,14 @@ class AttentionAdapter(Adapter):
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
-            self.heads_first(self.projected(x, name, tensors).reshape((n, length, num_heads, -1)))
+            self.heads_first(self.reshaped(self.projected(x, name, tensors), (n, length, num_heads, -1)))
             for name in ("q_proj", "k_proj", "v_proj")
         )
         mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
-        return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+        return self.projected(self.reshaped(mixed, (n, length, -1)), "out_proj", tensors)
+
+    def reshaped(self, x: Any, shape: Sequence[int]) -> Any:
+        return x.reshape(shape)
 
     def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
         return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))

@@ -21,8 +21,8 @@ STATES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", 
 """What optimizers keep for a parameter."""
 
 
-class FunctionalAdapter(Adapter):
-    """Ops through `framework.nn.functional`; a subclass imports the framework."""
+class TapeAdapter(Adapter):
+    """Tensors that know how they came about, and gradients through `framework.autograd`."""
 
     framework: Any
     dtypes = None
@@ -50,6 +50,10 @@ class FunctionalAdapter(Adapter):
     def has_history(self, tensor: Any) -> Any:
         """Whether a gradient can go through a tensor."""
         return tensor.requires_grad
+
+
+class FunctionalAdapter(TapeAdapter):
+    """Ops through `framework.nn.functional`; a subclass imports the framework."""
 
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None

@@ -45,6 +45,7 @@ ADAPTERS: Mapping[str, AdapterTraits] = {
     "tensorflow": AdapterTraits(("eager", "xla")),
     "mindspore": AdapterTraits(("eager", "graph")),
     "onnxruntime": AdapterTraits(),
+    "keras": AdapterTraits(("eager", "tensorflow", "jax", "torch")),
     "mlx": AdapterTraits(),
     "numpy": AdapterTraits(strided=True),
 }

@@ -135,6 +135,14 @@ PINS = {
         pythons=("3.11", "3.12", "3.13"),
         extras=("onnx==1.23.2",),
     ),
+    "keras": Pin(
+        modules=("keras", "tensorflow", "jax", "torch"),
+        distributions=("keras",),
+        version="3.15.1",
+        pythons=("3.11", "3.12", "3.13"),
+        extras=("tensorflow-cpu==2.21.0", "jax==0.10.2", "torch==2.13.0"),  # its backends, each a mode
+        size="about 3 GB, 9 GB with torch for CUDA",
+    ),
     "mlx": Pin(
         modules=("mlx.core",),
         distributions=("mlx[cpu]", "mlx"),  # without the extra there is no backend for Linux

@@ -12,7 +12,7 @@ from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
 
-BACKENDS = ("jax", "tensorflow", "onnxruntime", "mindspore", "mlx")
+BACKENDS = ("jax", "tensorflow", "onnxruntime", "mindspore", "keras", "mlx")
 MODES = {"jax:jit": "jax", "tensorflow:xla": "tensorflow", "mindspore:graph": "mindspore"}
 USERS = {"my-jax": "jax", "my-tensorflow": "tensorflow", "my-mindspore": "mindspore"}
 
@@ -28,7 +28,10 @@ LACKING = {
 FILES = {path.stem: path for path in sorted((CONFIGS / "ops").glob("*.yaml"))}
 SLOW_TO_COMPILE = {"pooling", "recurrent", "resample"}
 """JAX compiles every primitive of every shape for itself: these ops take it a minute. The census has them."""
-RUNS = [(("jax",), FILES.keys() - SLOW_TO_COMPILE), (("tensorflow", "onnxruntime", "mindspore", "mlx"), FILES.keys())]
+RUNS = [
+    (("jax",), FILES.keys() - SLOW_TO_COMPILE),
+    (("tensorflow", "onnxruntime", "mindspore", "keras", "mlx"), FILES.keys()),
+]
 """Backends that run together, and the files that they run."""
 
 

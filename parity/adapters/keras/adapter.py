@@ -22,12 +22,13 @@ from parity.adapters.shapes import (
 from parity.adapters.tensorflow.adapter import TensorflowTensors
 from parity.adapters.torch.adapter import TorchTensors
 
-PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 REDUCTIONS = {"mean": "sum_over_batch_size", "sum": "sum", "none": "none"}
 
 
 class KerasOps(AnyAxesAdapter, AttentionAdapter):
     """Ops with the channels last, Keras's default, in which all of its backends have their kernels."""
+
+    framework: Any
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # Without a word, Keras is on TensorFlow.
@@ -48,7 +49,8 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         """The function with floatx, the dtype of layers and numbers in Keras, as that of its tensors."""
 
         def call(*args: Any, **given: Any) -> Any:
-            tensors = [part for value in (*args, *given.values()) for part in (value if isinstance(value, list) else [value])]
+            values = [*args, *given.values()]
+            tensors = [part for value in values for part in (value if isinstance(value, list) else [value])]
             dtypes = [self.keras.backend.standardize_dtype(v.dtype) for v in tensors if hasattr(v, "dtype")]
             self.keras.config.set_floatx(next(dtype for dtype in dtypes if "float" in dtype))
             return named_outputs(function(*args, **given))
@@ -99,7 +101,8 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         return {"y": y, "running_mean": after[0], "running_var": after[1]}
 
     def normalize(self, x: Any, p: float, dim: int, eps: float) -> Any:
-        return self.ops.normalize(x, dim, p, eps)
+        require(p == int(p), "keras.ops.normalize has whole orders")
+        return self.ops.normalize(x, dim, int(p), eps)
 
     def dropout(self, x: Any, p: float, training: bool) -> Any:
         return self.layer(self.keras.layers.Dropout(p), x, (), training=training)[0]
@@ -155,7 +158,7 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         plain = groups == 1 and not any(each(output_padding, n)) and set(each(dilation, n)) == {1}
         # What it calls valid keeps more than PyTorch's padding of 0 where the stride exceeds the kernel.
         fits = all(s <= k for s, k in zip(each(stride, n), weight.shape[2:]))
-        require(plain and fits, "keras.ops.conv_transpose is tried without groups, output_padding and dilation")
+        require(plain and fits, "keras.ops.conv_transpose has no groups, and output_padding and dilation of its own")
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
         y = self.ops.conv_transpose(channels_last(self.ops, x), kernel, each(stride, n), "valid", None, "channels_last")
         kept = tuple(slice(p, size - p) for p, size in zip(each(padding, n), y.shape[1:]))
@@ -188,7 +191,9 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         count_include_pad: bool = True,  # noqa: ARG002 - nothing is padded
     ) -> Any:
         n = x.ndim - 2
-        require(not (ceil_mode or any(each(padding, n))), "keras.ops.average_pool has no padding in numbers or ceil_mode")
+        require(
+            not (ceil_mode or any(each(padding, n))), "keras.ops.average_pool has no padding in numbers or ceil_mode"
+        )
         strides = each(kernel_size if stride is None else stride, n)
         y = self.ops.average_pool(channels_last(self.ops, x), each(kernel_size, n), strides, "valid", "channels_last")
         return channels_first(self.ops, y)
@@ -223,10 +228,11 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         return self.ops.reshape(x, (x.shape[0], -1))
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(not any(n < 0 for n in pad), "keras.ops.pad takes nothing away")
+        known = mode in ("constant", "reflect") and not any(n < 0 for n in pad)
+        require(known, "keras.ops.pad is constant or reflects on every backend, and takes nothing away")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         filler = value if mode == "constant" else None
-        return self.ops.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], filler)
+        return self.ops.pad(x, pads(0, x.ndim - len(widths)) + widths, mode, filler)
 
     def pixel_shuffle(self, x: Any, upscale_factor: int) -> Any:
         return channels_first(self.ops, self.ops.depth_to_space(channels_last(self.ops, x), upscale_factor))
@@ -437,6 +443,9 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         )
         return self.heads_first(y)
 
+    def reshaped(self, x: Any, shape: Sequence[int]) -> Any:
+        return self.ops.reshape(x, shape)
+
     def heads_first(self, x: Any) -> Any:
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return self.ops.swapaxes(x, 1, 2)
@@ -490,7 +499,9 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Any:
-        require(weight is None and not label_smoothing, "Keras has no weights of classes, and smooths rows of them only")
+        require(
+            weight is None and not label_smoothing, "Keras has no weights of classes, and smooths rows of them only"
+        )
         losses = self.keras.losses
         return losses.SparseCategoricalCrossentropy(True, ignore_index, REDUCTIONS[reduction])(target, x)
 
@@ -521,8 +532,9 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         require(pos_weight is None, "keras.losses.BinaryCrossentropy has no weights of classes")
         return self.of_mean(self.keras.losses.BinaryCrossentropy(from_logits=True), x, target, reduction)
 
-    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:  # noqa: ARG002 - it has its own
-        return self.keras.losses.cosine_similarity(x, other, dim)
+    # It is a loss, which falls with the similarity, and has an epsilon of its own.
+    def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:  # noqa: ARG002
+        return -self.keras.losses.cosine_similarity(x, other, dim)
 
     def ctc_loss(
         self,
@@ -545,11 +557,14 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
 
     def stepped(self, optimizer: Any, param: Any, grad: Any, step: int, **states: Any) -> Any:
         """One step of an optimizer from these states, which are in its order; the parameter and the states after."""
-        optimizer.build([self.keras.Variable(param)])
-        rate = optimizer.learning_rate.value
-        given = [self.ops.convert_to_tensor(step - 1, "int32"), rate, *states.values()]
-        [after], (_, _, *kept) = optimizer.stateless_apply(given, [grad], [param])
-        return {"param": after, **dict(zip(states, kept))}
+        variable = self.keras.Variable(param)
+        optimizer.build([variable])
+        optimizer.iterations.assign(step - 1)
+        kept = dict(zip(states, optimizer.variables[2:]))
+        for name, own in kept.items():
+            own.assign(states[name])
+        optimizer.apply([grad], [variable])
+        return {"param": variable.value, **{name: own.value for name, own in kept.items()}}
 
     def sgd(
         self,
@@ -561,13 +576,13 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         weight_decay: float,
         nesterov: bool,
         step: int,
-        momentum_buffer: Any,
+        momentum_buffer: Any = None,
     ) -> Any:
         require(not dampening, "keras.optimizers.SGD has no dampening")
         require(not weight_decay, "Keras decays the parameter, not the gradient")
         optimizer = self.keras.optimizers.SGD(lr, momentum, nesterov)
         if not momentum:
-            return {**self.stepped(optimizer, param, grad, step), "momentum_buffer": momentum_buffer}
+            return self.stepped(optimizer, param, grad, step)
         # Its velocity has the rate in it, and falls where the buffer rises.
         velocity = momentum_buffer * (0 if step == 1 else -lr)
         after = self.stepped(optimizer, param, grad, step, velocity=velocity)
@@ -592,7 +607,15 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         return self.stepped(optimizer, param, grad, step, **states)
 
     def adagrad(
-        self, param: Any, grad: Any, lr: float, eps: float, weight_decay: float, lr_decay: float, step: int, **states: Any
+        self,
+        param: Any,
+        grad: Any,
+        lr: float,
+        eps: float,
+        weight_decay: float,
+        lr_decay: float,
+        step: int,
+        **states: Any,
     ) -> Any:
         require(not (weight_decay or lr_decay), "keras.optimizers.Adagrad has no such decays")
         return self.stepped(self.keras.optimizers.Adagrad(lr, 0.0, eps), param, grad, step, **states)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import named_outputs
+from parity.adapters.base import Adapter, named_outputs
 from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
 LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 PADS = {"constant": "CONSTANT", "reflect": "REFLECT"}
 
 
-class TensorflowAdapter(AnyAxesAdapter):
-    """Eager, on the CPU; gradients by tf.GradientTape. Its kernels there have the channels last."""
+class TensorflowTensors(Adapter):
+    """TensorFlow's tensors and its gradients, by tf.GradientTape."""
 
     dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (
@@ -78,6 +78,10 @@ class TensorflowAdapter(AnyAxesAdapter):
         given = [self.framework.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
         found = self.latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
         return [None if grad is None else self.framework.convert_to_tensor(grad) for grad in found]
+
+
+class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
+    """Eager, on the CPU, where its kernels have the channels last."""
 
     def channels_last(self, x: Any) -> Any:
         """[N, C, ...] to [N, ..., C]."""

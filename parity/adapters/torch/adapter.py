@@ -6,20 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
-from parity.adapters.torch_style import TorchStyleAdapter
+from parity.adapters.torch_style import TapeAdapter, TorchStyleAdapter
 
 
-class TorchAdapter(TorchStyleAdapter):
-    """torch.nn.functional and torch.nn.utils in eager mode, on a CPU or a CUDA device."""
+class TorchTensors(TapeAdapter):
+    """PyTorch's tensors, on a CPU or a CUDA device."""
 
     no_kernel: ClassVar[tuple[str, ...]] = (r'"\w+" not implemented for', "Expected more than 1 value per channel")
-    trainers: ClassVar[Mapping[str, str]] = {
-        "eager": "parity.training.worker.torch_trainer:TorchTrainer",
-        "compile": "parity.training.worker.torch_trainer:CompileTrainer",
-        "channels_last": "parity.training.worker.torch_trainer:ChannelsLastTrainer",
-        "amp-bf16": "parity.training.worker.torch_trainer:AmpTrainer",
-        "tf32": "parity.training.worker.torch_trainer:TorchTrainer",
-    }
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import torch
@@ -54,6 +47,18 @@ class TorchAdapter(TorchStyleAdapter):
         if values.dtype == self.framework.bfloat16:
             return values.view(self.framework.int16).numpy().view("uint16")
         return values.numpy()
+
+
+class TorchAdapter(TorchTensors, TorchStyleAdapter):
+    """torch.nn.functional and torch.nn.utils in eager mode."""
+
+    trainers: ClassVar[Mapping[str, str]] = {
+        "eager": "parity.training.worker.torch_trainer:TorchTrainer",
+        "compile": "parity.training.worker.torch_trainer:CompileTrainer",
+        "channels_last": "parity.training.worker.torch_trainer:ChannelsLastTrainer",
+        "amp-bf16": "parity.training.worker.torch_trainer:AmpTrainer",
+        "tf32": "parity.training.worker.torch_trainer:TorchTrainer",
+    }
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.framework.nn.functional.group_norm(x, num_groups, weight, bias, eps)
