@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from parity import exit_codes
-from parity.adapters import ADAPTERS, adapter_class
 from parity.cases import OPS
 from parity.cases.draw import DISTRIBUTIONS
 from parity.cli import main
@@ -21,6 +20,7 @@ from parity.config import json_schema
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.listing import op_card
 from parity.outcome import Outcome
 from parity.reporting.results import rows
 
@@ -170,25 +170,20 @@ def mapping(name: str) -> str:
 
 
 def ops_page() -> str:
-    """Every op with its params, its tensors, and who computes it."""
+    """Every op as `parity ops NAME` tells it."""
     parts = [
         "# Ops",
-        "A function of this name in your `ops:` file replaces the op. It takes tensors and params by keyword.",
+        "A function of this name in your `ops:` file replaces the op. It takes tensors and params by keyword. "
+        "`?` is optional: `null` leaves it out. `parity ops NAME` prints one of them.",
     ]
-    for op in OPS.values():
-        runs_on = [name for name in ADAPTERS if adapter_class(name).offers(op.name)]
-        inputs = [f"`{item.name}`" + (" (may be off: `null`)" if item.optional else "") for item in op.inputs]
-        parts += [f"## {op.name}", f"{op.summary[0].upper()}{op.summary[1:]}. {prose(op.params.__doc__)}"]
-        parts += [
-            f"Tensors: {', '.join(inputs)}. Shapes: {prose(op.infer_shapes.__doc__) or 'all as the first input.'}"
-        ]
-        params = [
-            [code(f.name), code(f.type), "" if f.default is dataclasses.MISSING else f"`{f.default}`"]
-            for f in dataclasses.fields(op.params)
-        ]
-        parts += [table(["param", "type", "default"], params)] if params else []
-        parts += [f"Runs on {', '.join(runs_on)}."]
-    return "\n\n".join(parts) + "\n"
+    for card in map(op_card, OPS):
+        parts += [f"## {card.name}", f"`{card.summary}`" if "*" in card.summary else card.summary, card.notes]
+        parts += ["```text\n" + "\n".join(card.formula) + "\n```"] if card.formula else []
+        parts += [f"Shapes: {card.shapes}".replace("*", r"\*")]
+        for title, (head, lines) in card.tables.items():
+            parts += [f"{title[0].upper()}{title[1:]}:", table(head, [[code(line[0]), *line[1:]] for line in lines])]
+        parts += [f"Runs on {card.runs_on}. Example:", f"```yaml\n{card.example}\n```"]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 # Diagnoses.

@@ -13,6 +13,7 @@ import pytest
 from parity.cases import OPS
 from parity.config import json_schema
 from parity.diagnoses import DIAGNOSES
+from parity.listing import op_card
 from parity.reporting.html.templates import source
 from parity.reporting.results.rows import ComparisonRow, Results
 from tests.cli.test_cli import COMMANDS
@@ -54,6 +55,20 @@ def test_every_diagnosis_and_every_op_has_a_section(pages, page, names):
 def test_every_field_of_the_results_is_there(pages):
     for cls in (Results, ComparisonRow):
         assert [name for name in cls.__struct_fields__ if f"| `{name}` |" not in pages["results.md"]] == []
+
+
+def test_every_param_of_an_op_is_explained_and_every_output_is_named():
+    cards = {name: op_card(name) for name in OPS}
+    assert [(name, row[0]) for name, card in cards.items() for row in card.params if not row[2]] == []
+    assert [row[0] for row in cards["lstm"].outputs] == ["y", "h", "c"]
+    assert cards["topk"].outputs[1] == ("indices", "[16, 3]", "int64, an index into x")
+    assert not any("partial(" in card.shapes or not card.outputs for card in cards.values())
+
+
+def test_links_of_a_clone_are_files():
+    places = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]
+    links = [(p, link) for p in places for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", p.read_text())]
+    assert [(p.name, link) for p, link in links if not (p.parent / link).exists()] == []
 
 
 def test_exit_codes(pages):

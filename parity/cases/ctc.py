@@ -150,7 +150,8 @@ def reduced(losses: Any, tensors: Mapping[str, Any], how: str) -> Any:
 
 
 def ctc_shapes(params: CtcLossParams, given: Mapping[str, Shape]) -> TensorShapes:
-    """x: (T, N, C); target: integers (N, S); lengths: integers (N,); y: a scalar, or (N,).
+    """x: (T, N, C), logits, to which the op itself applies log_softmax; target: integers (N, S); lengths: integers
+    (N,); y: a scalar, or (N,).
 
     Lengths are such that every target can be aligned, with blanks between equal labels.
     """

@@ -47,6 +47,7 @@ class Edit:
             + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
             + 0.1 * (len(self.positions) > 1)
             + (0.1 if self.operand == RESULT else 0.0)
+            + (STORED_TF32 if self.value == "tf32" and self.operand in (RESULT, EVERY) else 0.0)
         )
 
 
@@ -252,6 +253,8 @@ COSTS: Mapping[str, float] = {
     "floor": 2.6,
     "cap": 2.6,
 }
+STORED_TF32 = 0.05
+"""Extra cost of a result in tf32, a format for the operands of products; float16 has as many digits."""
 UNLIKELY: Mapping[str, float] = {"one": -0.1, "zero": -0.1, "one less": 0.1, "one more": 0.1}
 """Extra cost of some values: an ignored operand is more probable than an index that is wrong by one."""
 FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {

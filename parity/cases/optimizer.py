@@ -104,6 +104,7 @@ def layout_with(states: Callable[[Any], Sequence[str]]) -> Callable[[Any, Mappin
     """The layout of an op whose state is `states(params)`: all tensors have the shape of param, or of grad."""
 
     def infer_shapes(params: Any, given: Mapping[str, Shape]) -> TensorShapes:
+        """All tensors: the shape of param, or of grad; the outputs are the new param and the new state."""
         check(params)
         names = ("param", "grad", *states(params))
         stated = [given[name] for name in names if name in given]

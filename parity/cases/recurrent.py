@@ -46,12 +46,14 @@ def recurrent_shapes(gates: int, states: tuple[str, ...], params: Any, given: Ma
 
 
 def lstm_shapes(params: RecurrentParams, given: Mapping[str, Shape]) -> TensorShapes:
-    """y: (L, N, H); h and c: (N, H)."""
+    """x: (L, N, in); weight_ih: (4 H, in); weight_hh: (4 H, H); biases: (4 H,); h0 and c0: (N, H); y: (L, N, H), of
+    every step; h and c: (N, H), of the last step."""
     return recurrent_shapes(4, ("h", "c"), params, given)
 
 
 def gru_shapes(params: RecurrentParams, given: Mapping[str, Shape]) -> TensorShapes:
-    """y: (L, N, H); h: (N, H)."""
+    """x: (L, N, in); weight_ih: (3 H, in); weight_hh: (3 H, H); biases: (3 H,); h0: (N, H); y: (L, N, H), of every
+    step; h: (N, H), of the last step."""
     return recurrent_shapes(3, ("h",), params, given)
 
 

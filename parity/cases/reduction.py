@@ -47,7 +47,7 @@ class ReductionParams:
 
 @dataclass(frozen=True)
 class MomentParams:
-    """As `ReductionParams`; the sum of squares is divided by n - `correction` (torch.var)."""
+    """`dim`: the axes, null for all; the sum of squares is divided by n - `correction` (torch.var)."""
 
     dim: Dim = None
     correction: int = 1
@@ -56,7 +56,7 @@ class MomentParams:
 
 @dataclass(frozen=True)
 class NormParams:
-    """As `ReductionParams`; `ord`: the exponent, .inf and -.inf for the extremes (torch.linalg.vector_norm)."""
+    """`dim`: the axes, null for all; `ord`: .inf and -.inf are the extremes (torch.linalg.vector_norm)."""
 
     ord: float = 2.0
     dim: Dim = None

@@ -383,7 +383,7 @@ LOCAL_RESPONSE_NORM = Op(
 )
 EVONORM_S0 = Op(
     name="evonorm_s0",
-    summary="x * sigmoid(v * x) over the deviation of groups of channels, then weight and bias",
+    summary="x * sigmoid(v * x) / sqrt(var + eps) with the biased variance of groups of channels, then weight and bias",
     params=GroupNormParams,
     inputs=(X, WEIGHT, BIAS, Input("v", Normal(1.0, 0.5), differentiable=True)),
     infer_shapes=evonorm_shapes,

@@ -57,12 +57,16 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
         fail(f"cannot write {error.filename or wanted.run_dir}: {error.strerror or error}", INCOMPLETE)
 
 
-@main.command(short_help="List the ops and their params.", epilog=example("parity ops"))
-def ops() -> None:
-    """List the ops, their params and the backends that implement them."""
-    from parity.listing import ops_table
+@main.command(short_help="List the ops, or show one.", epilog=example("parity ops", "parity ops layer_norm"))
+@click.argument("name", required=False)
+def ops(name: str | None) -> None:
+    """List the ops, their params and the backends that implement them; or show the op NAME in full."""
+    from parity.listing import UnknownOpError, op_details, ops_table
 
-    ops_table()
+    try:
+        op_details(name) if name else ops_table()
+    except UnknownOpError as error:
+        fail(str(error))
 
 
 @main.command(short_help="List the backends and their interpreters.", epilog=example("parity backends"))

@@ -219,6 +219,16 @@ def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
     return case if source.differentiable(name, adapter) else {**case, "gradients": False}
 
 
+def example(op: Op) -> tuple[Written, Any, TensorShapes]:
+    """The simplest case that an op accepts, its params, and its shapes; StarterError if there is none."""
+    shape = first_shape(op, {})
+    found = fitted(op, shape, {})
+    if found is None:
+        raise StarterError(f"found no inputs for {op.name}")
+    params = op.params(**{name: as_tuple(value) for name, value in found[0].items()})
+    return in_order(op, case_of(op, found[0], stated(op, shape))), params, found[1]
+
+
 def case_of(op: Op, params: Written, inputs: Written) -> Written:
     """A case as it is written."""
     return {"op": op.name, **({"params": params} if params else {}), "inputs": inputs}
@@ -399,14 +409,16 @@ def starts(op: Op, params: Sequence[Field[Any]], base: Written) -> Iterator[Writ
 def settings(trial: Trial, op: Op, param: Field[Any], case: Written) -> Iterator[Written]:
     """The case with other values of a param: first alone, then with what makes it fit.
 
-    A count that does not divide another one comes with twice of that; an integer that names one of an input's values
-    comes with an input that has it.
+    A count that does not divide another one comes with twice of that, or of itself as the channels; an integer that
+    names one of an input's values comes with an input that has it.
     """
     values = others(op, param, case)
     for value in values:
-        tried = with_value(case, ["params", param.name], value)
-        yield tried
-        if trial.tried(tried) is None:
+        plain = with_value(case, ["params", param.name], value)
+        for tried in (plain, *with_channels(op, plain, value)):
+            yield tried
+            if trial.tried(tried) is not None:
+                break
             for name, number in case.get("params", {}).items():
                 if name != param.name and is_count(number):
                     yield with_value(tried, ["params", name], 2 * number)
@@ -414,6 +426,13 @@ def settings(trial: Trial, op: Op, param: Field[Any], case: Written) -> Iterator
     for tensor in plan.tensors if plan is not None and any(map(is_count, values)) else ():
         if isinstance(tensor.draw, Integers):
             yield holding(case, param.name, tensor, tensor.draw.low)
+
+
+def with_channels(op: Op, case: Written, count: Any) -> Iterator[Written]:
+    """The case with twice as many channels as a positive count, where its stated input has any."""
+    shape = first_of(op, case)
+    if is_count(count) and count > 0 and len(shape) > 1:
+        yield {**case, "inputs": {**case["inputs"], **stated(op, replaced_axis(shape, 1, count))}}
 
 
 def outside(trial: Trial, op: Op, params: Sequence[Field[Any]], base: Written, tried: Tried) -> Iterator[Designed]:

@@ -38,7 +38,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     if isinstance(value, (bool, int, float)):
         return in_dtype(np.asarray(value, dtype=np.float64), dtype)
     # A dtype is torch.float32 in print, and <dtype: 'float32'> in TensorFlow's, which has a name.
-    described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2], [int(n) for n in value.shape]
+    described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2].lower(), [int(n) for n in value.shape]
     if math.prod(described[1]) > max_elements:
         return described
     try:

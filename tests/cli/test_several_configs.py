@@ -98,7 +98,9 @@ def test_one_name_for_two_backends_is_an_error(tmp_path):
     (tmp_path / "b.yaml").write_text(config("b", "numpy, {name: other, adapter: torch}"))
     done = call("run", "a.yaml", "b.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert '"other" is a different backend in a.yaml:3; rename one of them' in done.stderr
+    assert (
+        '"other" is a different backend in a.yaml:3; rename one of them, or run the configs one by one' in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_every_op_can_be_replaced(parity_run):
         "{op: batch_norm, inputs: {x: {shape: [6, 3]}}}",
         "{op: clip_grad_norm, params: {max_norm: 1, norm_type: 1}, inputs: {grads: [{shape: [3]}, {shape: [2, 2]}]}}",
         "{op: clip_grad_value, params: {clip_value: 0.3}, inputs: {grads: [{shape: [3]}, {shape: [2, 2]}]}}",
+        "{op: multi_head_attention, params: {num_heads: 2}, inputs: {x: {shape: [2, 3, 4]}, q_proj.bias: null}}",
     )
     finished = parity_run(torch_config("right", *cases))
     assert finished.code == 0, finished.stdout

@@ -132,6 +132,7 @@ CHANGES = {
         lambda t: {**t, "grad.weight": t["grad.bias"], "grad.bias": t["grad.weight"]},
     ),
     "bias-gradient-twice": (NORM, "swapped-gradients", lambda t: {**t, "grad.weight": t["grad.bias"]}),
+    "output-and-gradient": (NORM, "swapped-outputs", lambda t: {**t, "y": t["grad.x"], "grad.x": t["y"]}),
     "negated": (NORM, "sign-flipped", lambda t: {**t, "grad.x": -t["grad.x"]}),
     "doubled": (NORM, "scaled", lambda t: {**t, "grad.weight": 2 * t["grad.weight"]}),
     "odd-factor": (NORM, "scaled", lambda t: {**t, "grad.x": t["grad.x"] * t["grad.x"].dtype.type(0.83)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
-from parity.judge.case import CaseJudge, Judged
+from parity.judge.case import CaseJudge, Judged, prepared
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.inquiry import SMALL
+from parity.judge.diagnose.inquiry import SMALL, Inquiry, Question
 from parity.outcome import CellOutcome, Outcome, Output
 from tests.judge.judging import drawn, names, planned
 
@@ -93,6 +94,22 @@ def test_what_other_inputs_contradict_is_no_explanation():
         return {"momentum_buffer": buffer, "param": given["param"] - params.lr * buffer}
 
     assert "1 - momentum" in evidence(judged(case, Kernel(dampened)))["expression"]
+
+
+def negated(_given: Tensors, _params: Any, right: Tensors) -> Tensors:
+    return {"y": -right["y"]}
+
+
+def lost_in_float32(given: Tensors, _params: Any, right: Tensors) -> Tensors:
+    return {"y": right["y"] * (1.0 + 1e-3 * (given["x"].dtype == np.float32))}
+
+
+@pytest.mark.parametrize(("fault", "exact"), [(negated, {"y"}), (lost_in_float32, set())])
+def test_an_error_that_is_the_same_in_float64_is_no_loss_of_digits(fault, exact):
+    inputs, kernel = drawn(NORM), Kernel(fault)
+    question = Question(prepared(NORM, "float32", inputs), kernel(NORM, "float32", inputs))
+    result = Inquiry(question, partial(kernel.ask, "mine"), prepared).result()
+    assert result.best.exact == exact
 
 
 def test_a_kernel_that_does_not_repeat_itself_is_said_to():

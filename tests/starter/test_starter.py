@@ -204,6 +204,11 @@ def test_groups_of_the_signature_make_the_channels(tmp_path):
     assert config["cases"][0]["inputs"]["x"]["shape"][1] == 16
 
 
+def test_groups_that_do_not_divide_the_channels_come_with_others(tmp_path):
+    cases = config_of(tmp_path, "import numpy\ndef conv1d(x, weight, bias, groups=1): ...\n")["cases"]
+    assert any(case["params"].get("groups", 1) > 1 for case in cases)
+
+
 def test_a_param_that_the_function_lacks_is_not_varied(tmp_path):
     with_stride = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias, stride, **rest): ...\n")
     without = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias): ...\n")

@@ -27,3 +27,15 @@ def clip_grad_norm(grads, max_norm, norm_type):
 
 def clip_grad_value(grads, clip_value):
     return {"grads": [g.clamp(-clip_value, clip_value) for g in grads]}
+
+
+def multi_head_attention(
+    x, num_heads, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight, q_proj_bias="not given", **biases
+):
+    assert q_proj_bias is None
+    linear = torch.nn.functional.linear
+    weights = {"q": q_proj_weight, "k": k_proj_weight, "v": v_proj_weight}
+    heads = (linear(x, weight, biases.get(f"{name}_proj.bias")) for name, weight in weights.items())
+    query, key, value = (part.unflatten(-1, (num_heads, -1)).transpose(-2, -3) for part in heads)
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    return linear(attended.transpose(-2, -3).flatten(-2), out_proj_weight, biases["out_proj.bias"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from parity.adapters.base import Job
 from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, each, pads, pool_pads, require, resized
 from parity.adapters.transform import TransformAdapter
 
@@ -26,6 +27,9 @@ STATES = {
 }
 """Optax's names of what optimizers keep."""
 
+KEPT = 64
+"""Cells after which JAX forgets what it has compiled: it keeps every primitive of every shape, some 30 MB a cell."""
+
 
 class JaxTensors(TransformAdapter):
     """JAX's arrays and its gradients, by jax.vjp."""
@@ -44,6 +48,13 @@ class JaxTensors(TransformAdapter):
         self.framework = jax
         self.numpy = jax.numpy
         self.latest = SimpleNamespace()
+        self.n_cells = 0
+
+    def run(self, job: Job) -> dict[str, Any]:
+        self.n_cells += 1
+        if self.n_cells % KEPT == 0:
+            self.framework.clear_caches()
+        return super().run(job)
 
     def version(self) -> str:
         return str(self.framework.__version__)

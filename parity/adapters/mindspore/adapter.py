@@ -27,9 +27,9 @@ class MindsporeAdapter(AnyAxesAdapter):
     dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"kernel \w+ unregistered|Unsupported op \[|Not found op|Create kernelmod for op|KernelMod Init Failed",
-        r"Unsupported data type|not support this kernel type|only supports Ascend",
+        r"Unsupported data type|not support this kernel (data )?type|only supports Ascend",
         r"must be (a type of \{|one of Tensor)|supports types: ",
-        r"type of the input must be \[|input dtype (must|should) be",
+        r"'epsilon' can not be zero|type of the input must be \[|input dtype (must|should) be",
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

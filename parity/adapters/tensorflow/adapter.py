@@ -25,7 +25,7 @@ class TensorflowTensors(Adapter):
         r"No OpKernel was registered|[Cc]ould not find (device|valid device) for node",
         r"not (yet )?(supported|implemented)|unsupported operations",
         # Optimizers make variables.
-        r"tf.function only supports singleton tf.Variables",
+        r"tf.function only supports singleton tf.Variables|failed to lift variable creations",
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:

@@ -71,7 +71,8 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     if LEAST <= lost <= MOST * implied.n and right_mean and likely and not stored:
         shown = {"variance_error_over_u_mean_square": lost}
         yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
-    for target in (FORMATS[name] for name in formats_below(evaluator.dtype)):
+    below = formats_below(evaluator.dtype) - {"tf32"}  # nothing is stored in it
+    for target in (target for name, target in FORMATS.items() if name in below):
         errors = (
             relative(implied.variance_error, target.unit_roundoff * implied.variance),
             relative(implied.mean_error, target.unit_roundoff * size_of(implied)),
