@@ -128,6 +128,7 @@ def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
         "lists": [],
         "layouts": {},
         "calls": 1,
+        "watched": {},
         "max_elements": 10_000,
     }
     reply, outputs = d.ask("run", **request)
