@@ -69,7 +69,11 @@ def in_memory(case: CasePlan, op: Op) -> Iterator[CasePlan]:
         placed = tuple(p if placement(p.shape) is None else replace(p, layout=layout) for p in case.tensors)
         if placed != case.tensors:
             yield replace(case, id=f"{case.id}-{layout}", tensors=placed)
-    for one, other in combinations([plan for plan in case.tensors if is_plain(plan, op)], 2):
+    shapes = {plan.name: plan.shape for plan in case.tensors if op.input(plan.name)}
+    # A step that updates an input may not have it twice.
+    updates = shapes.keys() & op.infer_shapes(case.params, shapes).outputs.keys()
+    plain = () if updates else (plan for plan in case.tensors if is_plain(plan, op))
+    for one, other in combinations(plain, 2):
         if one.shape == other.shape:
             tensors = (replace(one, name=p.name, alias=one.name) if p is other else p for p in case.tensors)
             yield replace(case, id=f"{case.id}-{other.name}-is-{one.name}", tensors=tuple(tensors))

@@ -126,6 +126,8 @@ def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
         "tensors": {name: str(path) for name, path in paths.items()},
         "differentiable": [name.removeprefix("grad.") for name in wanted if name != "y"],
         "lists": [],
+        "layouts": {},
+        "calls": 1,
         "max_elements": 10_000,
     }
     reply, outputs = d.ask("run", **request)

@@ -87,7 +87,7 @@ def test_batch_norm_sees_a_rank_s_own_rows(pair: tuple[Desk, Desk]) -> None:
 def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
     names = ("tensors", "params", "upstream")
     given: dict[str, Any] = {"cell": 1, "op": "linear", "dtype": "float32", "absent": [], "droppable": [], "lists": []}
-    given |= {**{name: {} for name in names}, "differentiable": [], "max_elements": 1}
+    given |= {**{name: {} for name in names}, "layouts": {}, "calls": 1, "differentiable": [], "max_elements": 1}
     reply, _ = pair[1].ask("run", **given)
     assert (reply["outcome"], reply["message"]) == (
         "unsupported",

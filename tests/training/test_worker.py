@@ -392,7 +392,8 @@ def test_cells_and_trainings_take_turns(clean: Desk) -> None:
     np.save(path, np.ones((2, 3), np.float32))
     cell = {
         "cell": 1, "op": "linear", "dtype": "float32", "params": {}, "droppable": [], "absent": ["bias"], "upstream": {},
-        "tensors": {"x": str(path), "weight": str(path)}, "differentiable": [], "lists": [], "max_elements": 100,
+        "tensors": {"x": str(path), "weight": str(path)}, "differentiable": [], "lists": [], "layouts": {}, "calls": 1,
+        "max_elements": 100,
     }  # fmt: skip
     reply, outputs = clean.ask("run", **cell)
     assert reply["outcome"] == "ok" and (outputs["y"] == 3).all()
