@@ -46,13 +46,15 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         return {"KERAS_BACKEND": os.environ["KERAS_BACKEND"], "backend version": str(self.framework.__version__)}
 
     def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with floatx, the dtype of layers and numbers in Keras, as that of its tensors."""
+        """The function with the dtype of its tensors as that of Keras's numbers (floatx) and layers (policy)."""
 
         def call(*args: Any, **given: Any) -> Any:
             values = [*args, *given.values()]
             tensors = [part for value in values for part in (value if isinstance(value, list) else [value])]
             dtypes = [self.keras.backend.standardize_dtype(v.dtype) for v in tensors if hasattr(v, "dtype")]
-            self.keras.config.set_floatx(next(dtype for dtype in dtypes if "float" in dtype))
+            dtype = next(dtype for dtype in dtypes if "float" in dtype)
+            self.keras.config.set_floatx(dtype)
+            self.keras.config.set_dtype_policy(dtype)
             return named_outputs(function(*args, **given))
 
         return call
