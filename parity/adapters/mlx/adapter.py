@@ -55,7 +55,7 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
     def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
         return list(self.framework.vjp(forward, list(leaves), list(upstream))[1])
 
-    def layer(self, layer: Any, **tensors: Any) -> Any:
+    def filled(self, layer: Any, **tensors: Any) -> Any:
         """A layer of mlx.nn with our tensors as its parameters."""
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -65,7 +65,7 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
     def affine(self, layer: Any, x: Any, weight: Any, bias: Any) -> Any:
         """A layer of x [N, C, ...], which has both of weight and bias or none."""
         require((weight is None) == (bias is None), "mlx.nn has normalisations with weight and bias, or without")
-        y = self.layer(layer, weight=weight, bias=bias)(channels_last(self.framework, x))
+        y = self.filled(layer, weight=weight, bias=bias)(channels_last(self.framework, x))
         return channels_first(self.framework, y)
 
     def layer_norm(
@@ -101,7 +101,7 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         bias: Any = None,
     ) -> Any:
         layer = self.nn.BatchNorm(x.shape[1], eps, momentum, weight is not None).train(training)
-        self.layer(layer, running_mean=running_mean, running_var=running_var)
+        self.filled(layer, running_mean=running_mean, running_var=running_var)
         y = self.affine(layer, x, weight, bias)
         return {"y": y, "running_mean": layer.running_mean, "running_var": layer.running_var}
 
@@ -109,13 +109,13 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.nn.Dropout(p).train(training)(x)
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return self.layer(self.nn.Linear(*weight.shape[::-1], bias is not None), weight=weight, bias=bias)(x)
+        return self.filled(self.nn.Linear(*weight.shape[::-1], bias is not None), weight=weight, bias=bias)(x)
 
     def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
         # The weight is [out, in2, in1].
         n, in1, in2 = weight.shape
         layer = self.nn.Bilinear(in1, in2, n, bias is not None)
-        return self.layer(layer, weight=weight.swapaxes(1, 2), bias=bias)(x, other)
+        return self.filled(layer, weight=weight.swapaxes(1, 2), bias=bias)(x, other)
 
     def matmul(self, x: Any, other: Any) -> Any:
         return self.framework.matmul(x, other)
@@ -228,7 +228,7 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.framework.roll(x, shifts, dims)
 
     def embedding(self, x: Any, weight: Any) -> Any:
-        return self.layer(self.nn.Embedding(*weight.shape), weight=weight)(x)
+        return self.filled(self.nn.Embedding(*weight.shape), weight=weight)(x)
 
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.embedding(x=self.framework.arange(x.shape[-2]), weight=weight)
@@ -428,17 +428,17 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
     ) -> Any:
         layer = self.nn.LSTM(x.shape[-1], weight_hh.shape[1], bias_ih is not None)
         bias = None if bias_ih is None else bias_ih + bias_hh
-        hidden, cell = self.layer(layer, Wx=weight_ih, Wh=weight_hh, bias=bias)(x.swapaxes(0, 1), h0, c0)
+        hidden, cell = self.filled(layer, Wx=weight_ih, Wh=weight_hh, bias=bias)(x.swapaxes(0, 1), h0, c0)
         return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1], "c": cell[:, -1]}
 
     def gru(
         self, x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None, h0: Any = None
     ) -> Any:
         size = weight_hh.shape[1]
-        layer = self.layer(self.nn.GRU(x.shape[-1], size, bias_ih is not None), Wx=weight_ih, Wh=weight_hh)
+        layer = self.filled(self.nn.GRU(x.shape[-1], size, bias_ih is not None), Wx=weight_ih, Wh=weight_hh)
         if bias_ih is not None:
             both = bias_ih[:-size] + bias_hh[:-size]
-            self.layer(layer, b=self.framework.concatenate([both, bias_ih[-size:]]), bhn=bias_hh[-size:])
+            self.filled(layer, b=self.framework.concatenate([both, bias_ih[-size:]]), bhn=bias_hh[-size:])
         hidden = layer(x.swapaxes(0, 1), h0)
         return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1]}
 

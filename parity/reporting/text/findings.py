@@ -240,7 +240,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
     """By what a difference belongs to others: its diagnosis, else its verdict."""
-    if row.verdict == STRUCTURE and diagnosis is None:
+    if row.verdict == STRUCTURE and (diagnosis is None or diagnosis.id != MUTATED):
         return "", row.message
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
