@@ -20,6 +20,7 @@ from parity.reporting.text.releases import Releases, history, releases_of
 from parity.reporting.text.words import few, grouped, listed, number, plural
 
 EDIT = "reference-edit"
+MUTATED = "input-mutated"
 UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
 LONGEST = 240
