@@ -486,7 +486,9 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
     def recurrent(self, kind: Any, x: Any, weights: Sequence[Any], states: Sequence[Any]) -> Sequence[Any]:
         """All outputs, steps first, and the last states."""
         size = weights[1].shape[0]
-        layer = kind(size, use_bias=weights[2] is not None, return_sequences=True, return_state=True)
+        # The orthogonal weights that it would begin with have no kernel in bfloat16.
+        options = {"use_bias": weights[2] is not None, "recurrent_initializer": "zeros"}
+        layer = kind(size, return_sequences=True, return_state=True, **options)
         zeros = self.ops.zeros((x.shape[1], size), x.dtype)
         initial = [zeros if state is None else state for state in states]
         (y, *after), _ = self.layer(layer, self.ops.swapaxes(x, 0, 1), weights, initial_state=initial)
