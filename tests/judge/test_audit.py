@@ -165,6 +165,12 @@ BLIND = {
 }
 
 
+WITHIN = {
+    # Constants in float32 change a float64 result by 1e-8, which its tolerance allows.
+    "gelu": {"attribute-precision"},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - OTHER_QUESTIONS))
 def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name):
@@ -174,7 +180,9 @@ def test_a_shipped_config_sees_every_mistake_and_tells_them_apart_somewhere(name
         mine = [audit for audit in found if audit.op == op and not audit.problem]
         rows = cause_rows(mine, ())
         assert {row.id for row in rows if row.unseen} == BLIND.get(op, set())
-        assert {row.id for row in rows if not row.n_failing} <= {"affine-folding"} | BLIND.get(op, set())
+        assert {row.id for row in rows if not row.n_failing} <= {"affine-folding"} | BLIND.get(op, set()) | WITHIN.get(
+            op, set()
+        )
         for ids in {pair for audit in mine for pair in pairs(audit)}:
             both = [a for a in mine if ids <= {m.id for m in a.mistakes if m.seen_in}]
             assert any(ids not in pairs(a) for a in both), ids
