@@ -240,7 +240,7 @@ class Inquiry:
 
     def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
         evaluator = self._question.evaluator
-        for number in numbers:
+        for number in numbers if self._kernel is not None else ():
             question = self._ask(*generic(evaluator.case, number))
             if question is not None and structure(question.evaluator) == structure(evaluator):
                 yield question
