@@ -101,7 +101,7 @@ def called_again(backend: Backend, request: Message, given: Arrays, first: Array
 
     Before them the op gets the same numbers in reverse order, so a result that it has kept is another one.
     """
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # An op may refuse them; that is no fault in the numbers of the case.
         floating = {name: array for name, array in given.items() if array.dtype.kind != "i"}
         called(backend, request, {**given, **{n: a.ravel()[::-1].reshape(a.shape) for n, a in floating.items()}})
     found: Arrays = {}

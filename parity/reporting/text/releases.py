@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 from packaging.version import InvalidVersion, Version
 
@@ -17,9 +18,11 @@ Releases = Sequence[BackendRow]
 
 def releases_of(backends: Sequence[BackendRow]) -> list[Releases]:
     """The frameworks of which the run has several releases, in the same mode and on the same device."""
-    known = [row for row in backends if version_of(row) is not None]
-    groups = grouped(((row.framework, row.mode, row.device, row.ops), row) for row in known).values()
-    return [sorted(rows, key=lambda row: version_of(row) or Version("0")) for rows in groups if len(versions(rows)) > 1]
+    known = [(version, row) for row in backends if (version := version_of(row)) is not None]
+    groups = grouped(
+        ((row.framework, row.mode, row.device, row.ops), row) for _, row in sorted(known, key=itemgetter(0))
+    )
+    return [rows for rows in groups.values() if len(versions(rows)) > 1]
 
 
 def version_of(row: BackendRow) -> Version | None:
