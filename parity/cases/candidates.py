@@ -34,13 +34,12 @@ from parity.cases.edits import (
 )
 from parity.cases.exact.formats import FORMATS
 from parity.cases.program import Program, Ref, Step
-from parity.cases.repeats import Repeats, repeats
+from parity.cases.repeats import Repeats, repeats, turns_of
+from parity.cases.substitutes import BLOCKS, INDEXED, INDEXES, SUBSTITUTES
 
 DEPTH = 3
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
-BLOCKS = (128, 64, 32, 16, 8, 4)
-"""Elements that a kernel handles together; the remainder of a sum is its tail."""
 MOST_AXES = 4
 """The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -89,13 +88,13 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     single = representatives(reach, same)
     if len(single) > MAX_STEPS:
         return
-    scope = Scope(program, shapes)
+    scope = Scope(program, shapes, same)
     groups: dict[Any, list[int]] = {}
     for position, step in enumerate(program.steps):
         groups.setdefault(pattern(program, step), []).append(position)
     for position in single:
         edits = step_edits(program, position, scope)
-        yield from in_every_turn(edits, position, same) if position in same else edits
+        yield from in_every_turn(edits, position, scope) if position in same else edits
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
@@ -118,18 +117,18 @@ def representatives(reach: Collection[int], same: Repeats) -> list[int]:
     return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in places)
 
 
-def in_every_turn(edits: Iterable[Edit], position: int, same: Repeats) -> Iterator[Edit]:
+def in_every_turn(edits: Iterable[Edit], position: int, scope: Scope) -> Iterator[Edit]:
     """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
-    places = same[position]
+    same, turns = scope.same, scope.turns
     for edit in edits:
         if edit.kind == MOVED:
             continue
         if edit.kind not in OTHER or edit.value[0] != "step" or edit.value[1] not in same:
-            yield replace(edit, positions=places)
+            yield replace(edit, positions=same[position])
             continue
-        others = same[edit.value[1]]
-        shift = others.index(edit.value[1]) - places.index(position)
-        pairs = [(p, others[i + shift]) for i, p in enumerate(places) if 0 <= i + shift < len(others)]
+        others = {turns[p]: p for p in same[edit.value[1]]}
+        shift = turns[edit.value[1]] - turns[position]
+        pairs = [(p, others[turns[p] + shift]) for p in same[position] if turns[p] + shift in others]
         mine, theirs = zip(*pairs, strict=True)
         yield replace(edit, positions=mine, value=("steps", theirs))
 
@@ -213,8 +212,9 @@ def pattern(program: Program, step: Step) -> Any:
 class Scope:
     """The shape of every value of a program, and the other values of that shape."""
 
-    def __init__(self, program: Program, shapes: Mapping[int, Shape]) -> None:
-        self.program, self.of = program, shapes
+    def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
+        self.program, self.of, self.same = program, shapes, same
+        self.turns = turns_of(program, same)
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -228,14 +228,20 @@ class Scope:
         return self.reads[index] > 1 or index in self.program.outputs.values()
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
-        """The other values of the same shape before the step at `before`: the named ones, and those that `index`
-        follows from in a few steps."""
-        shape, near = self.of.get(index), self.near(index, DEPTH)
+        """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
+        from in a few steps, and what the turns of a loop before and after have in its place."""
+        shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
         for other, key in self.keys.items():
             step = self.steps.get(other)
             usable = step is None or (int(key[1]) < before and (step.label or other in near))
             if other != index and self.of.get(other) == shape and usable:
                 yield key
+
+    def neighbours(self, index: int) -> set[int]:
+        """What the turns of a loop before and after compute in the place of a value."""
+        position = int(self.keys[index][1]) if index in self.steps else -1
+        places = [p for p in self.same.get(position, ()) if abs(self.turns[p] - self.turns[position]) == 1]
+        return {self.program.steps[p].index for p in places}
 
     def reshapable(self, index: int, position: int) -> Iterator[Key]:
         """The named values of another shape with as many elements along axes longer than 1, and those of the same shape
@@ -311,7 +317,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("kept", i, None) for i in values if step.name != "where" or i)
     if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
-    yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
+    yield from other_functions(step)
     yield from other_values(step, position, values, scope)
     if step.name in MOVABLE:
         yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
@@ -334,6 +340,14 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
             yield from other_axes(step, shape)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
             yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+
+
+def other_functions(step: Step) -> Iterator[ChangeOf]:
+    """Other functions of the same operands, and of another index."""
+    yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
+    yield from (("function", RESULT, name) for name in SUBSTITUTES.get(step.name, ()))
+    if step.name in INDEXED:
+        yield from (("index", INDEXED[step.name], name) for name in INDEXES)
 
 
 def other_values(step: Step, position: int, operands: Sequence[int], scope: Scope) -> Iterator[ChangeOf]:

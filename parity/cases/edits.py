@@ -22,6 +22,7 @@ from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
 from parity.cases.op import IncompatibleError
 from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
+from parity.cases.substitutes import INDEXES, substitute
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ COSTS: Mapping[str, float] = {
     "function": 1.2,
     "number": 1.2,
     "through": 1.3,
+    "index": 1.4,
     "summed": 1.4,
     "averaged": 1.5,
     "along": 1.5,
@@ -311,7 +313,10 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             name, key = value
             return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
         case "function":
-            return [replace(step, function=getattr(np, value))]
+            function, keywords = substitute(step.name, value)
+            return [replace(step, function=function, keywords={**step.keywords, **keywords})]
+        case "index":
+            return inserted(step, i, new, *INDEXES[value])
         case "constant" | "fitted":
             return [with_operand(step, i, value)]
         case "number" if not isinstance(step.operands[i], Ref):

@@ -89,6 +89,8 @@ class Formulas:
             )
         if step.name == "negative":
             return f"-{bracketed(self._operand(step.operands[0]), SIGN)}", SIGN
+        if name := getattr(step.function, "written", ""):
+            return name, ATOM
         if step.name in UNSEEN:
             return self._operand(step.operands[0])
         if step.function is getitem:
