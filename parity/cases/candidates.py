@@ -356,6 +356,9 @@ def other_values(step: Step, position: int, operands: Sequence[int], scope: Scop
         index = step.operands[i].index
         yield from (("replaced", i, key) for key in scope.alike(index, position))
         yield from (("reshaped", i, key) for key in scope.reshapable(index, position))
+        if index in scope.steps and scope.of[index] == ():
+            options: list[Key] = [("option", name) for name in scope.program.options]
+            yield from (("derived", i, (number, key)) for key in options for number in NUMBERS)
 
 
 def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:

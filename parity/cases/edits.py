@@ -18,7 +18,7 @@ from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
+from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
 from parity.cases.op import IncompatibleError
 from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
@@ -211,7 +211,7 @@ ALONG: Mapping[str, Callable[..., Any]] = {
 }
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {
-    "zero": lambda v: 0.0 * v,
+    "zero": lambda v: 0.0 if isinstance(v, float) else 0.0 * v,
     "one": lambda v: 0 * v + 1,
     "one less": lambda v: v - 1,
     "one more": lambda v: v + 1,
@@ -222,6 +222,7 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
     "square": lambda v: v * v,
     "root": lambda v: v**0.5 if v >= 0 else v,
     "inverse": lambda v: 1 / v if v else v,
+    "negative inverse": lambda v: -1 / v if v else v,
     "float32": lambda v: float(np.float32(v)),
 }
 """Other values of a number of the reference."""
@@ -235,6 +236,7 @@ COSTS: Mapping[str, float] = {
     "swapped": 1.3,
     "reshaped": 1.3,
     "joined": 1.6,
+    "derived": 1.6,
     READ: 1.2,
     SAVED: 1.4,
     RETURNED: 1.2,
@@ -309,6 +311,10 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             if edit.kind == "replaced":
                 return [*before, with_operand(step, i, Ref(index))]
             return [*before, *inserted(with_operand(step, i, Ref(index)), i, new, like, (step.operands[i],))]
+        case "derived":
+            number, option = value
+            changed = Step(new(), NUMBERS[number], (Ref(value_of(new.program, option)),), {}, "", step.backward)
+            return [changed, with_operand(step, i, Ref(changed.index))]
         case "joined":
             name, key = value
             return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
@@ -721,7 +727,7 @@ def read_as(program: Program, edit: Edit) -> str:
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
-    other = words.get(kind, lambda: {"zero": "0", "one": "1"}.get(value, f"{value}({name})"))()
+    other = words.get(kind, lambda: written(value, (name, ATOM))[0] if value in WRITTEN else f"{value}({name})")()
     if edit.kind == SAVED:
         return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:
