@@ -40,6 +40,8 @@ from parity.cases.substitutes import BLOCKS, INDEXED, INDEXES, SUBSTITUTES
 DEPTH = 3
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
+FILLS = (0.0, 1.0)
+"""What a kernel writes behind the end of an axis; it may not be neutral in a reduction."""
 MOST_AXES = 4
 """The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -338,6 +340,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
+            yield from paddings(step, shape, scope)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
             yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
 
@@ -438,6 +441,18 @@ def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
         factor = count / max(1, math.prod(shape[a] for a in other))
         if step.name == "sum" and factor != 1:
             yield "averaged", RESULT, (value, factor)
+
+
+def paddings(step: Step, shape: Shape, scope: Scope) -> Iterator[ChangeOf]:
+    """The reductions along one axis that is filled up with numbers that are not neutral."""
+    axes, index = np.atleast_1d(step.keywords["axis"]).tolist(), step.operands[0].index
+    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
+        return
+    axis, length = axes[0] % len(shape), shape[axes[0]]
+    wholes = {-(-length // block) * block: block for block in BLOCKS} | {1 << (length - 1).bit_length(): 0}
+    sources = [i for i in (index, *scope.near(index, DEPTH)) if scope.of.get(i) == shape and i in scope.keys]
+    for block in (block for whole, block in wholes.items() if whole > length):
+        yield from (("padded", 0, (scope.keys[i], axis, block, fill)) for i in sources for fill in FILLS)
 
 
 def is_number(program: Program, operand: Any) -> bool:

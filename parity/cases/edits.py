@@ -138,6 +138,21 @@ def only(values: Any, axis: int, index: int) -> Any:
     return weighted(values, axis, weight)
 
 
+def lane_of(values: Any, axis: int, number: float) -> Any:
+    """A number in the place of `values` along an axis, which has length 1."""
+    shape = anp.shape(values)
+    return np.full((*shape[:axis], 1, *shape[axis + 1 :]), number)
+
+
+def filled_to_blocks(values: Any, lane: Any, axis: int, block: int) -> Any:
+    """`values` with copies of a lane behind them, up to whole blocks, or to a power of 2 (block 0)."""
+    length, shape = anp.shape(values)[axis], anp.shape(lane)
+    if len(shape) <= axis or shape[axis] != 1:
+        raise IncompatibleError("the lanes differ")
+    whole = -(-length // block) * block if block else 1 << (length - 1).bit_length()
+    return anp.concatenate([values, anp.repeat(lane, whole - length, axis)], axis)
+
+
 def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
     """The sum over `axis`, in memory order, with a running total in a lower precision."""
     axes = range(values.ndim) if axis is None else [a % values.ndim for a in np.atleast_1d(axis).tolist()]
@@ -245,6 +260,7 @@ COSTS: Mapping[str, float] = {
     "number": 1.2,
     "through": 1.3,
     "index": 1.4,
+    "padded": 1.7,
     "summed": 1.4,
     "averaged": 1.5,
     "along": 1.5,
@@ -321,6 +337,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "function":
             function, keywords = substitute(step.name, value)
             return [replace(step, function=function, keywords={**step.keywords, **keywords})]
+        case "padded":
+            return padded(step, edit, new)
         case "index":
             return inserted(step, i, new, *INDEXES[value])
         case "constant" | "fitted":
@@ -351,6 +369,30 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "rounded":
             return inserted(step, i, new, rounded_to, (value,))
     raise ValueError(f"unknown kind of edit: {edit.kind}")
+
+
+def is_by_element(step: Step) -> bool:
+    """Whether a step computes each element from those in its place."""
+    return (isinstance(step.function, np.ufunc) and step.function.signature is None) or step.function is np.where
+
+
+def padded(step: Step, edit: Edit, new: NewValues) -> list[Step]:
+    """A reduction along an axis that is filled up to whole blocks, with a number in the place of a value that its
+    operand follows from element by element."""
+    key, axis, block, number = edit.value
+    source, operand = value_of(new.program, key), step.operands[edit.operand]
+    lane = Step(new(), lane_of, (Ref(source), axis, number), {}, "", step.backward)
+    steps, renamed = [lane], {source: lane.index}
+    for before in new.program.steps:
+        if before.index <= operand.index and not renamed.keys().isdisjoint(before.refs) and is_by_element(before):
+            steps.append(replace(with_refs(before, renamed), index=new(), label="", backward=step.backward))
+            renamed[before.index] = steps[-1].index
+    if operand.index not in renamed:
+        raise IncompatibleError("the operand does not follow from the value")
+    filled_up = Step(
+        new(), filled_to_blocks, (operand, Ref(renamed[operand.index]), axis, block), {}, "", step.backward
+    )
+    return [*steps, filled_up, with_operand(step, edit.operand, Ref(filled_up.index))]
 
 
 def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
