@@ -15,6 +15,7 @@ import numpy as np
 from parity.cases.draw import Shape
 from parity.cases.edits import (
     ACCUMULATED,
+    COSTS,
     EVERY,
     FITTED,
     JOINED,
@@ -34,7 +35,7 @@ from parity.cases.edits import (
 )
 from parity.cases.exact.formats import FORMATS
 from parity.cases.program import Program, Ref, Step
-from parity.cases.repeats import Repeats, repeats, turns_of
+from parity.cases.repeats import Repeats, grouped, repeats, turns_of
 from parity.cases.substitutes import BLOCKS, INDEXED, INDEXES, SUBSTITUTES
 
 DEPTH = 3
@@ -102,15 +103,36 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
         yield from saved_edits(program, scope)
-    for positions in groups.values():
-        if len(positions) > 1 and not reach.isdisjoint(positions):
-            for edit in step_edits(program, positions[0], scope):
-                if not same or edit.kind in WHOLESALE:
-                    yield replace(edit, positions=tuple(positions))
+    yield from group_edits(program, scope, groups.values(), reach)
+
+
+def group_edits(
+    program: Program, scope: Scope, groups: Collection[list[int]], reach: Collection[int]
+) -> Iterator[Edit]:
+    """The edits of all steps of a kind together, and of those of one place of the source, if any is in `reach`."""
+    known = {*map(tuple, groups), *scope.same.values()}
+    kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
+        (groups, WHOLESALE if scope.same else COSTS),
+        ((some for some in by_place(program).values() if tuple(some) not in known), EVERYWHERE),
+    )
+    for some, tried in kinds:
+        for positions in (each for each in some if len(each) > 1 and not set(each).isdisjoint(reach)):
+            edits = step_edits(program, positions[0], scope)
+            yield from (replace(e, positions=tuple(positions)) for e in edits if e.kind in tried)
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
 """What a kernel with loops does otherwise in all steps of a kind, not in those of one place only."""
+
+
+EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index")
+"""What a kernel does otherwise at one place of its source, for each axis or each corner with its own numbers."""
+
+
+def by_place(program: Program) -> dict[Any, list[int]]:
+    """The positions of the steps of one place of the reference's source, or of their gradients."""
+    sites = {step.index: step.site for step in program.steps}
+    return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
 
 
 def representatives(reach: Collection[int], same: Repeats) -> list[int]:

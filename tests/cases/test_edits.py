@@ -133,7 +133,8 @@ def test_a_step_of_a_recurrence_is_edited_in_every_turn_and_nothing_else_is():
 def test_every_kind_of_edit_is_tried_somewhere():
     kinds = {"fitted", *FITTED}
     windows = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3, stride=2, padding=1)
-    for case in (*CASES.values(), windows):
+    rows = planned("adaptive_max_pool1d", x=(1, 2, 7), output_size=3)
+    for case in (*CASES.values(), windows, rows):
         of = program(case)
         shapes = Trial(of, inputs_of(case)).shapes
         kinds |= {edit.kind for output in of.outputs for edit in edits_of(of, shapes, output)}
