@@ -42,6 +42,7 @@ SAME = 0.01
 """A row counts as the same alone and in the batch if the reference, in a wider dtype, differs by this part of the
 bound."""
 CHANGED = "input."
+BY_ROW = "batch-variant"
 
 
 def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, __: Bound) -> Evidence | None:
@@ -220,7 +221,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "input-mutated": mutated,
     "stateful": stateful,
     "nondeterministic": nondeterministic,
-    "batch-variant": batch_variant,
+    BY_ROW: batch_variant,
     "layout-dependent": layout_dependent,
 }
 """The behaviours by id in the catalogue."""

@@ -19,7 +19,7 @@ from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.asking import Kernel
-from parity.judge.diagnose.behaviour import behaviours
+from parity.judge.diagnose.behaviour import BY_ROW, behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
@@ -106,7 +106,7 @@ class Inquiry:
             )
         if result.best.explains:
             return result
-        return self._milder() or replace(result, behaviours=self._behaviours(small))
+        return self._milder() or replace(result, behaviours=self._behaviours(small, result.best))
 
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
@@ -196,15 +196,18 @@ class Inquiry:
             return None
         return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
 
-    def _behaviours(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """The backend's behaviours that are not formulas."""
+    def _behaviours(self, small: Question | None, best: KernelExplanation) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The backend's behaviours that are not formulas, without those that may follow from a formula which explains
+        a part."""
         question, kernel = small or self._question, self._kernel
         if kernel is None:
             return ()
         evaluator = question.evaluator
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
-        return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+        found = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
+        formula = any(cause.alteration is not None for cause in best.causes)
+        return tuple((name, evidence) for name, evidence in found if not (formula and name == BY_ROW))
 
     def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""
