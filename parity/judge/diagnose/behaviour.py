@@ -91,8 +91,10 @@ def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs)
     return sorted(set.intersection(*found))
 
 
-def part_off(values: Array, exact: Array) -> float:
-    """The error's part of the exact values (root mean squares)."""
+def part_off(values: Array | None, exact: Array | None) -> float:
+    """The error's part of the exact values (root mean squares); inf without one of them."""
+    if values is None or exact is None or values.shape != exact.shape:
+        return float("inf")
     error, whole = size(np.asarray(values - exact, np.float64)).rms, size(np.asarray(exact, np.float64)).rms
     return error / whole if whole else error
 

@@ -19,7 +19,7 @@ from parity.cases.op import IncompatibleError
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.asking import Kernel
-from parity.judge.diagnose.behaviour import BY_ROW, behaviours
+from parity.judge.diagnose.behaviour import BY_ROW, behaviours, part_off
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
@@ -41,6 +41,10 @@ MAX_TRANSFERRED = 8
 TIED = 0.3
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
+DIGITS_LOST = 2.0**-4
+"""The most that steps in a narrow dtype lose, as a part of the values: 16 units of roundoff of bfloat16."""
+FINER = 2.0**8
+"""The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -106,6 +110,8 @@ class Inquiry:
             )
         if result.best.explains:
             return result
+        if lost := self._lost_when_narrow():
+            return replace(result, best=result.start, behaviours=lost)
         return self._milder() or replace(result, behaviours=self._behaviours(small, result.best))
 
     def _milder(self) -> SearchResult | None:
@@ -216,6 +222,22 @@ class Inquiry:
             return ()
         grown = growing(evaluator.case, evaluator.inputs, self._ratios)
         return () if grown is None else (("narrow-accumulation", grown),)
+
+    def _lost_when_narrow(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The digits that steps in a narrow dtype lose: with the same inputs, the backend is right in a wider one."""
+        evaluator, observed = self._question.evaluator, self._question.observed
+        dtype = COMPUTED_IN.get(evaluator.dtype)
+        answer = self._kernel(evaluator.case, dtype, evaluator.inputs) if self._kernel and dtype else None
+        if answer is None or dtype is None:
+            return ()
+        wide = self._prepare(evaluator.case, dtype, evaluator.inputs, {})
+        wrong = unaltered(evaluator, observed).wrong
+        lost = {name: part_off(observed[name], wide.base[name].values) for name in wrong}
+        left = {name: part_off(answer.get(name), wide.base[name].values) for name in wrong}
+        if any(lost[n] > DIGITS_LOST or FINER * left[n] > lost[n] for n in wrong):
+            return ()
+        evidence = {"parameters": {"format": evaluator.dtype}, "error": lost, f"error_in_{dtype}": left}
+        return (("reduced-precision", evidence),)
 
     def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
         """The ratios of root mean squares for other inputs; None without a result. The worst element's would grow with
