@@ -43,6 +43,7 @@ MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
 FILLS = (0.0, 1.0)
 """What a kernel writes behind the end of an axis; it may not be neutral in a reduction."""
+MOST_GROUPS = 32
 MOST_AXES = 4
 """The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -363,8 +364,8 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
             yield from paddings(step, shape, scope)
-        if step.name == "reshape" and len(shape) <= MOST_AXES:
-            yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+        if step.name == "reshape" or step.operands[i].index in scope.given:
+            yield from groupings(i, shape, reordered=step.name == "reshape" and len(shape) <= MOST_AXES)
 
 
 def other_functions(step: Step) -> Iterator[ChangeOf]:
@@ -392,7 +393,16 @@ def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterato
     value = step.operands[operand]
     if not isinstance(value, Ref):
         yield from (("replaced", operand, ("option", name)) for name in program.options)
-        yield from (("constant", operand, type(value)(n)) for n in sizes(scope, step) if n != value)
+        others = dict.fromkeys((*sizes(scope, step), *rounded_up(value)))
+        yield from (("constant", operand, type(value)(n)) for n in others if n != value)
+
+
+def rounded_up(number: float) -> list[int]:
+    """A number of elements up to whole blocks, or to a power of 2."""
+    n = int(number) if np.isfinite(number) else 0
+    if n != number or n < 2:
+        return []
+    return [-(-n // block) * block for block in BLOCKS] + [1 << (n - 1).bit_length()]
 
 
 def swaps(step: Step) -> Iterator[ChangeOf]:
@@ -447,6 +457,15 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
             yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
+            yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)
+
+
+def groupings(operand: int, shape: Shape, *, reordered: bool) -> Iterator[ChangeOf]:
+    """The edits of an operand whose elements along an axis belong to other groups, or whose axes are `reordered`."""
+    orders = permutations(range(len(shape))) if reordered else ()
+    yield from (("along", operand, ("axes", *order)) for order in islice(orders, 1, None))
+    for axis, n in enumerate(shape):
+        yield from (("along", operand, ("interleaved", axis, d)) for d in range(2, min(n, MOST_GROUPS)) if n % d == 0)
 
 
 def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
@@ -471,9 +490,8 @@ def paddings(step: Step, shape: Shape, scope: Scope) -> Iterator[ChangeOf]:
     if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
         return
     axis, length = axes[0] % len(shape), shape[axes[0]]
-    wholes = {-(-length // block) * block: block for block in BLOCKS} | {1 << (length - 1).bit_length(): 0}
     sources = [i for i in (index, *scope.near(index, DEPTH)) if scope.of.get(i) == shape and i in scope.keys]
-    for block in (block for whole, block in wholes.items() if whole > length):
+    for block in (b for b, whole in zip((*BLOCKS, 0), rounded_up(length), strict=False) if whole > length):
         yield from (("padded", 0, (scope.keys[i], axis, block, fill)) for i in sources for fill in FILLS)
 
 

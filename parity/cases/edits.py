@@ -106,6 +106,13 @@ def first_for_all(values: Any, axis: int) -> Any:
     return first * np.ones(anp.shape(values), np.int8)
 
 
+def interleaved(values: Any, axis: int, groups: int) -> Any:
+    """`values` along an axis in another order: the first of each group, then the second of each."""
+    shape = anp.shape(values)
+    apart = anp.reshape(values, (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
+    return anp.reshape(anp.swapaxes(apart, axis, axis + 1), shape)
+
+
 def with_axes(values: Any, *order: int) -> Any:
     """`values` with their axes in another order."""
     return anp.transpose(values, order)
@@ -115,6 +122,18 @@ def tail_dropped(values: Any, axis: int, block: int) -> Any:
     """`values` with zeros in the tail of `axis` after whole blocks."""
     length = anp.shape(values)[axis]
     return weighted(values, axis, lambda w: w[length // block * block :].fill(0))
+
+
+def only_block(values: Any, axis: int, block: int, which: int) -> Any:
+    """`values` with zeros except in the first (0) or the last (-1) of the blocks of `axis`."""
+    length = anp.shape(values)[axis]
+    start = 0 if which == 0 else (length - 1) // block * block
+
+    def weight(weights: NDArray[np.int8]) -> None:
+        weights[:start] = 0
+        weights[start + block :] = 0
+
+    return weighted(values, axis, weight)
 
 
 def with_first_twice(values: Any, axis: int) -> Any:
@@ -218,11 +237,13 @@ ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
     "first for all": first_for_all,
     "axes": with_axes,
+    "interleaved": interleaved,
     "transposed": np.swapaxes,
     "first twice": with_first_twice,
     "without one": without,
     "only one": only,
     "without tail": tail_dropped,
+    "only block": only_block,
 }
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {

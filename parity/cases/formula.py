@@ -144,7 +144,7 @@ def bracketed(text: tuple[str, int], strength: int) -> str:
 
 def shown(name: str, value: Any) -> bool:
     """Whether a keyword affects more than the layout of a result."""
-    return name not in ("keepdims", "order") and value is not None
+    return name not in ("keepdims", "order") and value not in (None, "")
 
 
 def differences(reference: Program, variant: Program) -> list[str]:

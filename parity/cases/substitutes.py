@@ -119,11 +119,13 @@ def placed_patches(
 # Running sums in blocks.
 
 
-def cumsum_in_blocks(values: Any, axis: int, carried: str, block: int) -> Any:
-    """The running sums along an axis in blocks; to each the total of the `last` block alone is carried, or `none`."""
+def cumsum_in_blocks(values: Any, axis: int, carried: str, block: int, first: str = "") -> Any:
+    """The running sums along an axis in blocks; to each the total of the `last` block alone is carried, or `none`. The
+    `first` block may be the one that is `shorter`: those of an axis that was reversed."""
     rows = anp.moveaxis(values, axis, 0)
-    parts = [rows[i : i + block] for i in range(0, rows.shape[0], block)]
-    sums = [anp.cumsum(part, axis=0) for part in parts]
+    short = rows.shape[0] % block if first else 0
+    bounds = [0, *range(short or block, rows.shape[0], block), rows.shape[0]]
+    sums = [anp.cumsum(rows[start:end], axis=0) for start, end in pairwise(bounds)]
     if carried == "last":
         sums = [sums[0], *(total + before[-1:] for before, total in pairwise(sums))]
     return anp.moveaxis(anp.concatenate(sums), 0, axis)
@@ -139,9 +141,10 @@ SUBSTITUTES: Mapping[str, Mapping[str, Substitute]] = {
     "from_patches": {how: (placed_patches, {"repeated": how}) for how in OVERWRITING}
     | {how: (placed_patches, {"places": how}) for how in PLACES},
     "cumsum": {
-        f"{carried} {block}": (cumsum_in_blocks, {"carried": carried, "block": block})
+        f"{carried} {block} {first}": (cumsum_in_blocks, {"carried": carried, "block": block, "first": first})
         for block in BLOCKS
         for carried in ("none", "last")
+        for first in ("", "shorter")
     },
 }
 """Other functions of the same operands, with keywords, by the name of the function and that of the substitute."""

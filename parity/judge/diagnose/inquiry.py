@@ -292,7 +292,16 @@ class Inquiry:
         self, explanations: Sequence[KernelExplanation], answers: Sequence[Question]
     ) -> list[KernelExplanation]:
         ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+        kept = [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+        if len(kept) < 2 or not self._is_of_this_size(kept[0]):
+            return kept
+        return sorted(kept, key=self._is_of_this_size)
+
+    def _is_of_this_size(self, explanation: KernelExplanation) -> bool:
+        """Whether an edit does not predict the result for other sizes: several sizes of blocks give the same for one
+        length."""
+        edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
+        return edits and not all(holds(explanation, question) for question in self.resized)
 
     def _further(self, explanation: KernelExplanation) -> Sequence[Question]:
         """The results in other dtypes and of other sizes that an explanation must predict too."""
