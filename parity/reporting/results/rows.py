@@ -166,7 +166,10 @@ class EnvelopeRow(Struct, frozen=True):
 
 
 class ComparisonRow(Struct, frozen=True, kw_only=True):
-    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge."""
+    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
+
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`.
+    """
 
     case: str
     dtype: str
@@ -193,6 +196,8 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     error_ratio: Ratios
     envelope: EnvelopeRow | None = None
     message: str
+    frontier: list[tuple[float, float]] | None = None
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -1,0 +1,61 @@
+"""What `parity judge` prints: the answer under other tolerances, and the tensors whose verdict changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.text import Text
+
+from parity.config.errors import ConfigError
+from parity.config.nodes import Problems, printable
+from parity.config.plan import ToleranceRule
+from parity.config.tolerances import parse_options
+from parity.reporting.console.run import STYLES, stdout_console
+from parity.reporting.judge import NOT_KEPT, Change, Rejudged
+from parity.reporting.text.answer import answer
+from parity.reporting.text.words import plural
+
+MAX_CHANGES = 12
+
+
+def rules_of(rtol: Iterable[str], atol: Iterable[str]) -> list[ToleranceRule]:
+    """The rules of `--rtol` and `--atol`; raises ConfigError."""
+    problems = Problems()
+    rules = [
+        rule for name, texts in (("rtol", rtol), ("atol", atol)) for rule in parse_options(name, texts, (), problems)
+    ]
+    if problems:
+        raise ConfigError(problems.problems)
+    return rules
+
+
+def show_judged(found: Rejudged, *, verbose: bool) -> None:
+    """Print the answer and the changes on stdout."""
+    console = stdout_console()
+    console.print(answer(found.results), soft_wrap=True)
+    for line in lines(found, verbose=verbose):
+        console.print(line, soft_wrap=True)
+
+
+def lines(found: Rejudged, *, verbose: bool) -> Iterator[Text]:
+    """What changed, a line for each tensor and backend, or that nothing did."""
+    for title, fails in (("now failing", True), ("now passing", False)):
+        changes = [change for change in found.changes if change.fails is fails]
+        if changes:
+            yield Text.assemble((f"{title}: ", "bold"), plural(len(changes), "comparison"))
+        shown = changes if verbose else changes[:MAX_CHANGES]
+        yield from map(told, shown)
+        if len(shown) < len(changes):
+            yield Text(f"  and {len(changes) - len(shown)} more (-v lists them)", style="dim")
+    if not found.changes:
+        yield Text("no verdict changes", style="dim")
+    if found.n_lost:
+        yield Text(f"{plural(found.n_lost, 'comparison')}: {NOT_KEPT}")
+
+
+def told(change: Change) -> Text:
+    """`  rand-100-offset=100 float32 y, torch against oracle: close -> rounding`."""
+    *place, actual, expected = map(printable, change.place)
+    return Text.assemble(
+        f"  {' '.join(place)}, {actual} against {expected}: {change.before} -> ", (change.now, STYLES[change.now])
+    )
