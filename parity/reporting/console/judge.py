@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.text import Text
 
@@ -12,8 +12,9 @@ from parity.config.plan import ToleranceRule
 from parity.config.tolerances import parse_options
 from parity.reporting.console.run import STYLES, stdout_console
 from parity.reporting.judge import NOT_KEPT, Change, Rejudged
+from parity.reporting.rules import RuleAnswer
 from parity.reporting.text.answer import answer
-from parity.reporting.text.words import plural
+from parity.reporting.text.words import factor, plural
 
 MAX_CHANGES = 12
 
@@ -51,6 +52,40 @@ def lines(found: Rejudged, *, verbose: bool) -> Iterator[Text]:
         yield Text("no verdict changes", style="dim")
     if found.n_lost:
         yield Text(f"{plural(found.n_lost, 'comparison')}: {NOT_KEPT}")
+
+
+def show_rule(name: str, found: RuleAnswer) -> None:
+    """Print what a rule says, and where it disagrees with the error bound."""
+    console = stdout_console()
+    n = found.counts
+    rejected, n_all = n[True, True] + n[True, False], sum(n.values())
+    head = ("FAIL", "bold red") if rejected else ("PASS", "bold green")
+    of = plural(n_all, "tensor")
+    console.print(Text.assemble(head, f"  {name} rejects {rejected} of {of}; the error bound {sum(wrong(n))}"))
+    for (both, bound), text in TOLD.items():
+        if n[both, bound]:
+            console.print(Text(f"  {n[both, bound]} {text}"))
+    for item in found.disagreements[:MAX_CHANGES]:
+        ratio = "" if item.error_ratio is None else f", error ratio {factor(item.error_ratio)}"
+        what = "rejected, though within the bound" if item.rejected else "passed, though beyond the bound"
+        console.print(Text(printable(f"  {' '.join(item.place)} {item.backend}: {what}{ratio}")), soft_wrap=True)
+    if len(found.disagreements) > MAX_CHANGES:
+        console.print(Text(f"  and {len(found.disagreements) - MAX_CHANGES} more", style="dim"))
+    if found.n_unasked:
+        console.print(Text(f"{plural(found.n_unasked, 'tensor')} could not be asked about: nothing to compare with"))
+
+
+def wrong(counts: Mapping[tuple[bool, bool], int]) -> Iterator[int]:
+    """The numbers of tensors that exceed the error bound."""
+    yield from (number for (_, is_wrong), number in counts.items() if is_wrong)
+
+
+TOLD = {
+    (True, True): "rejected by both",
+    (False, False): "passed by both",
+    (True, False): "rejected by the rule alone: as accurate as a careful implementation",
+    (False, True): "passed by the rule alone: beyond the error bound",
+}
 
 
 def told(change: Change) -> Text:

@@ -147,9 +147,7 @@ def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
 
 
 MEASURES = tuple(
-    f.name
-    for f in fields(Metrics)
-    if f.name not in ("n_nonfinite_mismatched", "cosine", "equal", "worst_index", "frontier")
+    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier")
 )
 
 

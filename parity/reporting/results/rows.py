@@ -186,6 +186,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     max_rel_diff: float | None = None
     max_ulp_diff: int | None = None
     rmse: float | None = None
+    cosine: float | None = None
     required_rtol: float | None
     worst_index: list[int] | None
     actual_value: float | None
