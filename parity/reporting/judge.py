@@ -7,12 +7,13 @@ since no backend exceeds the error bound in it.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
 
 from parity.config.plan import ToleranceRule, ToleranceTable
@@ -31,6 +32,8 @@ ROWS = """
     WHERE n_elements IS NOT NULL AND verdict NOT IN ('structure', 'nonfinite', 'not-compared')"""
 CHANGE = "UPDATE comparisons SET verdict = ?, suspect = ?, rtol = ?, atol = ?, n_mismatched = NULL WHERE rowid = ?"
 LOST = "UPDATE comparisons SET verdict = ?, message = ? WHERE rowid = ?"
+FRONTIER = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+"""Reads a stored frontier."""
 NOT_KEPT = "its tolerance frontier was not kept, so it can be judged only by running it again"
 
 
@@ -67,6 +70,12 @@ def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -
         run, known = store.one(RUN), list(store.rows(KNOWN))
         store.put(RUN, [structs.replace(run, fail_on=fail_on or run.fail_on)])
         changes, n_lost, n = [], 0, 0
+
+        @functools.cache
+        def limits_of(dtype: str, tensor: str, rtol: float, atol: float) -> tuple[float, float]:
+            limits = ToleranceTable((ToleranceRule(rtol=rtol, atol=atol), *rules)).lookup(dtype, tensor)
+            return limits.rtol, limits.atol
+
         for row in store.select(ROWS):
             number, op, *place, before, culprit, suspect, rtol, atol, frontier, hidden = row
             if report_of(op).resumes_by_dtype:
@@ -77,15 +86,14 @@ def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -
                 store.change(LOST, Verdict.NOT_COMPARED.value, NOT_KEPT, number)
                 continue
             case, dtype, tensor, actual, expected = place
-            limits = ToleranceTable((ToleranceRule(rtol=rtol, atol=atol), *rules)).lookup(dtype, tensor)
-            vertices = points(frontier)
-            if (limits.rtol, limits.atol) == (rtol, atol) or vertices in ([], [list(NEVER)]):
+            limits = limits_of(dtype, tensor, rtol, atol)
+            vertices = FRONTIER.decode(frontier)
+            if limits == (rtol, atol) or vertices in ([], [NEVER]):
                 continue
-            passes = accepts(vertices, limits.rtol, limits.atol)
-            now = verdict_of(before, hidden, passes=passes)
-            doubtful = (culprit != "[]" or (suspect and before in PASSING)) if passes else suspect
-            store.change(CHANGE, now, bool(doubtful), limits.rtol, limits.atol, number)
+            now = verdict_of(before, hidden, passes=accepts(vertices, *limits))
             if now != before:
+                doubtful = culprit != "[]" if now in PASSING else suspect
+                store.change(CHANGE, now, bool(doubtful), *limits, number)
                 changes.append(Change((case, dtype, tensor, actual, expected), before, now))
         if n and n_lost == n:
             raise JudgeError(
@@ -100,11 +108,6 @@ def verdict_of(before: str, hidden: str | None, *, passes: bool) -> str:
     if passes == (before in PASSING):
         return before
     return Verdict.CLOSE.value if passes else hidden or Verdict.ROUNDING.value
-
-
-def points(frontier: str) -> list[list[float]]:
-    """A stored frontier."""
-    return [[float(number) for number in point] for point in json.loads(frontier)]
 
 
 @contextlib.contextmanager

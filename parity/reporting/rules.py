@@ -14,10 +14,10 @@ from pathlib import Path
 from parity.config.plan import DEFAULT_TOLERANCES, ORACLE
 from parity.judge.compare.frontier import accepts
 from parity.judge.compare.verdict import Verdict
-from parity.reporting.judge import NOT_KEPT, JudgeError, points
+from parity.reporting.judge import FRONTIER, NOT_KEPT, JudgeError
 from parity.reporting.kinds import report_of
 from parity.reporting.results.resume import stored
-from parity.reporting.results.store import BACKENDS, CASES, RUN, Store
+from parity.reporting.results.store import BACKENDS, RUN, Store
 
 ROWS = """
     SELECT case_id, dtype, tensor, actual, expected, verdict, culprit, n_elements, max_abs_diff, rmse, cosine, frontier,
@@ -52,7 +52,7 @@ class Measured:
         """Whether the tensors are within a tolerance; raises JudgeError if that was not kept."""
         if self.frontier is None:
             raise JudgeError(NOT_KEPT)
-        return accepts(points(self.frontier), rtol, atol)
+        return accepts(FRONTIER.decode(self.frontier), rtol, atol)
 
 
 @dataclass(frozen=True)
@@ -167,12 +167,16 @@ UNLIKE = (Verdict.STRUCTURE.value, Verdict.NONFINITE.value)
 def tensors(store: Store) -> Iterator[Tensor | None]:
     """The tensors of every backend but the baseline; None for one that was not compared."""
     baseline = store.one(RUN).baseline
-    cases = {case.id: case for case in store.rows(CASES) if not report_of(case.op).resumes_by_dtype}
+    baselines = {
+        case: base or baseline
+        for case, op, base in store.select("SELECT id, op, baseline FROM cases")
+        if not report_of(op).resumes_by_dtype  # a training is judged by its envelope
+    }
     names = [row.name for row in store.rows(BACKENDS)]
     for place, group in groupby(store.select(ROWS), key=lambda row: row[:3]):
         rows = {(row[3], row[4]): Measured(*row[1:]) for row in group}
-        base = (place[0] in cases and cases[place[0]].baseline) or baseline
-        for name in names if place[0] in cases else ():  # a training is judged by its envelope
+        base = baselines.get(place[0])
+        for name in names if base else ():
             own, pair = rows.get((name, ORACLE)), rows.get((name, base))
             if name == base or own is None:
                 continue

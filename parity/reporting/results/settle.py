@@ -16,7 +16,6 @@ from parity.reporting.results.rows import KnownRow
 from parity.reporting.results.store import (
     AMONG,
     BACKENDS,
-    CASES,
     COMPARISONS,
     DIAGNOSES,
     KNOWN,
@@ -50,7 +49,8 @@ def settle(
 def settle_again(store: Store, known: Sequence[KnownRow], *, interrupted: bool) -> None:
     """The same from stored rows alone, whose `known` entries are these."""
     run = store.one(RUN)
-    asked = [(case.id, tuple(case.dtypes), tuple(case.backends)) for case in store.rows(CASES)]
+    rows = store.select("SELECT id, dtypes, backends FROM cases ORDER BY rowid")
+    asked = [(case, tuple(json.loads(dtypes)), tuple(json.loads(backends))) for case, dtypes, backends in rows]
     entries = [(row, deviation(row)) for row in known]
     told = [entry for _, entry in entries if any(means(entry, case) for case, _, _ in asked)]
     names = tuple(row.name for row in store.rows(BACKENDS))
