@@ -23,7 +23,7 @@ from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
-from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
+from parity.judge.diagnose.explanation import KernelExplanation, predicted, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
@@ -62,10 +62,15 @@ class Inquiry:
     """
 
     def __init__(
-        self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
+        self,
+        question: Question,
+        kernel: Kernel | None,
+        prepare: Prepare,
+        same: Sequence[Question] = (),
+        budget: Budget | None = None,
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
-        self._budget = Budget()
+        self._budget = budget or Budget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -97,6 +102,9 @@ class Inquiry:
             if result is not None:
                 return result
         result = self._searched(exact)
+        if result.best.explains and "localized" not in result.best.ids:
+            return result
+        result = self._divided(exact, result)
         if result.best.explains and "localized" not in result.best.ids:
             return result
         if grown := self._grown(small):
@@ -143,11 +151,36 @@ class Inquiry:
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
+    def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
+        """The causes of each wrong tensor alone, if they explain more than those of all together do."""
+        start = whole.start
+        if len(start.wrong) < 2 or self._kernel is None or not self.probes:
+            return whole
+        owners: dict[str, tuple[Cause, set[str]]] = {}
+        for name in start.wrong:
+            alone = self._alone(name)._searched(exact).best
+            for cause in alone.causes if alone.explains and "localized" not in alone.ids else ():
+                key = repr((cause.id, cause.parameters, cause.alteration and cause.alteration.key))
+                owners.setdefault(key, (cause, set()))[1].add(name)
+        best = start.extended(*(replace(cause, only=frozenset(names)) for cause, names in owners.values()))
+        if best is None or not best.causes or not (best.explains or set(best.wrong) < set(whole.best.wrong)):
+            return whole
+        return SearchResult(best, n_asked=len(self.probes), untried=self._budget.untried)
+
+    def _alone(self, name: str) -> Inquiry:
+        """The inquiry about one tensor, with the answers so far."""
+
+        def about(questions: Sequence[Question]) -> list[Question]:
+            return [replace(q, observed={name: q.observed.get(name)}) for q in questions]
+
+        alone = Inquiry(*about([self._question]), self._kernel, self._prepare, about(self._same), self._budget)
+        alone.probes, alone.alike = about(self.probes), about(self.alike)
+        return alone
+
     def _withdrawn(self, first: SearchResult) -> SearchResult:
-        """Without an explanation by a formula that the backend's results for other inputs with the same options
+        """Without an explanation by values that the backend's results for other inputs with the same options
         contradict; where the error is remains."""
-        formula = any(cause.alteration is not None for cause in first.best.causes)
-        if not (formula and first.best.explains and self.alike):
+        if not (first.best.is_exact and first.best.causes and first.best.explains and self.alike):
             return first
         return replace(conclude(first.start, ()), second=first.best)
 
@@ -335,7 +368,7 @@ def foretold(explanation: KernelExplanation, evaluator: Evaluator) -> dict[str, 
     """The results that an explanation predicts for other inputs, by tensor name."""
     start = unaltered(evaluator, {})
     causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
-    prediction = predicted(evaluator, causes) or evaluator.base
+    prediction = {**evaluator.base, **(predicted(evaluator, causes) or {})}
     base = explanation.evaluator.base
     taken = {name for name, values in explanation.prediction.items() if values is not base.get(name)}
     return {name: (prediction if name in taken else evaluator.base)[name].values for name in evaluator.base}
@@ -411,24 +444,12 @@ def defined(predicted: Predicted) -> Predicted:
     return replace(predicted, values=values, envelope=replace(predicted.envelope, excused=excused))
 
 
-def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
-    """The prediction of all causes together; None if they contradict each other."""
-    try:
-        alteration = together(causes)
-    except IncompatibleError:
-        return None
-    prediction = evaluator.predict(alteration)
-    if prediction is None:
-        return None
-    return reduce(lambda p, change: change(p), (c.change for c in causes if c.change is not None), prediction)
-
-
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
     """The same cause for other inputs: edits and fitted numbers unchanged, others with those inputs' numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
-    alike = [c for c in pool(start, cause) if similar(c, cause)]
+    alike = [replace(c, only=cause.only) for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
