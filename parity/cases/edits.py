@@ -47,15 +47,29 @@ class Edit:
             + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
             + 0.1 * (len(self.positions) > 1)
             + (0.1 if self.operand == RESULT else 0.0)
+            + (PER_PART * parts(self.value[1]) if self.kind == RETURNED and self.value[0] == COMPUTED else 0.0)
             + (STORED_TF32 if self.value == "tf32" and self.operand in (RESULT, EVERY) else 0.0)
         )
+
+
+PER_PART = 0.1
+"""The cost of each function of a formula that replaces an output."""
+
+
+def parts(expression: Expression) -> int:
+    """How many functions an expression has."""
+    return 0 if expression[0] in ("value", "number") else 1 + sum(map(parts, expression[1:]))
 
 
 RESULT, EVERY, PARTS = -1, -2, -3
 """The operand numbers for the result of a step, for all operands and the result, and for the terms of a product."""
 RETURNED = "returned"
 """The kind of an edit of an output, whose name replaces that of a function: `value` is `instead`, `added` or `after`,
-and the key of the value that is returned instead, or added, or of the state that is read after its update."""
+and the key of the value that is returned instead, or added, or of the state that is read after its update; or
+`computed`, and the `Expression` that is returned."""
+COMPUTED = "computed"
+Expression = tuple[Any, ...]
+"""("value", key), ("number", 0.5), or the name of one of NumPy's functions and its operands: ("exp", ("number", 2.0))."""
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
@@ -538,12 +552,30 @@ def returning(program: Program, edit: Edit) -> Program:
         raise IncompatibleError(f"there is no output {edit.function}")
     if how == "after":
         return after_update(program, edit.function, str(key[1]))
+    if how == COMPUTED:
+        return computing(program, edit.function, key)
     index, steps = value_of(program, key), program.steps
     if how == "added":
         operands = Ref(program.outputs[edit.function]), Ref(index)
         index = program.size
         steps = (*steps, Step(index, np.add, operands, backward=True))
     return replace(program, steps=steps, outputs={**program.outputs, edit.function: index})
+
+
+def computing(program: Program, output: str, expression: Expression) -> Program:
+    """The program with an output that an expression of its values gives."""
+    new, steps = NewValues(program), list[Step]()
+
+    def operand(part: Expression) -> Any:
+        if part[0] == "number":
+            return part[1]
+        if part[0] == "value":
+            return Ref(value_of(program, part[1]))
+        steps.append(Step(new(), getattr(np, part[0]), tuple(map(operand, part[1:]))))
+        return Ref(steps[-1].index)
+
+    shaped = Step(new(), first_of, (operand(expression), Ref(program.outputs[output])), label="")
+    return replace(program, steps=(*program.steps, *steps, shaped), outputs={**program.outputs, output: shaped.index})
 
 
 def states(program: Program) -> list[str]:
@@ -651,7 +683,11 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
     if [step.name for step in program.steps] == [step.name for step in other.steps]:
         return edit
     if edit.kind in (READ, SAVED, RETURNED):
-        if edit.positions or any(isinstance(item, tuple) and item[0] == "step" for item in edit.value):
+        if (
+            edit.positions
+            or edit.value[0] == COMPUTED
+            or any(isinstance(v, tuple) and v[0] == "step" for v in edit.value)
+        ):
             raise IncompatibleError("the matching steps of the other program cannot be found")
         return edit
     ours, theirs = Formulas(program), Formulas(other)
@@ -682,6 +718,9 @@ def described(program: Program, edit: Edit) -> str:
     """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
     if edit.kind == RETURNED:
         how, key = edit.value
+        if how == COMPUTED:
+            text, last = Formulas(changed := returning(program, edit)), changed.steps[-1]
+            return f"{edit.function} = {text.expression(last)}{definitions(text.expression(last), dict(named_formulas(changed)))}"
         if how == "after":
             read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
             return f"{edit.function} is computed from the new {', '.join(read)}"

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
-from parity.cases.op import IncompatibleError
+from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import behaviours
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
+from parity.judge.diagnose.edits import Budget, Match, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, predicted, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
+from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
+from parity.judge.diagnose.synthesis import Data, formulas_of
 
 N_PROBES, N_DRAWN = 2, 6
 """Other inputs to try; some are of no use, since their options choose another branch."""
@@ -149,6 +151,7 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
+            kept = kept or self.confirmed_here(extended(first.start, self._formulas(first.start)))
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
@@ -199,6 +202,21 @@ class Inquiry:
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number."""
         return fitted_causes(origin, self._budget)
+
+    def _formulas(self, start: KernelExplanation) -> list[Cause]:
+        """The formulas of the reference's values for a single wrong tensor."""
+        if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
+            return []
+        name, questions = start.wrong[0], [self._question, *self.alike]
+        answers = [self._kernel(q.evaluator.case, "float64", q.evaluator.inputs) for q in questions]
+        wide = [(answer or {}).get(name) for answer in answers]
+        given = [q.observed[name] for q in questions] if any(values is None for values in wide) else wide
+        data = [data_of(q.evaluator, name, values) for q, values in zip(questions, given, strict=True)]
+        if any(one is None for one in data):
+            return []
+        unit = UNIT_ROUNDOFF[start.evaluator.dtype if given is not wide else "float64"]
+        edits = formulas_of(name, [one for one in data if one is not None], unit)
+        return [Match(edit, frozenset((name,)), {}).cause for edit in edits]
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
@@ -349,6 +367,15 @@ class Inquiry:
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
         return SearchResult(self._recounted(best), tuple(rivals), second, n_asked=len(self.probes))
+
+
+def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Data | None:
+    """A tensor as it was returned, beside all values of the reference; None if it has another shape."""
+    exact, program = evaluator.base[name].values, evaluator.program(Alteration())
+    if values is None or exact is None or values.shape != exact.shape or values.dtype.kind != "f":
+        return None
+    trial = Trial(program, evaluator.tensors(Alteration()))
+    return Data(trial, values, ~wrong_elements(values, evaluator.base[name]))
 
 
 def structure(evaluator: Evaluator) -> list[str]:
