@@ -478,6 +478,8 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
         return
     alike = [replace(c, only=cause.only) for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
+    if cause.change is not None and not cause.counted:
+        yield cause
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
