@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import autograd.numpy as anp
@@ -17,6 +18,7 @@ from autograd.core import primitive_vjps
 from autograd.tracer import getval
 from numpy.typing import NDArray
 
+from parity.cases.draw import Shape
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
 from parity.cases.op import IncompatibleError
@@ -69,7 +71,7 @@ and the key of the value that is returned instead, or added, or of the state tha
 `computed`, and the `Expression` that is returned."""
 COMPUTED = "computed"
 Expression = tuple[Any, ...]
-"""("value", key), ("number", 0.5), or the name of one of NumPy's functions and its operands: ("exp", ("number", 2.0))."""
+"""("value", key), ("number", 0.5), or the name of a function and its operands: ("exp", ("number", 2.0))."""
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
@@ -186,6 +188,48 @@ def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Ar
 def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
     """The product of matrices, with products in a lower precision."""
     return np.asarray(rounded_to(products(a, b), format).sum(-2))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The elements of a tensor of a `shape` as sums of those of a `source`: `(place, place there, weight)`, and numbers
+    to which they are added. Places are those behind the `shared` axes, in memory order."""
+
+    shared: Shape
+    source: Shape
+    shape: Shape
+    weights: tuple[tuple[int, int, float], ...]
+    numbers: tuple[tuple[int, float], ...] = ()
+
+    def __str__(self) -> str:
+        """The first sums: `[..., 0]: 0.5 [..., 0] + 0.5 [..., 1]`."""
+        places = list(dict.fromkeys(place for place, _, _ in self.weights))
+        rest = [f"{len(places) - TOLD} more"] if len(places) > TOLD else []
+        return "; ".join([*map(self._sum, places[:TOLD]), *rest])
+
+    def _sum(self, place: int) -> str:
+        terms = [(weight, self._at(there, self.source)) for p, there, weight in self.weights if p == place]
+        text = " + ".join(at if weight == 1 else f"{weight:g} {at}" for weight, at in terms)
+        return f"{self._at(place, self.shape)}: {text}"
+
+    def _at(self, place: int, shape: Shape) -> str:
+        indices = np.unravel_index(place, shape[len(self.shared) :])
+        return f"[{', '.join([*(['...'] if self.shared else []), *map(str, map(int, indices))])}]"
+
+
+TOLD = 4
+"""How many sums are shown."""
+
+
+def weighted_sums(values: Array, how: Weights) -> Array:
+    """The sums of elements."""
+    rows = values.reshape(prod(how.shared), -1)
+    result = np.zeros((len(rows), prod(how.shape) // max(1, len(rows))), values.dtype)
+    for place, number in how.numbers:
+        result[:, place] = number
+    for place, source, weight in how.weights:
+        result[:, place] += values.dtype.type(weight) * rows[:, source]
+    return result.reshape(how.shape)
 
 
 RUNNING: Mapping[str, Callable[..., Array]] = {
@@ -562,6 +606,10 @@ def returning(program: Program, edit: Edit) -> Program:
     return replace(program, steps=steps, outputs={**program.outputs, edit.function: index})
 
 
+OWN: Mapping[str, Callable[..., Any]] = {"weighted_sums": weighted_sums}
+"""Functions of expressions that NumPy has not."""
+
+
 def computing(program: Program, output: str, expression: Expression) -> Program:
     """The program with an output that an expression of its values gives."""
     new, steps = NewValues(program), list[Step]()
@@ -571,7 +619,7 @@ def computing(program: Program, output: str, expression: Expression) -> Program:
             return part[1]
         if part[0] == "value":
             return Ref(value_of(program, part[1]))
-        steps.append(Step(new(), getattr(np, part[0]), tuple(map(operand, part[1:]))))
+        steps.append(Step(new(), OWN.get(part[0]) or getattr(np, part[0]), tuple(map(operand, part[1:]))))
         return Ref(steps[-1].index)
 
     shaped = Step(new(), first_of, (operand(expression), Ref(program.outputs[output])), label="")
@@ -719,8 +767,9 @@ def described(program: Program, edit: Edit) -> str:
     if edit.kind == RETURNED:
         how, key = edit.value
         if how == COMPUTED:
-            text, last = Formulas(changed := returning(program, edit)), changed.steps[-1]
-            return f"{edit.function} = {text.expression(last)}{definitions(text.expression(last), dict(named_formulas(changed)))}"
+            changed = returning(program, edit)
+            told = Formulas(changed).expression(changed.steps[-1])
+            return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
         if how == "after":
             read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
             return f"{edit.function} is computed from the new {', '.join(read)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.candidates import MAX_STEPS
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
@@ -33,7 +34,9 @@ from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 from parity.judge.diagnose.synthesis import Data, formulas_of
+from parity.judge.diagnose.weights import copied, edit_of, n_results, summed
 
+FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
 """Other inputs to try; some are of no use, since their options choose another branch."""
 SMALL = 2048
@@ -43,6 +46,8 @@ MAX_TRANSFERRED = 8
 TIED = 0.3
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
+N_COPIES = 6
+"""Results that tell one element of a tensor from another."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -100,7 +105,7 @@ class Inquiry:
     def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
         if small is not None:
-            result = self._carried(Inquiry(small, self._kernel, self._prepare).result(exact))
+            result = self._carried(Inquiry(small, self._kernel, self._prepare, budget=self._budget).result(exact))
             if result is not None:
                 return result
         result = self._searched(exact)
@@ -116,7 +121,8 @@ class Inquiry:
             )
         if result.best.explains:
             return result
-        return self._milder() or replace(result, behaviours=self._behaviours(small))
+        same = set(result.start.wrong) <= set(exact)
+        return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small))
 
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
@@ -126,7 +132,7 @@ class Inquiry:
             question = self._ask(evaluator.case, inputs)
             if question is None or unaltered(question.evaluator, question.observed).explains:
                 continue
-            found = Inquiry(question, self._kernel, self._prepare)._searched(())
+            found = Inquiry(question, self._kernel, self._prepare, budget=self._budget)._searched(())
             best = lost(start, found.best, part) if found.best.explains and found.best.causes else None
             if best is not None and best.explains:
                 return SearchResult(best, n_asked=found.n_asked)
@@ -151,13 +157,15 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
-            kept = kept or self.confirmed_here(extended(first.start, self._formulas(first.start)))
+            for found in (self._formulas, self._measured):
+                kept = kept or self.confirmed_here(extended(first.start, found(first.start)))
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
         start = whole.start
-        if len(start.wrong) < 2 or self._kernel is None or not self.probes:
+        one = len(start.wrong) < 2 or self._kernel is None or not self.probes
+        if one or len(structure(start.evaluator)) > MAX_STEPS:
             return whole
         owners: dict[str, tuple[Cause, set[str]]] = {}
         for name in start.wrong:
@@ -217,6 +225,25 @@ class Inquiry:
         unit = UNIT_ROUNDOFF[start.evaluator.dtype if given is not wide else "float64"]
         edits = formulas_of(name, [one for one in data if one is not None], unit)
         return [Match(edit, frozenset((name,)), {}).cause for edit in edits]
+
+    def _measured(self, start: KernelExplanation) -> list[Cause]:
+        """The elements of an input that a single wrong tensor copies or adds up."""
+        if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
+            return []
+        name, case = start.wrong[0], start.evaluator.case
+        shape = start.evaluator.shape_of(name)
+        for source, values in start.evaluator.inputs.items():
+            for measure, n in ((copied, N_COPIES), (summed, n_results(values.shape, shape))):
+                drawn = [generic(case, number)[1] for number in range(N_DRAWN * 3 + KEEPS_ALL, 3 * (N_DRAWN + n), 3)]
+                answers = [(self._kernel(case, "float64", inputs) or {}).get(name) for inputs in drawn]
+                given = [answer for answer in answers if answer is not None and answer.shape == shape]
+                if values.dtype.kind != "f" or not given or len(given) < len(drawn):
+                    continue
+                weights = measure([inputs[source] for inputs in drawn], given)
+                if weights is not None:
+                    edit = edit_of(name, source, weights)
+                    return [Match(edit, frozenset((name,)), {}).cause]
+        return []
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
@@ -282,12 +309,21 @@ class Inquiry:
     @cached_property
     def probes(self) -> Sequence[Question]:
         """The backend's results for other inputs and options."""
-        return list(islice(self._asked(range(N_DRAWN)), N_PROBES))
+        return self._some(range(self._n_drawn))
 
     @cached_property
     def alike(self) -> Sequence[Question]:
         """The backend's results for other inputs and the user's options: it may have some of them fixed."""
-        return list(islice(self._asked(range(KEEPS_ALL, 3 * N_DRAWN, 3)), N_PROBES))
+        return self._some(range(KEEPS_ALL, 3 * self._n_drawn, 3))
+
+    @property
+    def _n_drawn(self) -> int:
+        """How many other inputs may be tried: more of a case of few numbers, which tell little."""
+        return N_DRAWN if self._question.evaluator.n_elements >= FEW_ELEMENTS else 2 * N_DRAWN
+
+    def _some(self, numbers: Iterable[int]) -> list[Question]:
+        """A third of the results that were asked for, or as many as there are."""
+        return list(islice(self._asked(numbers), N_PROBES * self._n_drawn // N_DRAWN))
 
     def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
         evaluator = self._question.evaluator
@@ -412,8 +448,8 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:
-    """The explanations of a search that leave nothing."""
-    return [e for e in (result.best, *result.rivals) if e.causes and e.explains]
+    """The explanations of a search that leave nothing, and say more than where."""
+    return [e for e in (result.best, *result.rivals) if e.causes and e.explains and "localized" not in e.ids]
 
 
 def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
