@@ -60,7 +60,7 @@ PER_PART = 0.1
 
 def parts(expression: Expression) -> int:
     """How many functions an expression has."""
-    return 0 if expression[0] in ("value", "number") else 1 + sum(map(parts, expression[1:]))
+    return 0 if expression[0] in (READ, "number") else 1 + sum(map(parts, expression[1:]))
 
 
 RESULT, EVERY, PARTS = -1, -2, -3
@@ -71,7 +71,7 @@ and the key of the value that is returned instead, or added, or of the state tha
 `computed`, and the `Expression` that is returned."""
 COMPUTED = "computed"
 Expression = tuple[Any, ...]
-"""("value", key), ("number", 0.5), or the name of a function and its operands: ("exp", ("number", 2.0))."""
+"""("read", key), ("number", 0.5), or the name of a function and its operands: ("exp", ("number", 2.0))."""
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
@@ -617,7 +617,7 @@ def computing(program: Program, output: str, expression: Expression) -> Program:
     def operand(part: Expression) -> Any:
         if part[0] == "number":
             return part[1]
-        if part[0] == "value":
+        if part[0] == READ:
             return Ref(value_of(program, part[1]))
         steps.append(Step(new(), OWN.get(part[0]) or getattr(np, part[0]), tuple(map(operand, part[1:]))))
         return Ref(steps[-1].index)

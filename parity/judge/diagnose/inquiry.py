@@ -184,7 +184,8 @@ class Inquiry:
         def about(questions: Sequence[Question]) -> list[Question]:
             return [replace(q, observed={name: q.observed.get(name)}) for q in questions]
 
-        alone = Inquiry(*about([self._question]), self._kernel, self._prepare, about(self._same), self._budget)
+        (question,) = about([self._question])
+        alone = Inquiry(question, self._kernel, self._prepare, about(self._same), self._budget)
         alone.probes, alone.alike = about(self.probes), about(self.alike)
         return alone
 

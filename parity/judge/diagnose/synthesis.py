@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.edits import COMPUTED, RETURNED, Edit, Expression, Key
+from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Expression, Key
 from parity.cases.program import Program
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import Array
@@ -27,8 +27,6 @@ RESOLVED = 1e-9
 """What a least-squares problem in float64 leaves of a solution, relative to the data."""
 WITHIN = 8.0
 """How many unit roundoffs a formula may be from the data."""
-PARTLY = 0.02
-"""At least this part of the elements is right if a formula differs in the others only."""
 
 Columns = NDArray[np.float64]
 UNARY: Mapping[str, Callable[[Columns], Columns]] = {
@@ -37,6 +35,7 @@ UNARY: Mapping[str, Callable[[Columns], Columns]] = {
     "sqrt": np.sqrt,
     "absolute": np.absolute,
     "exp": np.exp,
+    "exp2": np.exp2,
     "log": np.log,
     "sign": np.sign,
 }
@@ -72,21 +71,16 @@ def formulas_of(output: str, data: Sequence[Data], unit: float) -> list[Edit]:
     observed = gathered([one.observed for one in data], points).astype(np.float64)
     right = gathered([one.right for one in data], points)
     tolerance = max(WITHIN * unit, RESOLVED)
-    if -observed.size * np.log2(tolerance) < EVIDENCE:
+    if not enough(observed.size, tolerance):
         return []
     with np.errstate(all="ignore"):
         atoms = atoms_of(program, output, data, points)
         terms = unary_terms(atoms)
         found = fitted(terms, observed, tolerance)
-        part = ~right
-        if not found and right.mean() > PARTLY and -part.sum() * np.log2(tolerance) >= EVIDENCE:
-            whole = ("value", key_of(program, program.outputs[output]))
-            there = sorted(map(simple, fitted(terms.at(part), observed[part], tolerance)), key=length)[:MOST_KEPT]
-            values = (evaluated(expression, atoms) for expression in there)
-            pieces = (
-                piecewise(e, atoms, v, observed, right, tolerance, whole) for e, v in zip(there, values, strict=True)
-            )
-            found = [piece for piece in pieces if piece is not None]
+        if not found and right.any():
+            whole = (READ, key_of(program, program.outputs[output]))
+            found = piecewise(whole, atoms, terms, observed, right, tolerance)
+        found = found or two_sided(atoms, terms, observed, tolerance)
     kept = sorted(dict.fromkeys(map(simple, found)), key=length)[:MOST_KEPT]
     return [Edit((), output, RETURNED, value=(COMPUTED, expression)) for expression in kept]
 
@@ -104,8 +98,8 @@ def evaluated(expression: Expression, atoms: Terms) -> Columns:
     """The values of an expression of atoms."""
     if expression[0] == "number":
         return np.full(atoms.rows.shape[1], expression[1])
-    if expression[0] == "value":
-        return atoms.rows[atoms.told.index(expression)]
+    if expression[0] == READ:
+        return np.asarray(atoms.rows[atoms.told.index(expression)], float)
     return np.asarray(getattr(np, expression[0])(*(evaluated(part, atoms) for part in expression[1:])), float)
 
 
@@ -139,7 +133,7 @@ def atoms_of(program: Program, output: str, data: Sequence[Data], points: Sequen
         if row is None or not np.isfinite(row).all() or any(proportional(row, other) for other in rows):
             continue
         rows.append(row)
-        told.append(("value", key_of(program, index)))
+        told.append((READ, key_of(program, index)))
         if len(rows) == MOST_ATOMS:
             break
     return Terms(np.array(rows), tuple(told))
@@ -313,7 +307,7 @@ def weighed(
     target."""
     tables = (firsts, seconds)
     rows = np.array([tables[k].rows[i] for k, i in which])
-    factors = np.linalg.lstsq((rows * weights).T, target * weights, rcond=None)[0]
+    factors = np.asarray(np.linalg.lstsq((rows * weights).T, target * weights, rcond=None)[0], np.float64)
 
     def fits(numbers: NDArray[np.float64]) -> bool:
         error, size = np.abs(numbers @ rows - target), np.abs(numbers) @ np.abs(rows)
@@ -348,7 +342,7 @@ ONE = ("number", 1.0)
 def simple(expression: Expression) -> Expression:
     """Without factors of 1."""
     head, *rest = expression
-    if head in ("value", "number"):
+    if head in (READ, "number"):
         return expression
     operands = [simple(part) for part in rest]
     if head in ("multiply", "divide") and operands[1] == ONE:
@@ -360,21 +354,49 @@ def length(expression: Expression) -> float:
     """How long an expression is; a number counts by its digits."""
     if expression[0] == "number":
         return 0.1 * len(f"{abs(expression[1]):g}")
-    return 1.0 if expression[0] == "value" else 1.0 + sum(map(length, expression[1:]))
+    return 1.0 if expression[0] == READ else 1.0 + sum(map(length, expression[1:]))
+
+
+def enough(n: Any, tolerance: float) -> bool:
+    """Whether so many elements tell a formula from the others."""
+    return bool(-n * np.log2(tolerance) >= EVIDENCE)
+
+
+def best(terms: Terms, observed: Columns, part: NDArray[np.bool_], tolerance: float) -> list[Expression]:
+    """The simplest formulas for a part of the elements."""
+    if not enough(part.sum(), tolerance):
+        return []
+    return sorted(map(simple, fitted(terms.at(part), observed[part], tolerance)), key=length)[:MOST_KEPT]
 
 
 def piecewise(
-    expression: Expression,
-    terms: Terms,
-    values: Columns,
-    observed: Columns,
-    right: NDArray[np.bool_],
-    tolerance: float,
-    whole: Expression,
-) -> Expression | None:
-    """An expression where a value lies on one side of a number, or between two, and the right result elsewhere; None
-    if no value tells the elements apart."""
-    agrees = np.abs(values - observed) <= tolerance * (np.abs(observed) + np.abs(values))
+    whole: Expression, atoms: Terms, terms: Terms, observed: Columns, right: NDArray[np.bool_], tolerance: float
+) -> list[Expression]:
+    """The formulas for the wrong elements, with the condition under which the `whole` is not right."""
+    found = []
+    for expression in best(terms, observed, ~right, tolerance):
+        values = evaluated(expression, atoms)
+        agrees = np.abs(values - observed) <= tolerance * (np.abs(observed) + np.abs(values))
+        condition = condition_of(terms, right, agrees)
+        if condition is not None:
+            found.append(("where", condition, expression, whole))
+    return found
+
+
+def two_sided(atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
+    """Two formulas, for the positive elements of an input and for the others."""
+    for row, told in zip(atoms.rows, atoms.told, strict=True):
+        if told[0] == READ and told[1][0] == "input":
+            positive = row > 0
+            one, other = (best(terms, observed, part, tolerance)[:1] for part in (positive, ~positive))
+            if one and other:
+                return [("where", ("greater", told, ("number", 0.0)), *one, *other)]
+    return []
+
+
+def condition_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> Expression | None:
+    """That a value lies on one side of a number, or between two, where the reference is not right, and nowhere where
+    the formula does not agree; None if no value tells them apart."""
     for row, told in zip(terms.rows[1:], terms.told[1:], strict=True):
         low, high = row[~right].min(), row[~right].max()
         below, above = row[~agrees & (row < low)], row[~agrees & (row > high)]
@@ -382,8 +404,7 @@ def piecewise(
             continue
         limits = [("greater", told, ("number", between(below.max(), low)))] if below.size else []
         limits += [("less", told, ("number", between(high, above.min())))] if above.size else []
-        condition = limits[0] if len(limits) == 1 else ("logical_and", *limits)
-        return ("where", condition, expression, whole)
+        return limits[0] if len(limits) == 1 else ("logical_and", *limits)
     return None
 
 

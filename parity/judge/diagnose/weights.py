@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from parity.cases.edits import COMPUTED, RETURNED, Edit, Weights
+from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Weights
 from parity.judge.bound.envelope import Array
 
 MOST_ELEMENTS = 96
@@ -96,5 +96,5 @@ def otherwise(weights: Weights, reference: Weights | None) -> Weights:
 
 def edit_of(output: str, name: str, weights: Weights) -> Edit:
     """The output as sums of an input's elements."""
-    expression = ("weighted_sums", ("value", ("input", name)), ("number", weights))
+    expression = ("weighted_sums", (READ, ("input", name)), ("number", weights))
     return Edit((), output, RETURNED, value=(COMPUTED, expression))
