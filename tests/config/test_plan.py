@@ -393,6 +393,27 @@ def test_cases_none_of_which_is_for_the_backend(tmp_path: Path) -> None:
         several(tmp_path, backends=("oneflow",), keyword="a or c")
 
 
+def test_shards_have_each_case_once(tmp_path: Path) -> None:
+    shards = [several(tmp_path, shard=f"{i}/2") for i in (1, 2)]
+    assert [list(asked_of(plan)) for plan in shards] == [["a", "c"], ["b"]]
+    assert {plan.everything.cases for plan in shards} == {several(tmp_path).everything.cases}
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ("3/2", "write I/N, shard I of N"),
+        ("0/2", "write I/N, shard I of N"),
+        ("2", "write I/N, shard I of N"),
+        ("½/2", "write I/N, shard I of N"),
+        ("4/4", "only 3 cases are left, and this shard has none; make at most 3 shards"),
+    ],
+)
+def test_a_shard_that_is_none(tmp_path: Path, shard: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shard {shard}\n  {message}"):
+        several(tmp_path, shard=shard)
+
+
 def test_a_case_of_two_files_runs_on_the_backends_of_both(tmp_path: Path) -> None:
     top = "version: 1\ninclude: [base.yaml]\nbackends: [oneflow, torch]\n"
     plan = load_plan(write(tmp_path, base=f"version: 1\nbackends: [torch, paddle]\ncases:\n{CASE}", top=top))

@@ -36,6 +36,8 @@ class OneflowAdapter(TorchStyleAdapter):
 
         super().__init__(device, threads, mode, ranks)
         self.framework = oneflow
+        self.math = oneflow
+        self.nn = oneflow.nn.functional
 
     def describe(self, error: BaseException) -> str:
         """OneFlow's messages bring the C++ frames behind what they say."""

@@ -57,6 +57,8 @@ class PaddleAdapter(FunctionalAdapter):
         super().__init__(device, threads, mode, ranks)
         paddle.set_device(device)
         self.framework = paddle
+        self.math = paddle
+        self.nn = paddle.nn.functional
         self.functional = paddle.nn.functional
 
     def describe(self, error: BaseException) -> str:

@@ -25,6 +25,8 @@ class TorchTensors(TapeAdapter):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.framework = torch
+        self.math = torch
+        self.nn = torch.nn.functional
 
     def flags(self) -> dict[str, Any]:
         torch = self.framework
