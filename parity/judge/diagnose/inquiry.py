@@ -29,7 +29,7 @@ from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import absent, proposals, recounted
+from parity.judge.diagnose.proposals import UNNAMED, absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -44,6 +44,8 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+ALIKE = 1e-2
+"""How far the same factor may be from itself, as bfloat16 shows it."""
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 N_COPIES = 6
@@ -533,5 +535,8 @@ def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
 
 
 def similar(one: Cause, other: Cause) -> bool:
-    """Whether two causes differ in their numbers only."""
-    return one.id == other.id and one.parameters.keys() == other.parameters.keys()
+    """Whether two causes differ in their numbers only; a factor that has no meaning is one number."""
+    ours, theirs = one.parameters, other.parameters
+    factors = ours.get("factor", 1.0), theirs.get("factor", 1.0)
+    same = ours.get("meaning") != UNNAMED or bool(np.isclose(*factors, rtol=ALIKE))
+    return one.id == other.id and ours.keys() == theirs.keys() and same

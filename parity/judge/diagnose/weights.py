@@ -48,7 +48,7 @@ def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None
 def leading(source: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, ...]:
     """The axes at the beginning that two shapes share, up to two, such as images and channels."""
     n = next((i for i, (a, b) in enumerate(zip(source, output, strict=False)) if a != b), min(len(source), len(output)))
-    return source[: min(n, 2, len(source) - 1, len(output) - 1)]
+    return source[: max(0, min(n, 2, len(source) - 1, len(output) - 1))]
 
 
 def n_results(source: tuple[int, ...], output: tuple[int, ...]) -> int:
