@@ -396,7 +396,8 @@ def two_sided(atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -
 
 def condition_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> Expression | None:
     """That a value lies on one side of a number, or between two, where the reference is not right, and nowhere where
-    the formula does not agree; None if no value tells them apart."""
+    the formula does not agree, in the shortest words; None if no value tells them apart."""
+    found: list[Expression] = []
     for row, told in zip(terms.rows[1:], terms.told[1:], strict=True):
         low, high = row[~right].min(), row[~right].max()
         below, above = row[~agrees & (row < low)], row[~agrees & (row > high)]
@@ -404,8 +405,8 @@ def condition_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool
             continue
         limits = [("greater", told, ("number", between(below.max(), low)))] if below.size else []
         limits += [("less", told, ("number", between(high, above.min())))] if above.size else []
-        return limits[0] if len(limits) == 1 else ("logical_and", *limits)
-    return None
+        found.append(limits[0] if len(limits) == 1 else ("logical_and", *limits))
+    return min(found, key=length, default=None)
 
 
 def between(low: float, high: float) -> float:
