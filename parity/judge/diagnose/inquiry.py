@@ -44,6 +44,8 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+FAR = 8.0
+"""How much larger numbers are that show the limits of a formula."""
 ALIKE = 1e-2
 """How far the same factor may be from itself, as bfloat16 shows it."""
 SAME = 0.25
@@ -143,12 +145,15 @@ class Inquiry:
     def _searched(self, exact: Sequence[str]) -> SearchResult:
         """One named cause, else one edit, else several together, else one fitted number."""
         first = self._search(exact, 1)
-        kept = self.confirmed(complete(first))
+        named = complete(first)
+        if self._kernel is not None and first.second is not None and first.second.explains:
+            named.append(first.second)  # less simple, but other inputs decide
+        kept = self.confirmed(named)
         if kept and self._settles(kept[0]):
             return self.concluded(first, kept)
         single = extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
-        kept = kept or self.confirmed_here([*complete(first), *single])
+        kept = kept or self.confirmed_here([*named, *single])
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
@@ -160,7 +165,8 @@ class Inquiry:
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
             for found in (self._formulas, self._measured):
-                kept = kept or self.confirmed_here(extended(first.start, found(first.start)))
+                here = [] if kept else self.confirmed_here(extended(first.start, found(first.start)))
+                kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
@@ -318,6 +324,18 @@ class Inquiry:
     def alike(self) -> Sequence[Question]:
         """The backend's results for other inputs and the user's options: it may have some of them fixed."""
         return self._some(range(KEEPS_ALL, 3 * self._n_drawn, 3))
+
+    @cached_property
+    def _far(self) -> Sequence[Question]:
+        """The backend's result for larger numbers, where a formula may have a limit that others do not show."""
+        case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
+        data = case.definition.data
+        if data not in inputs:
+            return ()
+        question = self._ask(case, {**inputs, data: inputs[data] * FAR})
+        values = [] if question is None else [p.values for p in question.evaluator.base.values()]
+        finite = all(v is not None and np.isfinite(v).all() for v in values)
+        return (question,) if question is not None and finite else ()
 
     @property
     def _n_drawn(self) -> int:
