@@ -338,9 +338,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("through", i, name) for name in THROUGH)
         yield from joints(program, step.index if i == RESULT else step.operands[i].index, i, scope)
         yield from (("rounded", i, name) for name in FORMATS)
-    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
-    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
-    yield from (("rounded", PARTS, name) for name in FORMATS if step.name == "matmul")
+    yield from totals(step)
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
@@ -349,6 +347,15 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
             yield from other_axes(step, shape)
         if step.name == "reshape" and len(shape) <= MOST_AXES:
             yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+
+
+def totals(step: Step) -> Iterator[ChangeOf]:
+    """Sums and products of matrices in a lower precision, and the largest term of a product instead of the sum."""
+    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
+    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
+    if step.name == "matmul":
+        yield "function", PARTS, "max"
+        yield from (("rounded", PARTS, name) for name in FORMATS)
 
 
 def other_values(step: Step, position: int, operands: Sequence[int], scope: Scope) -> Iterator[ChangeOf]:

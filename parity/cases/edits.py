@@ -232,6 +232,11 @@ def weighted_sums(values: Array, how: Weights) -> Array:
     return result.reshape(how.shape)
 
 
+def largest_products(a: Array, b: Array) -> Array:
+    """The product of matrices with the largest of its terms instead of their sum."""
+    return np.asarray(products(a, b).max(-2))
+
+
 RUNNING: Mapping[str, Callable[..., Array]] = {
     "sum": running_sum,
     "matmul": running_matmul,
@@ -368,6 +373,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "joined":
             name, key = value
             return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
+        case "function" if i == PARTS:
+            return [replace(step, function=largest_products)]
         case "function":
             return [replace(step, function=getattr(np, value))]
         case "constant" | "fitted":

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.draw import Shape
 from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Expression, Key
 from parity.cases.program import Program
 from parity.cases.trial import Trial
@@ -22,7 +24,7 @@ from parity.judge.bound.envelope import Array
 
 MOST_ATOMS, MOST_POINTS = 24, 160
 MOST_TERMS = 160
-MOST_KEPT = 8
+MOST_KEPT, FEW = 8, 8
 RESOLVED = 1e-9
 """What a least-squares problem in float64 leaves of a solution, relative to the data."""
 WITHIN = 8.0
@@ -67,7 +69,7 @@ class Terms:
 def formulas_of(output: str, data: Sequence[Data], unit: float) -> list[Edit]:
     """The formulas for an output, the simplest first, to within rounding in units of `unit`."""
     program, rng = data[0].trial.program, np.random.default_rng(0)
-    points = [sampled(one, rng, MOST_POINTS // len(data)) for one in data]
+    points = [sampled(one, one.trial.base[output], rng, MOST_POINTS // len(data)) for one in data]
     observed = gathered([one.observed for one in data], points).astype(np.float64)
     right = gathered([one.right for one in data], points)
     tolerance = max(WITHIN * unit, RESOLVED)
@@ -98,17 +100,23 @@ def evaluated(expression: Expression, atoms: Terms) -> Columns:
     """The values of an expression of atoms."""
     if expression[0] == "number":
         return np.full(atoms.rows.shape[1], expression[1])
-    if expression[0] == READ:
+    if expression in atoms.told:
         return np.asarray(atoms.rows[atoms.told.index(expression)], float)
     return np.asarray(getattr(np, expression[0])(*(evaluated(part, atoms) for part in expression[1:])), float)
 
 
-def sampled(one: Data, rng: np.random.Generator, most: int) -> NDArray[np.intp]:
-    """The places of some elements, of the wrong ones at least half if there are as many."""
-    finite = np.isfinite(np.ravel(one.observed))
-    places = [np.flatnonzero(finite & part) for part in (~np.ravel(one.right), np.ravel(one.right))]
-    wrong = rng.permutation(places[0])[: max(most // 2, most - places[1].size)]
-    return np.concatenate([wrong, rng.permutation(places[1])[: most - wrong.size]])
+def sampled(one: Data, reference: Array, rng: np.random.Generator, most: int) -> NDArray[np.intp]:
+    """The places of some elements, of the wrong ones at least half if there are as many; of both the `FEW` at which the
+    reference is largest, since it may be zero nearly everywhere."""
+    finite, right, size = np.isfinite(np.ravel(one.observed)), np.ravel(one.right), np.abs(np.ravel(reference))
+
+    def mixed(places: NDArray[np.intp]) -> NDArray[np.intp]:
+        largest = places[np.argsort(-size[places], kind="stable")[:FEW]]
+        return np.concatenate([largest, rng.permutation(np.setdiff1d(places, largest))])
+
+    wrong, others = (mixed(np.flatnonzero(finite & part)) for part in (~right, right))
+    wrong = wrong[: max(most // 2, most - others.size)]
+    return np.concatenate([wrong, others[: most - wrong.size]])
 
 
 def key_of(program: Program, index: int) -> Key:
@@ -129,28 +137,39 @@ def atoms_of(program: Program, output: str, data: Sequence[Data], points: Sequen
     rows: list[Columns] = [np.ones(sum(map(len, points)))]
     told: list[Expression] = [ONE]
     for index in dict.fromkeys((*order, *(step.index for step in steps))):
-        row = row_of(index, data, points)
+        axes = missing(np.shape(data[0].trial.value(index)), data[0].observed.shape)
+        row = row_of(index, axes, data, points)
         if row is None or not np.isfinite(row).all() or any(proportional(row, other) for other in rows):
             continue
         rows.append(row)
-        told.append((READ, key_of(program, index)))
+        value = (READ, key_of(program, index))
+        told.append(("expand_dims", value, ("number", axes)) if axes else value)
         if len(rows) == MOST_ATOMS:
             break
     return Terms(np.array(rows), tuple(told))
 
 
-def row_of(index: int, data: Sequence[Data], points: Sequence[NDArray[np.intp]]) -> Columns | None:
-    """A value at the points; None where it has another shape."""
+def row_of(
+    index: int, axes: tuple[int, ...], data: Sequence[Data], points: Sequence[NDArray[np.intp]]
+) -> Columns | None:
+    """A value at the points, with `axes` of length 1 inserted; None where it has no number for each."""
     parts = []
     for one, at in zip(data, points, strict=True):
-        value = np.asarray(one.trial.value(index))
-        if value.dtype.kind not in "fib":
+        given = np.asarray(one.trial.value(index))
+        if given.dtype.kind not in "fib":
             return None
         try:
-            parts.append(np.broadcast_to(value, one.observed.shape).ravel()[at].astype(float))
+            parts.append(np.broadcast_to(np.expand_dims(given, axes), one.observed.shape).ravel()[at].astype(float))
         except ValueError:
             return None
     return np.concatenate(parts)
+
+
+def missing(shape: Shape, whole: Shape) -> tuple[int, ...]:
+    """The axes that a value lacks to have a shape but for their lengths, first its last ones; none where it has it."""
+    n = len(whole) - len(shape)
+    fits = (axes for axes in combinations(range(len(whole)), n) if shape == tuple(np.delete(whole, axes)))
+    return () if n <= 0 or not shape or shape == whole[n:] else next(fits, ())
 
 
 def proportional(row: Columns, other: Columns) -> bool:
@@ -223,7 +242,7 @@ LOGISTIC = "logistic"
 OUTER: Mapping[str, Callable[[Columns], Columns]] = {
     "exp": np.log,
     "log": np.exp,
-    "sqrt": np.square,
+    "sqrt": lambda values: np.where(values >= 0, np.square(values), np.nan),
     "tanh": np.arctanh,
     LOGISTIC: lambda values: np.log(values / (1 - values)),
 }
@@ -316,14 +335,14 @@ def weighed(
     if not fits(factors):
         return None
     for at, factor in enumerate(factors):
-        short = (float(f"{factor:.{digits}g}") for digits in range(1, FEW))
+        short = (float(f"{factor:.{digits}g}") for digits in range(1, FEW_DIGITS))
         others = (np.concatenate([factors[:at], [number], factors[at + 1 :]]) for number in short)
         factors = next(filter(fits, others), factors)
     parts = [times(float(f), tables[k].told[i]) for f, (k, i) in zip(factors, which, strict=True) if f]
     return parts[0] if len(parts) == 1 else ("add", *parts) if parts else None
 
 
-FEW = 6
+FEW_DIGITS = 6
 """People write numbers of fewer digits."""
 
 
@@ -353,7 +372,7 @@ def simple(expression: Expression) -> Expression:
 def length(expression: Expression) -> float:
     """How long an expression is; a number counts by its digits."""
     if expression[0] == "number":
-        return 0.1 * len(f"{abs(expression[1]):g}")
+        return 0.1 * len(f"{abs(expression[1]):g}") if isinstance(expression[1], float) else 0.0
     return 1.0 if expression[0] == READ else 1.0 + sum(map(length, expression[1:]))
 
 
