@@ -136,7 +136,7 @@ class Inquiry:
             return self.concluded(first, kept)
         single = extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
-        kept = kept or self.confirmed_here([*complete(first), *single])
+        kept = kept or self.confirmed_here([*complete(first), *single]) or self._overflowing(single)
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
@@ -148,6 +148,12 @@ class Inquiry:
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
+
+    def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those by an overflow, the best first: a kernel that is narrow throughout has other errors elsewhere, where
+        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
+        return sorted(found, key=lambda e: e.rank) if self.can_ask else []
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
         """Without an explanation by a formula that the backend's results for other inputs with the same options
