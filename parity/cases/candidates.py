@@ -28,6 +28,7 @@ from parity.cases.edits import (
     RETURNED,
     RUNNING,
     SAVED,
+    STEPWISE,
     THROUGH,
     Edit,
     Key,
@@ -99,6 +100,7 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     for position in single:
         edits = step_edits(program, position, scope)
         yield from in_every_turn(edits, position, scope) if position in same else edits
+    yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})

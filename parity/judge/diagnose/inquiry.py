@@ -150,12 +150,12 @@ class Inquiry:
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors elsewhere,
-        where nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
+        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        if self._question.evaluator.dtype != "float16" or not self.can_ask:
+            return []
         found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
-        return (
-            sorted(found, key=lambda e: e.rank) if self._question.evaluator.dtype == "float16" and self.can_ask else []
-        )
+        return sorted(found, key=lambda e: e.rank)
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
         """Without an explanation by a formula that the backend's results for other inputs with the same options
