@@ -242,6 +242,7 @@ class Scope:
     def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
         self.program, self.of, self.same = program, shapes, same
         self.turns = turns_of(program, same)
+        self.named = {p for p, places in same.items() if any(program.steps[place].label for place in places)}
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -256,11 +257,17 @@ class Scope:
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
         """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
-        from in a few steps, and what the turns of a loop before and after have in its place."""
+        from in a few steps, and what the turns of a loop before and after have in its place.
+
+        A loop's values have names in its last turn: those of the same turn count as named, too.
+        """
         shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
+        turn = self.turns.get(before)
         for other, key in self.keys.items():
             step = self.steps.get(other)
-            usable = step is None or (int(key[1]) < before and (step.label or other in near))
+            position = int(key[1]) if step is not None else -1
+            named = step is None or step.label or (position in self.named and self.turns[position] == turn)
+            usable = position < before and (named or other in near)
             if other != index and self.of.get(other) == shape and usable:
                 yield key
 
