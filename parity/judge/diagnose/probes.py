@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, generator
-from parity.cases.dtypes import held_by_all
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
@@ -45,6 +44,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     tenth of their square. All values are exact in float32 and in the case's dtypes.
     """
     op = case.definition
+    plans = {plan.name: plan for plan in case.tensors}
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
     shapes = op.infer_shapes(case.params, shapes_of(case, given))
     params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)
@@ -56,7 +56,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
             values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
                 values = values * np.sqrt(10 * tiny)
-            inputs[name] = values if values.dtype.kind == "i" else held_by_all(values, (*case.dtypes, "float32"))
+            inputs[name] = values if values.dtype.kind == "i" else plans[name].held(values, (*case.dtypes, "float32"))
         with np.errstate(all="ignore"):
             outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
         if all(np.isfinite(values).all() for values in outputs.values()):
