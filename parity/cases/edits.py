@@ -781,7 +781,8 @@ def described(program: Program, edit: Edit) -> str:
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
-    ours, theirs = before.expression(step), after.expression(new)
+    ours = before.expression(step)
+    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
     also = elsewhere(program, before, edit)
     name = before.name_of(step)
     inside = "" if name else within(program, before, step)
@@ -789,6 +790,13 @@ def described(program: Program, edit: Edit) -> str:
     if not INVENTED.search(told):
         return told
     return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+
+
+def filled_up(program: Program, edit: Edit) -> str:
+    """With what an axis is filled up, and how far."""
+    key, axis, block, number = edit.value
+    whole = f"whole blocks of {block}" if block else "a power of 2"
+    return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
