@@ -28,6 +28,7 @@ from parity.cases.edits import (
     RETURNED,
     RUNNING,
     SAVED,
+    STEPWISE,
     THROUGH,
     Edit,
     Key,
@@ -101,6 +102,7 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
         yield from in_every_turn(edits, position, scope) if position in same else edits
     for chain in chains(program, reach) if not same else ():
         yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
+    yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
@@ -254,6 +256,7 @@ class Scope:
     def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
         self.program, self.of, self.same = program, shapes, same
         self.turns = turns_of(program, same)
+        self.named = {p for p, places in same.items() if any(program.steps[place].label for place in places)}
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -268,11 +271,17 @@ class Scope:
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
         """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
-        from in a few steps, and what the turns of a loop before and after have in its place."""
+        from in a few steps, and what the turns of a loop before and after have in its place.
+
+        A loop's values have names in its last turn: those of the same turn count as named, too.
+        """
         shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
+        turn = self.turns.get(before)
         for other, key in self.keys.items():
             step = self.steps.get(other)
-            usable = step is None or (int(key[1]) < before and (step.label or other in near))
+            position = int(key[1]) if step is not None else -1
+            named = step is None or step.label or (position in self.named and self.turns[position] == turn)
+            usable = position < before and (named or other in near)
             if other != index and self.of.get(other) == shape and usable:
                 yield key
 

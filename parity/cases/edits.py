@@ -89,7 +89,9 @@ MOVED = "moved"
 """The kind of an edit of an operation that is done to the result of a later step instead, whose position is `value`."""
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
-LOSSY = ("rounded", ACCUMULATED)
+STEPWISE = "stepwise"
+"""The kind of an edit of all steps (`EVERY`), or of those of the forward pass (`RESULT`), whose results are rounded."""
+LOSSY = ("rounded", ACCUMULATED, STEPWISE)
 OTHER = ("replaced", "reshaped")
 """The kinds of edits that put another value in the place of an operand."""
 
@@ -100,6 +102,11 @@ OTHER = ("replaced", "reshaped")
 def rounded_to(values: Any, target: str) -> Any:
     """`values` rounded to a lower precision; their dtype stays."""
     return rounded(np.asarray(values), FORMATS[target])
+
+
+def rounded_floats(values: Any, target: str) -> Any:
+    """An array of floating-point numbers rounded to a lower precision; anything else as it is."""
+    return rounded_to(values, target) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else values
 
 
 def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None]) -> Any:
@@ -350,6 +357,7 @@ COSTS: Mapping[str, float] = {
     "along": 1.5,
     "rounded": 1.6,
     ACCUMULATED: 1.7,
+    STEPWISE: 1.9,
     "constant": 1.8,
     "times": 2.5,
     "fitted": 2.5,
@@ -590,6 +598,9 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
         return read_otherwise(program, edit, new)
     if edit.kind == SAVED:
         return saved_otherwise(program, edit, new)
+    if edit.kind == STEPWISE:
+        steps = ((p, s) for p, s in enumerate(program.steps) if edit.operand == EVERY or not s.backward)
+        return {p: inserted(step, RESULT, new, rounded_floats, (edit.value,)) for p, step in steps}
     changed = {}
     for turn, position in enumerate(edit.positions):
         if position >= len(program.steps) or program.steps[position].name != edit.function:
@@ -858,12 +869,15 @@ def described(program: Program, edit: Edit) -> str:
         return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
+    if edit.kind == STEPWISE:
+        return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
     position = edit.value if edit.kind == MOVED else edit.positions[0]
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
-    ours, theirs = before.expression(step), after.expression(new)
+    ours = before.expression(step)
+    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
     also = elsewhere(program, before, edit)
     name = before.name_of(step)
     inside = "" if name else within(program, before, step)
@@ -871,6 +885,13 @@ def described(program: Program, edit: Edit) -> str:
     if not INVENTED.search(told):
         return told
     return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+
+
+def filled_up(program: Program, edit: Edit) -> str:
+    """With what an axis is filled up, and how far."""
+    key, axis, block, number = edit.value
+    whole = f"whole blocks of {block}" if block else "a power of 2"
+    return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:

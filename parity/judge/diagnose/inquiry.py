@@ -159,7 +159,7 @@ class Inquiry:
             return self.concluded(first, kept)
         single = extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
-        kept = kept or self.confirmed_here([*named, *single])
+        kept = kept or self.confirmed_here([*named, *single]) or self._overflowing(single)
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
@@ -202,6 +202,14 @@ class Inquiry:
         alone = Inquiry(question, self._kernel, self._prepare, about(self._same), self._budget)
         alone.probes, alone.alike = about(self.probes), about(self.alike)
         return alone
+
+    def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
+        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        if self._question.evaluator.dtype != "float16" or not self.can_ask:
+            return []
+        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
+        return sorted(found, key=lambda e: e.rank)
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
         """Without an explanation by values that the backend's results for other inputs with the same options
