@@ -148,7 +148,7 @@ def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
 
 
 MEASURES = tuple(
-    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal", "worst_index")
+    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier")
 )
 
 
@@ -174,6 +174,8 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         error_ratio=Ratios(*comparison.error_ratio),
         envelope=None if envelope is None else EnvelopeRow(*envelope),
         message=comparison.message,
+        frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
+        hidden=None if comparison.hidden is None else comparison.hidden.value,
     )
 
 

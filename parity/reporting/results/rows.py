@@ -168,7 +168,10 @@ class EnvelopeRow(Struct, frozen=True):
 
 
 class ComparisonRow(Struct, frozen=True, kw_only=True):
-    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge."""
+    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
+
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`.
+    """
 
     case: str
     dtype: str
@@ -185,6 +188,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     max_rel_diff: float | None = None
     max_ulp_diff: int | None = None
     rmse: float | None = None
+    cosine: float | None = None
     required_rtol: float | None
     worst_index: list[int] | None
     actual_value: float | None
@@ -195,6 +199,8 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     error_ratio: Ratios
     envelope: EnvelopeRow | None = None
     message: str
+    frontier: list[tuple[float, float]] | None = None
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
