@@ -172,3 +172,27 @@ def test_the_page_names_every_column():
             n: {row[1] for row in store.select(f"PRAGMA table_info({n})")} for n in (*VIEWS, *(t.name for t in TABLES))
         }
     assert told == columns
+
+
+def test_a_large_run_has_its_rows_in_the_store_alone_and_reports_say_the_same(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("parity.reporting.results.store.LARGE", 8)
+    monkeypatch.setattr("parity.run.LARGE", 8)
+    monkeypatch.setattr("parity.reporting.results.store.MAX_CASES", 6)
+    config, out = found.run_dir.parent / "config.yaml", tmp_path / "large"
+    large = call("run", config, "--out", out, "-q", "--json")
+    assert large.returncode == 1, large.stderr
+    assert json.loads(large.stdout)["comparisons"] == found.results["comparisons"]
+    assert not (out / "results.json").exists()
+    for options in (["-q"], []):
+        assert (
+            call("report", out, *options).stdout.splitlines()[:3]
+            == call("report", found.run_dir, *options).stdout.splitlines()[:3]
+        )
+    shown = read_results(out, whole=False)
+    assert (len(read_results(out).cases), len(shown.cases), shown.left_out) == (7, 6, 4)
+    page = (out / "report.html").read_text()
+    assert f"The rows of 4 of {sum(shown.summary.cells.values())} cells are only in results.sqlite" in page
+    for command in (["explain", out, "offset=3"], ["diff", found.run_dir, out], ["inspect", out, "offset=3", "y"]):
+        assert call(*command).returncode == 0, command
+    resumed = call("run", config, "--out", out, "--resume", "-q")
+    assert (resumed.returncode, resumed.stdout) == (1, call("report", found.run_dir, "-q").stdout)

@@ -37,6 +37,7 @@ from parity.reporting.results.rows import (
     CaseRow,
     ComparisonRow,
     KnownRow,
+    MatrixRow,
     OutcomeRow,
     Results,
     RunRow,
@@ -249,6 +250,10 @@ AMONG = "case_id IN (SELECT value FROM json_each(?))"
 OPEN = """
     SELECT case_id FROM cells WHERE status != 'passed'
     GROUP BY case_id ORDER BY min(instr(?, status)), max(error_ratio) DESC LIMIT ?"""
+MATRIX = """
+    SELECT op, backend, dtype, status, verdict, n FROM (
+        SELECT op, backend, dtype, status, verdict, count(*) AS n, max(severity)
+        FROM cells JOIN verdicts USING (verdict) GROUP BY op, backend, dtype, status)"""
 URGENCY = ("failed", "error", "not-run", "unsupported", "known", "below", "suspect", "passed")
 """The values of `cells.Status`, in its order."""
 
@@ -386,7 +391,8 @@ class Store:
             return self.results()
         cases = [case for (case,) in self.select(OPEN, " ".join(URGENCY), MAX_CASES)]
         part = self.results(AMONG, json.dumps(cases))
-        return structs.replace(part, left_out=sum(part.summary.cells.values()) - n_cells(part))
+        rows = [MatrixRow(*row) for row in self.select(MATRIX)]
+        return structs.replace(part, left_out=sum(row.n_cells for row in rows) - n_cells(part), matrix=rows)
 
     @property
     def n_outcomes(self) -> int:
