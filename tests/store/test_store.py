@@ -196,3 +196,31 @@ def test_a_large_run_has_its_rows_in_the_store_alone_and_reports_say_the_same(fo
         assert call(*command).returncode == 0, command
     resumed = call("run", config, "--out", out, "--resume", "-q")
     assert (resumed.returncode, resumed.stdout) == (1, call("report", found.run_dir, "-q").stdout)
+
+
+class Interrupted:
+    """A connection whose user presses Ctrl-C right after a statement."""
+
+    def __init__(self, db, at):
+        self._db, self._at = db, at
+
+    def __getattr__(self, name):
+        return getattr(self._db, name)
+
+    def execute(self, statement, *values):
+        answer = self._db.execute(statement, *values)
+        if statement == self._at:
+            self._at = ""
+            raise KeyboardInterrupt
+        return answer
+
+
+@pytest.mark.parametrize("at", ["BEGIN IMMEDIATE", "COMMIT"])
+def test_ctrl_c_while_rows_are_written_loses_none_and_doubles_none(at):
+    results = ci_runs.every_status()
+    store = store_of(results)
+    store.db = Interrupted(store.db, at)
+    store.add(results.outcomes)
+    with pytest.raises(KeyboardInterrupt):
+        store.flush()
+    assert store.n_outcomes == 2 * len(results.outcomes)

@@ -287,10 +287,8 @@ class Store:
                     self.db.execute(statement)
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Rows of any type, to be written with the next transaction."""
-        for row in rows:
-            table = BY_ROW[type(row)]
-            self._waiting.append((table.insert, table.values(row)))
+        """Rows of any type, all or none of them, to be written with the next transaction."""
+        self._waiting += [(table.insert, table.values(row)) for row in rows for table in (BY_ROW[type(row)],)]
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
@@ -318,21 +316,33 @@ class Store:
         self._waiting.append((statement, values))
 
     def flush(self) -> None:
-        """Write what waits, in one transaction."""
-        waiting, self._due = self._waiting, time.monotonic() + COMMIT_S
+        """Write what waits, in one transaction, and once also if Ctrl-C comes in between."""
+        waiting, self._due, has_begun = self._waiting, time.monotonic() + COMMIT_S, False
         if not waiting:
             return
         try:
-            with self.db:
-                self.db.execute("BEGIN IMMEDIATE")
-                for statement, alike in itertools.groupby(waiting, key=itemgetter(0)):
-                    self.db.executemany(statement, map(itemgetter(1), alike))
+            self.db.execute("BEGIN IMMEDIATE")
+            has_begun = True
+            for statement, alike in itertools.groupby(waiting, key=itemgetter(0)):
+                self.db.executemany(statement, map(itemgetter(1), alike))
+            self.db.execute("COMMIT")
         except sqlite3.OperationalError as error:
+            self._undo()
             if self.path is None:
                 raise
             self._go_on_in_memory(error)
             self.flush()
+        except BaseException:
+            if has_begun and not self.db.in_transaction:
+                self._waiting = []
+            self._undo()
+            raise
         self._waiting = []
+
+    def _undo(self) -> None:
+        """End a transaction that could not be."""
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
 
     def _go_on_in_memory(self, error: sqlite3.Error) -> None:
         """Continue in memory, with what is written; raises the error where nobody cares for it."""
