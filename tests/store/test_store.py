@@ -90,6 +90,8 @@ def test_a_killed_run_loses_nothing_that_was_written_and_goes_on(tmp_path):
     with started("run", "config.yaml", "--out", "run", cwd=tmp_path) as process:
         path = tmp_path / "run" / STORE
         waited_for(lambda: path.is_file() and n_compared(path) == 4)
+        live = call("query", path.parent, "SELECT count(*) AS n FROM cells WHERE status = 'passed'")
+        assert live.stdout == "n\n16\n"
         process.send_signal(signal.SIGKILL)
         process.wait()
     (tmp_path / "run" / "results.json").unlink()
