@@ -108,7 +108,7 @@ def brought_row(case: CasePlan) -> BroughtRow | None:
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
     """A row for one input."""
     file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias)
+    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias, tensor.storage)
 
 
 def describe_draw(tensor: TensorPlan) -> str:
@@ -118,6 +118,7 @@ def describe_draw(tensor: TensorPlan) -> str:
     text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
     text += f" with {tensor.special.count} special values" if tensor.special else ""
     text += f", {tensor.layout}" if tensor.layout else ""
+    text += f", stored in {tensor.storage}" if tensor.storage else ""
     return text + (f", in the memory of {tensor.alias}" if tensor.alias else "")
 
 

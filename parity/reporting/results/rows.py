@@ -97,7 +97,8 @@ class BackendRow(Struct, frozen=True, kw_only=True):
 class InputRow(Struct, frozen=True):
     """A stored input; `file` is relative to the run directory, None if the input was not drawn.
 
-    `layout` and `alias` say how the workers' tensors lay in memory, empty if contiguous and on their own.
+    `layout` and `alias` say how the workers' tensors lay in memory, empty if contiguous and on their own; `storage`
+    is the dtype in which an operand was stored, if narrower than the case's.
     """
 
     shape: list[int]
@@ -105,6 +106,7 @@ class InputRow(Struct, frozen=True):
     file: str | None
     layout: str = ""
     alias: str = ""
+    storage: str = ""
 
 
 class BroughtRow(Struct, frozen=True):
