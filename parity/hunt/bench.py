@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
+from parity.cases.draw import generator
+from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.asking import CaseQuestions, stored
 from parity.engine.backend import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
@@ -20,11 +23,12 @@ from parity.engine.cells import CellRequest
 from parity.engine.engine import IDLE_S, Crew
 from parity.engine.logs import RunLog
 from parity.hunt import HuntError
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio
 from parity.judge.case import CaseJudge, Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.outcome import Arrays, CellOutcome, Outcome
 
+NEIGHBOURS, NEAR = 2, 1 / 64
 Fault = tuple[str, str]
 """A backend and a tensor."""
 
@@ -146,15 +150,48 @@ def judged(trial: Trial, outcomes: Sequence[CellOutcome]) -> Seen:
     own = tuple(outcome.copied() for outcome in outcomes)
     try:
         cell = judge_of(trial, own).cells[trial.dtype]
-        nearest = {name: max(cell.ratios(name).values(), default=0.0) for name in cell.off}
-        return Seen(trial, own, dict(wrong(cell)), nearest)
+        ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in whole_ratios(cell, name).items()}
+        nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
+        return Seen(trial, own, {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}, nearest)
     except (ValueError, TypeError, IndexError, ArithmeticError):
         return Seen(trial, own)
 
 
-def wrong(cell: Cell) -> Iterator[tuple[Fault, float]]:
-    """The error ratios beyond the bound; infinite where NaN, a structure or a changed input is wrong."""
-    for backend, ratios in cell.off.items():
-        yield from (((backend, tensor), ratio) for tensor, ratio in ratios.items() if ratio >= OFF)
-    for backend, outcome in cell.outcomes.items():
-        yield from (((backend, f"input.{name}"), float("inf")) for name in outcome.changed)
+def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
+    """The error ratios of a backend's tensors that may be wrong; infinite where NaN, a structure or an input is wrong.
+
+    They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would find
+    that. For the same reason the envelope includes those of inputs nearby.
+    """
+    found = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
+    observed = cell.observed(backend)
+    for tensor, local in cell.ratios(backend).items():
+        values, exact, envelope = observed[tensor], cell.oracle[tensor], cell.envelope_at(backend, tensor).whole
+        if local < OFF or values is None or values.shape != exact.shape or exact.dtype.kind == "i":
+            found[tensor] = local
+            continue
+        ratio = error_ratio(values, exact, envelope)
+        found[tensor] = ratio if ratio < OFF else error_ratio(values, exact, widened(cell, tensor, envelope))
+    return found
+
+
+def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
+    """The envelope of a tensor, or that of inputs nearby if it is larger."""
+    for number in range(NEIGHBOURS):
+        inputs = {name: nearby(values, name, number) for name, values in cell.inputs.items()}
+        held = {n: v if v.dtype.kind == "i" else as_dtype(v, cell.dtype) for n, v in inputs.items()}
+        other = EnvelopeRuns(cell.case, cell.dtype, held, consult_oracle(cell.case, held)).envelopes(FIRST_RUNS, [tensor])
+        envelope = replace(envelope, rms=max(envelope.rms, other[tensor].rms), max=max(envelope.max, other[tensor].max))
+    return envelope
+
+
+def nearby(values: Array, name: str, number: int) -> Array:
+    """Values changed by about one percent, zeros too where there are others of both signs; integers stay."""
+    if values.dtype.kind == "i" or not values.size:
+        return values
+    rng, wide = generator(number, "nearby", name), values.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    scale = np.abs(wide)
+    if finite.size and finite.min() < 0 < finite.max():
+        scale = np.where(scale == 0, np.sqrt(np.mean(np.square(finite))), scale)
+    return np.where(np.isfinite(wide), wide + NEAR * scale * rng.normal(size=wide.shape), wide)
