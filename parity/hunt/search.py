@@ -112,6 +112,7 @@ class Search:
     dtypes: Sequence[str]
     seed: int = 0
     observe: Callable[[Search], None] = lambda _: None
+    concluded: Callable[[], None] = lambda: None
     n_rounds: int = 0
     arms: list[Arm] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -149,13 +150,19 @@ class Search:
         arm.n += 1
         arm.reward += 1.0 if self.pending else max(map(self._nearness, seen), default=0.0)
         self.follow_pending()
-        self.observe(self)
+        self.concluded()
+
+    def keep_pending(self) -> None:
+        """Keep the fault that was being followed as it is."""
+        if self.pending is not None:
+            seen, (backend, tensor) = self.pending
+            self.findings.append(Finding(seen.trial, seen.trial, backend, tensor, seen.faults[backend, tensor]))
 
     def follow_pending(self) -> None:
         """Reduce and diagnose the fault that was found last."""
         if self.pending is not None:
-            (seen, fault), self.pending = self.pending, None
-            self.follow(seen, fault)
+            self.follow(*self.pending)
+            self.pending = None
 
     def _nearness(self, seen: tuple[Descriptor, Seen]) -> float:
         """0 to 1: how near a trial came to a fault that is not known."""
