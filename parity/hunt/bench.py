@@ -22,6 +22,7 @@ from parity.engine.backend import BackendLost, BackendStarted, EngineOptions, Ou
 from parity.engine.cells import CellRequest
 from parity.engine.engine import IDLE_S, Crew
 from parity.engine.logs import RunLog
+from parity.engine.starting import BackendInfo
 from parity.hunt import HuntError
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio
 from parity.judge.case import CaseJudge, Cell
@@ -70,11 +71,10 @@ class Bench:
     def __init__(self, specs: Sequence[BackendSpec], ops: Sequence[CasePlan], options: EngineOptions, log: Path) -> None:
         plan = Plan("hunt", (), tuple(specs), ORACLE, 0, tuple(ops))
         self.names = tuple(spec.name for spec in specs)
-        self.versions: dict[str, str] = {}
+        self.infos: dict[str, BackendInfo] = {}
         self.n_trials = 0
         self.until = float("inf")
         self.most_trials = float("inf")
-        self._lost: dict[str, str] = {}
         self._numbers = count()
         self._crew = Crew(plan, ops, options, RunLog(log))
 
@@ -85,6 +85,11 @@ class Bench:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._crew.dismiss()
+
+    @property
+    def spare(self) -> Path:
+        """A folder for inputs that the hunt's own cannot hold."""
+        return self._crew.spare
 
     def ask(self) -> CaseQuestions:
         """Calls for the diagnosis of one case."""
@@ -132,9 +137,8 @@ class Bench:
 
     def _notice(self, event: object) -> None:
         if isinstance(event, BackendStarted):
-            self.versions[event.info.spec.name] = event.info.version
+            self.infos[event.info.spec.name] = event.info
         elif isinstance(event, BackendLost):
-            self._lost[event.spec.name] = event.message
             raise HuntError(f"{event.spec.name} cannot be used: {event.message}")
 
 

@@ -5,37 +5,49 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from parity.config import ConfigError, load_plan
 from parity.config.nodes import printable
 from parity.config.plan import CasePlan
-from parity.engine import EngineOptions
-from parity.engine.inputs import slug
+from parity.engine import BackendStarted, CasePrepared, EngineOptions
+from parity.engine.inputs import prepare, slug
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, MISMATCH, PASSED
 from parity.hunt import HuntError, check_installed
 from parity.hunt.bench import Bench, Trial
 from parity.hunt.search import Finding, Search
 from parity.hunt.subject import Subject, subject_of
-from parity.hunt.write import CONFIG, STATE, case_id, read_state, restored, said, write_config, write_state, written
+from parity.hunt.write import (
+    CONFIG,
+    STATE,
+    case_id,
+    read_state,
+    restored,
+    said,
+    trials_of,
+    write_config,
+    write_state,
+    written,
+)
 from parity.judge.bound.envelope import OFF
 from parity.reporting.results.directory import held
-from parity.reporting.results.outputs import Outputs
+from parity.reporting.results.outputs import Outputs, write_run_files
+from parity.reporting.results.record import outcome_row
 from parity.reporting.results.results import REPORTS, new_directory
 from parity.reporting.text.words import plural
 from parity.repro import ReproError
 from parity.repro.write import write_scripts
-from parity.run import empty, run_and_show
+from parity.run import RunState, empty, keep, take_in
 from parity.starter.write import case_lines
 
 DEFAULT_DTYPES = ("float32", "float64")
-SHARE = 0.25
-"""The part of the time that is kept for the run of what was found; it takes about as long as the start and what the
-diagnoses took."""
+SHARE, LAST_S = 0.1, 10.0
+"""The part of the time, at most ten seconds, that is kept for the fault that is followed when the search ends."""
 LINE_EVERY_S = 10.0
 
 
@@ -114,10 +126,9 @@ def hunt_and_show(request: Request, folder: Path, state: Mapping[str, Any] | Non
         if state is not None:
             restored(search, state, stored_trials(folder))
         interrupted = searched(search, request, subject, folder, deadline)
-    findings = [*search.findings, *search.crashed]
-    if findings and not interrupted:
-        confirm(folder, request, command)
-    answer(search, request, folder, interrupted=interrupted)
+        if search.findings or search.crashed:
+            record_findings(bench, [*search.findings, *search.crashed], folder, request.options, command)
+    answer(search, request, folder)
     if interrupted:
         return INTERRUPTED
     if search.findings:
@@ -128,7 +139,8 @@ def hunt_and_show(request: Request, folder: Path, state: Mapping[str, Any] | Non
 def searched(search: Search, request: Request, subject: Subject, folder: Path, deadline: float) -> bool:
     """Search, and write what was found as it is found; whether an interrupt ended it."""
     bench, written_for = search.bench, [-1]
-    bench.until = deadline - SHARE * (deadline - time.monotonic())
+    search.until = deadline
+    bench.until = deadline - min(LAST_S, SHARE * (deadline - time.monotonic()))
     bench.most_trials = bench.n_trials + request.trials if request.trials else float("inf")
 
     def save() -> None:
@@ -166,10 +178,29 @@ def stored_trials(folder: Path) -> dict[str, Trial]:
     }
 
 
-def confirm(folder: Path, request: Request, command: Sequence[str]) -> None:
-    """Run the findings as any config, and write their scripts; raises OSError."""
+def record_findings(
+    bench: Bench, findings: Sequence[Finding], folder: Path, options: EngineOptions, command: Sequence[str]
+) -> None:
+    """Compute the cases of the config once more, and write them as a run, with the diagnoses; raises OSError."""
     plan = load_plan([folder / CONFIG])
-    run_and_show(plan, request.options, folder, command=command, outputs=Outputs({}), verbosity=-1)
+    state = RunState(plan, folder.absolute(), command, options)
+    bench.until = math.inf
+    for info in bench.infos.values():
+        take_in(state, BackendStarted(info))
+    told = {name: f.diagnoses for number, f in enumerate(findings, 1) for _, name in trials_of(f, number)}
+    for index, case in enumerate(plan.cases):
+        prepared = prepare(case, index, plan.seed, state.run_dir / "tensors", bench.spare)
+        take_in(state, CasePrepared(prepared, bench.ask()))
+        judge = state.judges.pop(case.id)
+        for seen in bench.seen([Trial(case, dtype, prepared.arrays) for dtype in case.dtypes]):
+            state.outcomes += map(outcome_row, seen.outcomes)
+            judge.take(seen.trial.dtype, seen.outcomes)
+        mine = tuple(replace(d, case=case.id) for d in told[case.id] if d.dtype in case.dtypes)
+        judged = judge.judged(diagnose=False)
+        keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
+    results = state.write()
+    list(write_run_files(results, folder, Outputs({}), state.losses))
+    state.losses.check()
 
 
 class Progress:
@@ -212,7 +243,7 @@ def nearest(search: Search) -> str:
     return f"largest error in error bounds: {', '.join(every)}"
 
 
-def answer(search: Search, request: Request, folder: Path, *, interrupted: bool) -> None:
+def answer(search: Search, request: Request, folder: Path) -> None:
     """Print what was found, each with its smallest case, or that nothing was, and what was tried."""
     findings = [*search.findings, *search.crashed]
     trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops_of(search))}"
@@ -221,9 +252,9 @@ def answer(search: Search, request: Request, folder: Path, *, interrupted: bool)
     else:
         most = max(search.best.values(), default=0.0) / OFF
         say(f"nothing beyond {most:.2g} error bounds in {trials}" if search.best else f"nothing could be compared in {trials}")
-    versions = (f"{name} {version}" for name, version in search.bench.versions.items())
+    versions = (f"{name} {info.version}" for name, info in search.bench.infos.items())
     say(f"{' · '.join(versions)} · {', '.join(request.dtypes)} · seed {request.seed}")
-    scripts = dict(scripts_of(folder, findings)) if findings and not interrupted else {}
+    scripts = dict(scripts_of(folder, findings))
     for number, finding in enumerate(findings, 1):
         say(f"\n{number}. {said(finding)}")
         for line in case_lines(written(finding.trial, case_id(finding, number), folder)):

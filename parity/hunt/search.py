@@ -7,6 +7,7 @@ What is found is reduced and diagnosed at once, so that the same fault is not fo
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.judge.bound.envelope import OFF
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import recalled
@@ -54,7 +56,7 @@ NO_CAUSES = frozenset(("rounding", "choice", "degenerate-gradient"))
 class Finding:
     """A fault in its smallest case, and in the one that was diagnosed: a few numbers fit several causes.
 
-    `causes` are diagnoses by id, with their titles.
+    Without `diagnoses` there was no time for any.
     """
 
     trial: Trial
@@ -62,7 +64,12 @@ class Finding:
     backend: str
     tensor: str
     ratio: float
-    causes: tuple[tuple[str, str], ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+    @property
+    def causes(self) -> dict[str, str]:
+        """The titles of the diagnoses by id."""
+        return {d.id: d.title for d in self.diagnoses}
 
     @property
     def op(self) -> str:
@@ -77,7 +84,7 @@ class Finding:
     @property
     def identity(self) -> tuple[str, ...]:
         """What makes two findings the same."""
-        ids = sorted(name for name, _ in self.causes)
+        ids = sorted(self.causes)
         return (self.backend, self.op, *ids, *([self.tensor] if not ids or UNNAMED & set(ids) else []))
 
 
@@ -121,11 +128,13 @@ class Search:
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     crashed: list[Finding] = field(default_factory=list)
     n_repeated: int = 0
+    until: float = math.inf
 
     def __post_init__(self) -> None:
         ops = dict.fromkeys(base.case.op for base in self.bases)
         self.arms = self.arms or [Arm(op, kind) for kind in CLASSES for op in ops]
         self._memory = Memory()
+        self._slowest = 0.0
         self._followed: Counter[tuple[str, ...]] = Counter()
         self._polished: set[Any] = set()
         self._memo: dict[Descriptor, Seen] = {}
@@ -241,8 +250,7 @@ class Search:
             n, message = self.failed.get(key, (0, outcome.message))
             self.failed[key] = n + 1, message
             if outcome.outcome in (Outcome.CRASH, Outcome.TIMEOUT) and not n:
-                cause = ((outcome.outcome.value, outcome.message),)
-                self.crashed.append(Finding(seen.trial, seen.trial, outcome.backend, "", math.inf, cause))
+                self.crashed.append(Finding(seen.trial, seen.trial, outcome.backend, outcome.outcome.value, math.inf))
 
     def new_fault(self, seen: Seen) -> Fault | None:
         """A fault that is worth following: outputs before gradients, the largest first."""
@@ -321,8 +329,10 @@ class Search:
         return self.bench.seen([trial])[0]
 
     def diagnosed(self, finding: Finding) -> Finding:
-        """The finding with its causes and its error ratio; as it is if there is no time left."""
-        trial = finding.trial
+        """The finding with its diagnoses and its error ratio; as it is if there is no time left."""
+        trial, began = finding.found, time.monotonic()
+        if began + self._slowest > self.until:
+            return finding
         try:
             seen = self.bench.seen([replace(trial, dtype=dtype) for dtype in trial.case.dtypes])
         except TimeUp:
@@ -332,10 +342,12 @@ class Search:
             judge = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
             for each in seen:
                 judge.take(each.trial.dtype, each.outcomes)
-            told = [d for d in judge.judged().diagnoses if d.backend == finding.backend and d.id not in NO_CAUSES]
+            told = judge.judged().diagnoses
+        self._slowest = max(self._slowest, time.monotonic() - began)
         own = next(each for each in seen if each.trial.dtype == trial.dtype)
         ratio = own.faults.get((finding.backend, finding.tensor), finding.ratio)
-        return replace(finding, ratio=ratio, causes=tuple({d.id: d.title for d in told}.items()))
+        mine = tuple(d for d in told if d.backend == finding.backend and d.id not in NO_CAUSES)
+        return replace(finding, ratio=ratio, diagnoses=mine)
 
 
 def vector_of(form: Form) -> list[float]:

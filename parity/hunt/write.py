@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import ValidationError, convert, to_builtins
 
 from parity.config.plan import ORACLE, BackendSpec
 from parity.engine.inputs import slug
@@ -18,6 +19,8 @@ from parity.hunt.bench import Trial
 from parity.hunt.reduce import literal
 from parity.hunt.search import Arm, Finding, Search
 from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.outcome import Outcome
 from parity.reporting.results.results import as_number, spelled, write_atomically
 from parity.starter.write import case_lines, flow
 
@@ -25,6 +28,9 @@ CONFIG, STATE, INPUTS = "hunt.yaml", "hunt.json", "inputs"
 FORMAT = 1
 MOST_WRITTEN = 64
 """Numbers of a tensor in the config; larger ones are in `.npy` files beside it."""
+
+LOST = (Outcome.CRASH.value, Outcome.TIMEOUT.value)
+"""What a finding names in place of a tensor where its backend gave none."""
 
 Written = dict[str, Any]
 
@@ -61,9 +67,9 @@ def case_id(finding: Finding, number: int) -> str:
 
 def said(finding: Finding) -> str:
     """A finding in a line."""
-    titles = "; ".join(f"{title} ({name})" for name, title in finding.causes) or "not diagnosed"
-    if not finding.tensor:
-        return f"{finding.backend}: {titles} of {finding.op}, {finding.trial.dtype}"
+    if finding.tensor in LOST:
+        return f"{finding.backend}: {finding.tensor} in {finding.op}, {finding.trial.dtype}"
+    titles = "; ".join(f"{title} ({name})" for name, title in finding.causes.items()) or "not diagnosed"
     times = "NaN, an infinity or a structure" if finding.ratio == float("inf") else f"{finding.ratio / OFF:.3g} error bounds"
     return f"{finding.backend}: {titles}, in {finding.tensor} of {finding.op}, {finding.trial.dtype}: {times}"
 
@@ -149,8 +155,13 @@ def write_state(folder: Path, request: Mapping[str, Any], search: Search) -> Non
 
 def finding_row(finding: Finding) -> Written:
     """A finding without its tensors, which are in the config."""
-    names = ("backend", "tensor", "ratio", "causes")
-    return {**{name: getattr(finding, name) for name in names}, "dtype": finding.trial.dtype, "reduced": finding.found is not finding.trial}
+    return {
+        "backend": finding.backend,
+        "tensor": finding.tensor,
+        "ratio": finding.ratio,
+        "dtype": finding.trial.dtype,
+        "diagnoses": to_builtins(finding.diagnoses),
+    }
 
 
 def read_state(folder: Path) -> Mapping[str, Any]:
@@ -176,10 +187,10 @@ def restored(search: Search, state: Mapping[str, Any], trials: Mapping[str, Tria
         for number, row in enumerate(state["findings"] + state["crashed"], 1):
             op = next(trial.case.op for name, trial in trials.items() if name.endswith(f"-{number}"))
             small = trials[f"{op}-{number}"]
-            found = trials.get(f"{op}-{number}-as-found", small)
-            causes = tuple((name, title) for name, title in row["causes"])
-            trial = Trial(small.case, row["dtype"], small.inputs)
-            finding = Finding(trial, found if row["reduced"] else trial, row["backend"], row["tensor"], as_number(row["ratio"]), causes)
-            (search.findings if row["tensor"] else search.crashed).append(finding)
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
+            found = replace(trials.get(f"{op}-{number}-as-found", small), dtype=row["dtype"])
+            trial = found if f"{op}-{number}-as-found" not in trials else replace(small, dtype=row["dtype"])
+            told = convert(as_number(row["diagnoses"]), tuple[Diagnosis, ...])
+            finding = Finding(trial, found, row["backend"], row["tensor"], as_number(row["ratio"]), told)
+            (search.crashed if row["tensor"] in LOST else search.findings).append(finding)
+    except (KeyError, TypeError, ValueError, StopIteration, ValidationError) as error:
         raise HuntError(f"{STATE} and {CONFIG} do not fit together: {error!r}") from error
