@@ -75,7 +75,9 @@ def hunt(
         from parity.hunt.hunt import DEFAULT_DTYPES, Request, claimed, hunt_and_show, resumed
 
         options = EngineOptions(timeout_s=timeout, threads=threads, provision=not no_provision)
-        wanted = Request(subject or "", backends, dtypes or DEFAULT_DTYPES, minutes, trials or 0, seed, adapter, options)
+        wanted = Request(
+            subject or "", backends, dtypes or DEFAULT_DTYPES, minutes, trials or 0, seed, adapter, options
+        )
         state = None
         if resume is not None:
             wanted, state = resumed(resume, wanted)
@@ -86,3 +88,52 @@ def hunt(
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or 'the hunt'}: {error.strerror or error}", INCOMPLETE)
+
+
+@main.command(
+    short_help="Make a finding's case as small as possible.",
+    epilog=example(
+        "parity reduce RUN_DIR near-constant-pair -b paddle", "parity reduce RUN_DIR offset --out small.yaml"
+    ),
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("case", required=False)
+@click.option("-b", "--backend", metavar="NAME", help="A finding of this backend (default: the largest error).")
+@click.option("--dtype", metavar="NAME", help="A finding in this dtype.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.yaml", help="Write it as a config."
+)
+@click.option("--timeout", type=click.FloatRange(1e-3, 1e6), default=20.0, show_default=True, metavar="S")
+@click.option("--no-provision", is_flag=True, help="Never create an environment.")
+def reduce(
+    run_dir: Path,
+    case: str | None,
+    backend: str | None,
+    dtype: str | None,
+    out: Path | None,
+    timeout: float,
+    no_provision: bool,
+) -> None:
+    """Reduce CASE (an id or a part of one) of a stored run to the smallest inputs that still show its finding.
+
+    The backend is called again, a user's ops file as the run has kept it. Exit code: 0 the case is printed or written;
+    2 there is no such finding, or it does not show any more.
+    """
+    from parity.engine import EngineOptions
+    from parity.hunt import HuntError
+    from parity.reporting.console.explain import ExplainError
+    from parity.reporting.results.results import ResultsError
+    from parity.repro import ReproError
+
+    end_once_on_signals()
+    try:
+        from parity.hunt.stored import reduce_stored
+        from parity.hunt.write import show_small
+
+        options = EngineOptions(timeout_s=timeout, provision=not no_provision)
+        finding, spec = reduce_stored(run_dir, case, options, backend=backend, dtype=dtype)
+        click.echo(show_small(finding, spec, out))
+    except (HuntError, ResultsError, ExplainError, ReproError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {error.filename or out}: {error.strerror or error}; name another --out")

@@ -6,7 +6,7 @@ import math
 import queue
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -66,15 +66,27 @@ class Seen:
 
 
 class Bench:
-    """The workers of some backends, as a context manager; `ops` are cases of all ops that will be tried."""
+    """The workers of some backends, as a context manager; `ops` are cases of all ops that will be tried.
 
-    def __init__(self, specs: Sequence[BackendSpec], ops: Sequence[CasePlan], options: EngineOptions, log: Path) -> None:
+    `local`: a tensor is wrong where the judge says so, else only if it is wrong as a whole.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[BackendSpec],
+        ops: Sequence[CasePlan],
+        options: EngineOptions,
+        log: Path,
+        *,
+        local: bool = False,
+    ) -> None:
         plan = Plan("hunt", (), tuple(specs), ORACLE, 0, tuple(ops))
         self.names = tuple(spec.name for spec in specs)
         self.infos: dict[str, BackendInfo] = {}
         self.n_trials = 0
         self.until = float("inf")
         self.most_trials = float("inf")
+        self._local = local
         self._numbers = count()
         self._crew = Crew(plan, ops, options, RunLog(log))
 
@@ -130,10 +142,13 @@ class Bench:
             answers = arrived[event.cell.number]
             answers.append(event)
             if len(answers) == len(self.names):
-                yield event.cell.number, judged(numbered[event.cell.number], [each.outcome for each in answers])
+                yield event.cell.number, self._seen(numbered[event.cell.number], answers)
                 for each in answers:
                     each.release()
                 del arrived[event.cell.number]
+
+    def _seen(self, trial: Trial, answers: Sequence[OutcomeArrived]) -> Seen:
+        return judged(trial, [each.outcome for each in answers], whole_ratios if not self._local else Cell.ratios)
 
     def _notice(self, event: object) -> None:
         if isinstance(event, BackendStarted):
@@ -149,12 +164,14 @@ def judge_of(trial: Trial, outcomes: Sequence[CellOutcome]) -> CaseJudge:
     return judge
 
 
-def judged(trial: Trial, outcomes: Sequence[CellOutcome]) -> Seen:
+def judged(
+    trial: Trial, outcomes: Sequence[CellOutcome], ratios_of: Callable[[Cell, str], Mapping[str, float]]
+) -> Seen:
     """What the outcomes of a trial show."""
     own = tuple(outcome.copied() for outcome in outcomes)
     try:
         cell = judge_of(trial, own).cells[trial.dtype]
-        ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in whole_ratios(cell, name).items()}
+        ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
         nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
         return Seen(trial, own, {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}, nearest)
     except (ValueError, TypeError, IndexError, ArithmeticError):
@@ -164,8 +181,8 @@ def judged(trial: Trial, outcomes: Sequence[CellOutcome]) -> Seen:
 def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
     """The error ratios of a backend's tensors that may be wrong; infinite where NaN, a structure or an input is wrong.
 
-    They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would find
-    that. For the same reason the envelope includes those of inputs nearby.
+    They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would
+    find that. For the same reason the envelope includes those of inputs nearby.
     """
     found = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
     observed = cell.observed(backend)
@@ -184,7 +201,9 @@ def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
     for number in range(NEIGHBOURS):
         inputs = {name: nearby(values, name, number) for name, values in cell.inputs.items()}
         held = {n: v if v.dtype.kind == "i" else as_dtype(v, cell.dtype) for n, v in inputs.items()}
-        other = EnvelopeRuns(cell.case, cell.dtype, held, consult_oracle(cell.case, held)).envelopes(FIRST_RUNS, [tensor])
+        other = EnvelopeRuns(cell.case, cell.dtype, held, consult_oracle(cell.case, held)).envelopes(
+            FIRST_RUNS, [tensor]
+        )
         envelope = replace(envelope, rms=max(envelope.rms, other[tensor].rms), max=max(envelope.max, other[tensor].max))
     return envelope
 

@@ -1,8 +1,8 @@
 """What an input of an op is: its sizes, its params, and where the numbers of its tensors lie.
 
-A descriptor is drawn by Hypothesis, simplest values first, so that Hypothesis also makes one simpler. Nothing here knows
-an op by its name: sizes and params are those that the op's shape inference accepts, and numbers stay in the domain that
-the op's own draws have.
+A descriptor is drawn by Hypothesis, simplest values first, so that Hypothesis also makes one simpler. Nothing here
+knows an op by its name: sizes and params are those that the op's shape inference accepts, and numbers stay in the
+domain that the op's own draws have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.cases.draw import Draw, Integers, LogUniform, Normal, Shape, TensorPlan, Uniform
+from parity.cases.draw import Draw, Float64, Integers, LogUniform, Normal, Shape, TensorPlan, Uniform
 from parity.cases.op import Op
 from parity.config.plan import CasePlan
 from parity.config.stress import resized, with_shapes
@@ -29,7 +29,7 @@ MOST = 1 << 13
 """Elements of a tensor; what a search can find in more of them, it finds faster in fewer."""
 SCALES = (0, -3, 3, 5, -7, 7, 10, -10, 13, -13, 17, -20, 20, -27, 30, -40, 40, -63, 63, -75, 100, -120)
 """Powers of two: variances near a usual eps, exponents beyond 88, squares beyond the range of float32."""
-OFFSETS = (0.0, 1.0, -1.0, 3.0, -3.0, 7.0, -7.0, 10.0, -10.0, 30.0, -30.0, 100.0, -100.0, 1e3, -1e3, 1e4, -1e4, 1e5, 1e6)
+OFFSETS = (0.0, *(sign * size for size in (1.0, 3.0, 7.0, 10.0, 30.0, 100.0, 1e3, 1e4) for sign in (1, -1)), 1e5, 1e6)
 SPREADS = (0, 4, 10, 20, 40)
 """Octaves between the smallest and the largest numbers of a tensor."""
 SHARE = 4
@@ -48,14 +48,14 @@ UNBOUNDED = frozenset(("largest", "inf", "-inf", "nan"))
 KINDS = ("usual", "equal", "zeros", "ties", "one-hot", "pairs", "alike", "near-zero")
 """All drawn; all equal; some zero; few different integers; one 1; pairs x, -x; few ulps apart; at an end of a unit."""
 CLASSES: Mapping[str, tuple[str, ...]] = {
-    "sizes": ("sizes",),
     "offset": ("offset", "scale"),
     "scale": ("scale",),
-    "spread": ("spread", "scale"),
     "kind": ("kind", "offset", "scale"),
-    "special": ("special",),
+    "sizes": ("sizes",),
     "params": ("params", "scale"),
     "small": ("small", "offset", "scale", "kind"),
+    "spread": ("spread", "scale"),
+    "special": ("special",),
     "all": ("sizes", "params", "offset", "scale", "spread", "kind", "special"),
 }
 """What the descriptors of a class vary."""
@@ -147,9 +147,9 @@ class Formed:
     domain: str
     dtype: str
 
-    def sample(self, rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
         """Values of `shape` in float64."""
-        form, values = self.form, self.draw.sample(rng, shape)
+        form, values = self.form, np.asarray(self.draw.sample(rng, shape))
         if self.domain == "integers":
             return np.full(shape, values.flat[0]) if form.kind == "equal" else values
         if self.domain == "unit":
@@ -235,7 +235,9 @@ def with_param(case: CasePlan, op: Op, name: str, value: Any) -> CasePlan:
     return case
 
 
-def descriptors(bases: Sequence[Base], among: Sequence[int], dtypes: Sequence[str], kind: str) -> st.SearchStrategy[Any]:
+def descriptors(
+    bases: Sequence[Base], among: Sequence[int], dtypes: Sequence[str], kind: str
+) -> st.SearchStrategy[Any]:
     """Descriptors of a class over some of the bases."""
     return _drawn(tuple(bases), tuple(among), tuple(dtypes), CLASSES[kind])
 
@@ -257,8 +259,8 @@ def _drawn(
         params = tuple((name, draw(st.sampled_from(base.params[name]))) for name in names)
     forms: tuple[tuple[str, Form], ...] = ()
     if set(varied) - {"sizes", "params"} and base.domains:
-        data = next(iter(base.domains))
-        chosen = draw(st.sampled_from([(data,), *((name,) for name in base.domains if name != data), tuple(base.domains)]))
+        single = [(name,) for name in base.domains]
+        chosen = draw(st.sampled_from([*single, tuple(base.domains)]))
         forms = tuple((name, draw(_forms(varied))) for name in chosen)
     return Descriptor(number, dtype, sizes, params, forms, draw(st.integers(0, 1 << 12)))
 

@@ -173,7 +173,9 @@ def stored_trials(folder: Path) -> dict[str, Trial]:
     except ConfigError as error:
         raise HuntError(f"the findings so far cannot be read: {error}") from error
     return {
-        case.id: Trial(case, case.dtypes[0], {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors})
+        case.id: Trial(
+            case, case.dtypes[0], {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors}
+        )
         for case in cases
     }
 
@@ -251,7 +253,11 @@ def answer(search: Search, request: Request, folder: Path) -> None:
         say(f"FOUND  {plural(len(findings), 'finding')} in {trials}")
     else:
         most = max(search.best.values(), default=0.0) / OFF
-        say(f"nothing beyond {most:.2g} error bounds in {trials}" if search.best else f"nothing could be compared in {trials}")
+        say(
+            f"nothing beyond {most:.2g} error bounds in {trials}"
+            if search.best
+            else f"nothing could be compared in {trials}"
+        )
     versions = (f"{name} {info.version}" for name, info in search.bench.infos.items())
     say(f"{' · '.join(versions)} · {', '.join(request.dtypes)} · seed {request.seed}")
     scripts = dict(scripts_of(folder, findings))

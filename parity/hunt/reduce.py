@@ -1,4 +1,4 @@
-"""The smallest and simplest case that still shows a fault: fewer tensors, axes and elements, plain params, round numbers.
+"""The smallest case that still shows a fault: fewer tensors, axes and elements, plain params, round numbers.
 
 Sizes are cut by the judge's own reduction (`judge/diagnose/reduction.py`), here down to one element; what this module
 adds is delta debugging of everything else. Every step keeps the fault: the same tensor of the same backend beyond its
@@ -134,7 +134,11 @@ def with_usual_params(small: Small) -> Iterator[Small]:
     """With each param at its default."""
     case, inputs = small
     for param in fields(case.params):
-        if param.default is MISSING or param.metadata.get("implied") or getattr(case.params, param.name) == param.default:
+        if (
+            param.default is MISSING
+            or param.metadata.get("implied")
+            or getattr(case.params, param.name) == param.default
+        ):
             continue
         params = replace(case.params, **{param.name: param.default})
         if (shapes := shapes_with(small, params)) is not None:
@@ -176,7 +180,9 @@ def with_fewer_axes(small: Small) -> Iterator[Small]:
                 continue
             every = {**shapes.inputs, **{f"grad.{name}": s for name, s in shapes.outputs.items()}, first: given}
             if all(name in every and prod(every[name]) == values.size for name, values in inputs.items()):
-                yield with_inputs((replace(case, params=params), inputs), {n: v.reshape(every[n]) for n, v in inputs.items()})
+                yield with_inputs(
+                    (replace(case, params=params), inputs), {n: v.reshape(every[n]) for n, v in inputs.items()}
+                )
 
 
 def shortened(params: Any) -> Iterator[Any]:

@@ -6,6 +6,7 @@ What is found is reduced and diagnosed at once, so that the same fault is not fo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -147,6 +148,12 @@ class Search:
                 self.round()
         except TimeUp:
             return
+
+    def run_until_found(self) -> None:
+        """Search until the first finding, too."""
+        with contextlib.suppress(TimeUp):
+            while not self.findings:
+                self.round()
 
     def round(self) -> None:
         """One class of one op: Hypothesis, then CMA-ES on what is promising; what is found is followed."""

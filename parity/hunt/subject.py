@@ -65,7 +65,9 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
         return kernels(path, backends, dtypes, adapter)
     near = nearest(text, OPS)
     hint = f"; did you mean {near}?" if near else ""
-    raise HuntError(f"{text} is no op, no config (.yaml) and no file with kernels (.py){hint} `parity ops` lists the ops")
+    raise HuntError(
+        f"{text} is no op, no config (.yaml) and no file with kernels (.py){hint} `parity ops` lists the ops"
+    )
 
 
 def bases_of(op: Op, dtypes: Sequence[str]) -> Iterator[Base]:
@@ -80,7 +82,7 @@ def bases_of(op: Op, dtypes: Sequence[str]) -> Iterator[Base]:
 
 def switched(op: Op, case: Written) -> Iterator[Written]:
     """The case with all its optional inputs the other way."""
-    other = {item.name: {} if item.off else None for item in op.inputs if item.optional}
+    other: Written = {item.name: {} if item.off else None for item in op.inputs if item.optional}
     if other:
         yield {**case, "inputs": {**case["inputs"], **other}}
 
@@ -90,7 +92,9 @@ def planned(cases: Sequence[Written], dtypes: Sequence[str]) -> Iterator[Base]:
     with TemporaryDirectory(prefix="parity-hunt-") as folder:
         path = Path(folder) / "case.yaml"
         for case in cases:
-            path.write_text(yaml.safe_dump({"version": 1, "backends": ["numpy"], "dtypes": list(dtypes), "cases": [case]}))
+            path.write_text(
+                yaml.safe_dump({"version": 1, "backends": ["numpy"], "dtypes": list(dtypes), "cases": [case]})
+            )
             try:
                 yield Base(load_plan([path]).cases[0])
             except ConfigError:

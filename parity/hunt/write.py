@@ -37,20 +37,33 @@ Written = dict[str, Any]
 
 def write_config(folder: Path, subject: str, backends: Sequence[BackendSpec], findings: Sequence[Finding]) -> Path:
     """The findings as a config in `folder`, the diagnosed case of each before its smallest one; raises OSError."""
-    lines = [
-        f"# What `parity hunt {subject}` found. Run it with: parity run {CONFIG}",
-        "version: 1",
-        f"backends: {flow([backend_of(spec, folder) for spec in backends])}",
-        f"baseline: {ORACLE}",
-        "cases:",
-    ]
+    lines = []
     for number, finding in enumerate(findings, 1):
         lines += [f"  # {number}. {said(finding)}"]
         for trial, name in trials_of(finding, number):
             lines += case_lines(written(trial, name, folder))
     path = folder / CONFIG
-    write_atomically(path, "\n".join(lines) + "\n")
+    write_cases(path, [f"# What `parity hunt {subject}` found. Run it with: parity run {CONFIG}"], backends, lines)
     return path
+
+
+def write_cases(path: Path, head: Sequence[str], backends: Sequence[BackendSpec], cases: Sequence[str]) -> None:
+    """A config whose cases are these lines; raises OSError."""
+    named = flow([backend_of(spec, path.parent) for spec in backends])
+    lines = [*head, "version: 1", f"backends: {named}", f"baseline: {ORACLE}", "cases:", *cases]
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def show_small(finding: Finding, spec: BackendSpec, path: Path | None) -> str:
+    """A reduced case as text, and in the config `path` if there is one; raises OSError."""
+    folder = Path.cwd() if path is None else path.parent
+    case = "\n".join(f" {line}" for line in case_lines(written(finding.trial, case_id(finding, 1), folder)))
+    if path is None:
+        return f"{said(finding)}\n{case}"
+    write_cases(
+        path, [f"# {said(finding)}"], [spec], list(case_lines(written(finding.trial, case_id(finding, 1), folder)))
+    )
+    return f"{said(finding)}\n{case}\nwritten to {path}; run it with: parity run {path}"
 
 
 def trials_of(finding: Finding, number: int) -> Iterator[tuple[Trial, str]]:
@@ -70,18 +83,26 @@ def said(finding: Finding) -> str:
     if finding.tensor in LOST:
         return f"{finding.backend}: {finding.tensor} in {finding.op}, {finding.trial.dtype}"
     titles = "; ".join(f"{title} ({name})" for name, title in finding.causes.items()) or "not diagnosed"
-    times = "NaN, an infinity or a structure" if finding.ratio == float("inf") else f"{finding.ratio / OFF:.3g} error bounds"
+    times = (
+        "NaN, an infinity or a structure"
+        if finding.ratio == float("inf")
+        else f"{finding.ratio / OFF:.3g} error bounds"
+    )
     return f"{finding.backend}: {titles}, in {finding.tensor} of {finding.op}, {finding.trial.dtype}: {times}"
 
 
 def backend_of(spec: BackendSpec, folder: Path) -> Any:
     """A backend as a config names it: in short, or a mapping."""
-    short = spec.adapter + (f"=={spec.version}" if spec.version else "") + (f":{spec.mode}" if spec.mode != "eager" else "")
+    short = (
+        spec.adapter + (f"=={spec.version}" if spec.version else "") + (f":{spec.mode}" if spec.mode != "eager" else "")
+    )
     if spec.name == short and spec.ops is None and spec.python is None and spec.device == "cpu" and spec.ranks == 1:
         return short
     paths = {key: relative(path, folder) for key, path in (("ops", spec.ops), ("python", spec.python)) if path}
     usual = BackendSpec(spec.name, spec.adapter)
-    rest = {key: getattr(spec, key) for key in ("version", "mode", "device") if getattr(spec, key) != getattr(usual, key)}
+    rest = {
+        key: getattr(spec, key) for key in ("version", "mode", "device") if getattr(spec, key) != getattr(usual, key)
+    }
     return {"name": spec.name, "adapter": spec.adapter, **rest, **paths}
 
 
@@ -107,7 +128,9 @@ def written(trial: Trial, name: str, folder: Path) -> Written:
             inputs.setdefault(item.name, []).append(number)
         else:
             inputs[tensor] = number
-    off = [item.name for item in case.definition.inputs if item.optional and item.name not in trial.inputs and not item.off]
+    off = [
+        item.name for item in case.definition.inputs if item.optional and item.name not in trial.inputs and not item.off
+    ]
     brought = {"reference": relative(case.brought.source.path, folder)} if case.brought is not None else {}
     return {
         "id": name,
