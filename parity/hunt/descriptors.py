@@ -153,7 +153,8 @@ class Formed:
         if self.domain == "integers":
             return np.full(shape, values.flat[0]) if form.kind == "equal" else values
         if self.domain == "unit":
-            return 1 - (1 - values) ** (2**form.scale) if form.kind == "near-zero" else values ** (2**form.scale)
+            power = 2.0**form.scale
+            return np.asarray(1 - (1 - values) ** power if form.kind == "near-zero" else values**power)
         values = of_kind(values, form.kind, rng, signed=self.domain == "any")
         if form.spread:
             values = values * np.exp2(np.rint(rng.uniform(-form.spread / 2, form.spread / 2, shape)))
@@ -167,7 +168,7 @@ class Formed:
         if form.special and self.domain == "any":
             places = rng.permutation(values.size)[: max(1, values.size // SHARE**2)]
             values.flat[places] = SPECIAL[form.special](limits_of(self.dtype))
-        return values
+        return np.asarray(values)
 
 
 def of_kind(values: Any, kind: str, rng: np.random.Generator, *, signed: bool) -> Any:
