@@ -81,8 +81,14 @@ def hunt(
         state = None
         if resume is not None:
             wanted, state = resumed(resume, wanted)
-        folder = click.get_current_context().with_resource(claimed(resume or out, wanted, resume=resume is not None))
-        end_once_on_signals()
+        claim = claimed(resume or out, wanted, resume=resume is not None)
+        folder = click.get_current_context().with_resource(claim)
+    except HuntError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot use {error.filename or 'reports'}: {error.strerror or error}; name another --out")
+    end_once_on_signals()
+    try:
         sys.exit(hunt_and_show(wanted, folder, state, ["parity", *sys.argv[1:]]))
     except (HuntError, ConfigError, StarterError) as error:
         fail(str(error))

@@ -26,6 +26,7 @@ from parity.hunt.write import (
     CONFIG,
     STATE,
     case_id,
+    known_entry,
     read_state,
     restored,
     said,
@@ -128,26 +129,27 @@ def hunt_and_show(request: Request, folder: Path, state: Mapping[str, Any] | Non
         interrupted = searched(search, request, subject, folder, deadline)
         if search.findings or search.crashed:
             record_findings(bench, [*search.findings, *search.crashed], folder, request.options, command)
-    answer(search, request, folder)
+    answer(search, request, subject, folder)
     if interrupted:
         return INTERRUPTED
-    if search.findings:
+    if any(known_entry(finding, subject) is None for finding in search.findings):
         return MISMATCH
     return INCOMPLETE if search.crashed or not search.best else PASSED
 
 
 def searched(search: Search, request: Request, subject: Subject, folder: Path, deadline: float) -> bool:
     """Search, and write what was found as it is found; whether an interrupt ended it."""
-    bench, written_for = search.bench, [-1]
+    bench = search.bench
+    kept: list[Finding] = []
     search.until = deadline
     bench.until = deadline - min(LAST_S, SHARE * (deadline - time.monotonic()))
     bench.most_trials = bench.n_trials + request.trials if request.trials else float("inf")
 
     def save() -> None:
         findings = [*search.findings, *search.crashed]
-        if len(findings) != written_for[0]:
-            write_config(folder, request.subject, subject.backends, findings)
-            written_for[0] = len(findings)
+        if [*map(id, findings)] != [*map(id, kept)]:
+            write_config(folder, request.subject, subject, findings)
+            kept[:] = findings
         write_state(folder, request.stored, search)
 
     with Progress(search, deadline) as progress:
@@ -186,7 +188,7 @@ def record_findings(
     """Compute the cases of the config once more, and write them as a run, with the diagnoses; raises OSError."""
     plan = load_plan([folder / CONFIG])
     state = RunState(plan, folder.absolute(), command, options)
-    bench.until = math.inf
+    bench.until, n_trials = math.inf, bench.n_trials
     for info in bench.infos.values():
         take_in(state, BackendStarted(info))
     told = {name: f.diagnoses for number, f in enumerate(findings, 1) for _, name in trials_of(f, number)}
@@ -200,6 +202,7 @@ def record_findings(
         mine = tuple(replace(d, case=case.id) for d in told[case.id] if d.dtype in case.dtypes)
         judged = judge.judged(diagnose=False)
         keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
+    bench.n_trials = n_trials
     results = state.write()
     list(write_run_files(results, folder, Outputs({}), state.losses))
     state.losses.check()
@@ -245,7 +248,7 @@ def nearest(search: Search) -> str:
     return f"largest error in error bounds: {', '.join(every)}"
 
 
-def answer(search: Search, request: Request, folder: Path) -> None:
+def answer(search: Search, request: Request, subject: Subject, folder: Path) -> None:
     """Print what was found, each with its smallest case, or that nothing was, and what was tried."""
     findings = [*search.findings, *search.crashed]
     trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops_of(search))}"
@@ -265,6 +268,8 @@ def answer(search: Search, request: Request, folder: Path) -> None:
         say(f"\n{number}. {said(finding)}")
         for line in case_lines(written(finding.trial, case_id(finding, number), folder)):
             say(f" {line}")
+        if (entry := known_entry(finding, subject)) is not None:
+            say(f"   known: {entry.reason}")
         if number in scripts:
             say(f"   {scripts[number]}")
     tried = ", ".join(f"{kind} {n}" for kind, n in search.tried.most_common())

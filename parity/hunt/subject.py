@@ -58,7 +58,7 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
     path = Path(text)
     if text in OPS:
         specs = load_backends(backends or DEFAULT_BACKENDS)
-        return Subject(text, tuple(bases_of(OPS[text], dtypes)), specs)
+        return Subject(text, tuple(bases_of(OPS[text], dtypes, gradients=have_gradients(text, specs))), specs)
     if path.suffix in (".yaml", ".yml"):
         return configured(path, backends, dtypes)
     if path.suffix == ".py":
@@ -70,13 +70,19 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
     )
 
 
-def bases_of(op: Op, dtypes: Sequence[str]) -> Iterator[Base]:
+def have_gradients(op: str, specs: Sequence[BackendSpec]) -> bool:
+    """Whether all users' files among the backends have gradients of an op."""
+    sources = ((read_source(spec.ops), spec.adapter) for spec in specs if spec.ops is not None)
+    return all(source.differentiable(op, adapter) for source, adapter in sources if op in source.ops)
+
+
+def bases_of(op: Op, dtypes: Sequence[str], *, gradients: bool = True) -> Iterator[Base]:
     """A case for every number of axes that the op accepts, with its optional inputs and without."""
     shapes = [shape for shape in SHAPES.values() if fitted(op, shape, {})]
     shapes = shapes or [shape for shape in SPARE if fitted(op, shape, {})][:1]
     for shape in shapes[:MOST_BASES]:
         params, _ = fitted(op, shape, {}) or ({}, None)
-        plain = in_order(op, case_of(op, params, stated(op, shape)))
+        plain = in_order(op, case_of(op, params, stated(op, shape))) | ({} if gradients else {"gradients": False})
         yield from planned([plain, *switched(op, plain)], dtypes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 from msgspec import ValidationError, convert, to_builtins
 
-from parity.config.plan import ORACLE, BackendSpec
+from parity.config.plan import ORACLE, BackendSpec, KnownDeviation
 from parity.engine.inputs import slug
 from parity.hunt import HuntError
 from parity.hunt.bench import Trial
 from parity.hunt.reduce import literal
 from parity.hunt.search import Arm, Finding, Search
+from parity.hunt.subject import Subject
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
@@ -35,7 +37,7 @@ LOST = (Outcome.CRASH.value, Outcome.TIMEOUT.value)
 Written = dict[str, Any]
 
 
-def write_config(folder: Path, subject: str, backends: Sequence[BackendSpec], findings: Sequence[Finding]) -> Path:
+def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[Finding]) -> Path:
     """The findings as a config in `folder`, the diagnosed case of each before its smallest one; raises OSError."""
     lines = []
     for number, finding in enumerate(findings, 1):
@@ -43,8 +45,36 @@ def write_config(folder: Path, subject: str, backends: Sequence[BackendSpec], fi
         for trial, name in trials_of(finding, number):
             lines += case_lines(written(trial, name, folder))
     path = folder / CONFIG
-    write_cases(path, [f"# What `parity hunt {subject}` found. Run it with: parity run {CONFIG}"], backends, lines)
+    entries = [
+        known_line(case_id(f, n), entry) for n, f in enumerate(findings, 1) if (entry := known_entry(f, subject))
+    ]
+    lines += ["known:", *entries] if entries else []
+    head = f"# What `parity hunt {named}` found. Run it with: parity run {CONFIG}"
+    write_cases(path, [head], subject.backends, lines)
     return path
+
+
+def known_entry(finding: Finding, subject: Subject) -> KnownDeviation | None:
+    """The entry of the hunted config that accepts this cause of this backend in other cases."""
+    today = datetime.date.today()
+    return next(
+        (
+            entry
+            for entry in subject.known
+            if entry.backend in (None, finding.backend)
+            and finding.causes.keys() == {entry.diagnosis}
+            and (entry.until is None or today <= entry.until)
+        ),
+        None,
+    )
+
+
+def known_line(name: str, entry: KnownDeviation) -> str:
+    """The entry for a finding's cases."""
+    until = {} if entry.until is None else {"until": entry.until}
+    backend = {} if entry.backend is None else {"backend": entry.backend}
+    row = {"case": f"{name}*", **backend, "diagnosis": entry.diagnosis, "reason": entry.reason, **until}
+    return f"  - {flow(row)}"
 
 
 def write_cases(path: Path, head: Sequence[str], backends: Sequence[BackendSpec], cases: Sequence[str]) -> None:
@@ -212,7 +242,7 @@ def restored(search: Search, state: Mapping[str, Any], trials: Mapping[str, Tria
             small = trials[f"{op}-{number}"]
             found = replace(trials.get(f"{op}-{number}-as-found", small), dtype=row["dtype"])
             trial = found if f"{op}-{number}-as-found" not in trials else replace(small, dtype=row["dtype"])
-            told = convert(as_number(row["diagnoses"]), tuple[Diagnosis, ...])
+            told = tuple(convert(as_number(diagnosis), Diagnosis) for diagnosis in row["diagnoses"])
             finding = Finding(trial, found, row["backend"], row["tensor"], as_number(row["ratio"]), told)
             (search.crashed if row["tensor"] in LOST else search.findings).append(finding)
     except (KeyError, TypeError, ValueError, StopIteration, ValidationError) as error:

@@ -29,6 +29,8 @@ cases:
 COMMANDS = [
     "",
     "init",
+    "hunt",
+    "reduce",
     "accept",
     "inspect",
     "run",
