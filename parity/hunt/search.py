@@ -337,8 +337,9 @@ class Search:
             return
         small = reduce_case(found, fault, finding.ratio, self._look)
         self.findings = [other for other in self.findings if not other.repeats(finding)]
+        with contextlib.suppress(TimeUp):
+            finding = replace(finding, ratio=self._look(small).faults.get(fault, finding.ratio))
         self.findings.append(replace(finding, trial=small))
-        self.observe(self)
 
     def _look(self, trial: Trial) -> Seen:
         self.observe(self)

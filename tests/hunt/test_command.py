@@ -96,7 +96,7 @@ def test_a_crash_is_kept_with_its_case(tmp_path):
     (tmp_path / "ops.py").write_text(
         "import os\n\ndef relu(x):\n    return x.clip(0) if x.min() > -50 else os._exit(3)\n"
     )
-    done = call("hunt", "relu", "-b", "mine=numpy:ops.py", "--trials", "100", "--out", "out", cwd=tmp_path)
+    done = call("hunt", "relu", "-b", "mine=numpy:ops.py", "--trials", "40", "--out", "out", cwd=tmp_path)
     assert done.returncode == 3
     assert "mine: crash in relu" in done.stdout
     assert call("run", "out/hunt.yaml", cwd=tmp_path).returncode == 3
