@@ -194,7 +194,8 @@ def limits_of(dtype: str) -> Any:
 def trial_of(bases: Sequence[Base], wanted: Descriptor) -> Trial | None:
     """The trial of a descriptor; sizes and params that the op refuses stay as they are.
 
-    None if it is too large, or gives an op with a state an infinity, which no step recovers from.
+    None if it is too large, or has an infinity beside other unusual tensors, which may overflow, or in an op with a
+    state, which no step recovers from.
     """
     base = bases[wanted.base]
     case = replace(base.case, id=base.case.op, dtypes=(wanted.dtype,))
@@ -206,7 +207,7 @@ def trial_of(bases: Sequence[Base], wanted: Descriptor) -> Trial | None:
         return None
     forms = dict(wanted.forms)
     if any(form.special in UNBOUNDED for form in forms.values()):
-        if any(item.state for item in base.op.inputs):
+        if any(item.state for item in base.op.inputs) or len(forms) > 1:
             return None
         inputs_only = tuple(plan for plan in case.tensors if base.op.input(plan.name))
         case = replace(case, gradients=False, tensors=inputs_only)
