@@ -46,6 +46,8 @@ STEP = 3.0
 MOST_FOLLOWED = 6
 """Faults of a backend in an op that are followed; further ones are counted."""
 MOST_PER_TENSOR = 2
+TWICE = 2.0
+"""A diagnosis is begun if twice the mean of the earlier ones is left."""
 CURIOSITY = 0.5
 """The weight of UCB1's bonus for what was tried seldom."""
 UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
@@ -140,7 +142,7 @@ class Search:
         ops = dict.fromkeys(base.case.op for base in self.bases)
         self.arms = self.arms or [Arm(op, kind) for kind in CLASSES for op in ops]
         self._memory = Memory()
-        self._slowest = 0.0
+        self._diagnosing: list[float] = []
         self._followed: Counter[tuple[str, ...]] = Counter()
         self._polished: set[Any] = set()
         self._memo: dict[Descriptor, Seen] = {}
@@ -348,7 +350,7 @@ class Search:
     def diagnosed(self, finding: Finding) -> Finding:
         """The finding with its diagnoses and its error ratio; as it is if there is no time left."""
         trial, began = finding.found, time.monotonic()
-        if began + self._slowest > self.until:
+        if began + TWICE * sum(self._diagnosing) / max(1, len(self._diagnosing)) > self.until:
             return finding
         try:
             seen = self.bench.seen([replace(trial, dtype=dtype) for dtype in trial.case.dtypes])
@@ -360,7 +362,7 @@ class Search:
             for each in seen:
                 judge.take(each.trial.dtype, each.outcomes)
             told = judge.judged().diagnoses
-        self._slowest = max(self._slowest, time.monotonic() - began)
+        self._diagnosing.append(time.monotonic() - began)
         own = next(each for each in seen if each.trial.dtype == trial.dtype)
         ratio = own.faults.get((finding.backend, finding.tensor), finding.ratio)
         mine = tuple(d for d in told if d.backend == finding.backend and d.id not in NO_CAUSES)
