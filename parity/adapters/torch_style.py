@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.adapters.base import Adapter, Unsupported
+from parity.adapters.functions import FunctionsAdapter
 
 OPTIMIZERS = {
     "sgd": "SGD",
@@ -52,7 +53,7 @@ class TapeAdapter(Adapter):
         return tensor.requires_grad
 
 
-class FunctionalAdapter(TapeAdapter):
+class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
     """Ops through `framework.nn.functional`; a subclass imports the framework."""
 
     def layer_norm(
@@ -91,9 +92,6 @@ class FunctionalAdapter(TapeAdapter):
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.framework.nn.functional.linear(x, weight, bias)
-
-    def matmul(self, x: Any, other: Any) -> Any:
-        return self.framework.matmul(x, other)
 
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.bmm(x, other)
@@ -200,38 +198,14 @@ class FunctionalAdapter(TapeAdapter):
     def roll(self, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
         return self.framework.roll(x, tuple(shifts), tuple(dims))
 
-    def relu(self, x: Any) -> Any:
-        return self.framework.nn.functional.relu(x)
-
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.framework.nn.functional.gelu(x, approximate=approximate)
-
-    def tanh(self, x: Any) -> Any:
-        return self.framework.nn.functional.tanh(x)
-
-    def silu(self, x: Any) -> Any:
-        return self.framework.nn.functional.silu(x)
-
-    def sigmoid(self, x: Any) -> Any:
-        return self.framework.nn.functional.sigmoid(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.framework.nn.functional.leaky_relu(x, negative_slope)
-
-    def elu(self, x: Any, alpha: float = 1.0) -> Any:
-        return self.framework.nn.functional.elu(x, alpha)
 
     def celu(self, x: Any, alpha: float = 1.0) -> Any:
         return self.framework.nn.functional.celu(x, alpha=alpha)
 
-    def selu(self, x: Any) -> Any:
-        return self.framework.nn.functional.selu(x)
-
     def mish(self, x: Any) -> Any:
         return self.framework.nn.functional.mish(x)
-
-    def softsign(self, x: Any) -> Any:
-        return self.framework.nn.functional.softsign(x)
 
     def hardswish(self, x: Any) -> Any:
         return self.framework.nn.functional.hardswish(x)
@@ -248,39 +222,6 @@ class FunctionalAdapter(TapeAdapter):
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
         return self.framework.nn.functional.hardtanh(x, min_val, max_val)
 
-    def exp(self, x: Any) -> Any:
-        return self.framework.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.framework.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.framework.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.framework.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.framework.sqrt(x)
-
-    def rsqrt(self, x: Any) -> Any:
-        return self.framework.rsqrt(x)
-
-    def erf(self, x: Any) -> Any:
-        return self.framework.erf(x)
-
-    def abs(self, x: Any) -> Any:
-        return self.framework.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.framework.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.framework.cos(x)
-
-    def round(self, x: Any) -> Any:
-        return self.framework.round(x)
-
     def pow(self, x: Any, exponent: float = 2.0) -> Any:
         return self.framework.pow(x, exponent)
 
@@ -295,15 +236,6 @@ class FunctionalAdapter(TapeAdapter):
 
     def atan2(self, x: Any, other: Any) -> Any:
         return self.framework.atan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.framework.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.framework.minimum(x, other)
-
-    def where(self, condition: Any, x: Any, other: Any) -> Any:
-        return self.framework.where(condition != 0, x, other)
 
     def sum(self, x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         return self.framework.sum(x, dim=dim, keepdim=keepdim)
@@ -333,9 +265,6 @@ class FunctionalAdapter(TapeAdapter):
     def std(self, x: Any, dim: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> Any:
         return self.framework.std(x, dim=dim, correction=correction, keepdim=keepdim)
 
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.cumsum(x, dim)
-
     def vector_norm(
         self,
         x: Any,
@@ -352,12 +281,6 @@ class FunctionalAdapter(TapeAdapter):
     def axes(x: Any, dim: int | Sequence[int] | None) -> Any:
         """The axes of a reduction; all for None."""
         return tuple(range(len(x.shape))) if dim is None else dim
-
-    def softmax(self, x: Any, dim: int) -> Any:
-        return self.framework.nn.functional.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int) -> Any:
-        return self.framework.nn.functional.log_softmax(x, dim)
 
     def scaled_dot_product_attention(
         self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any

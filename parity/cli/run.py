@@ -47,6 +47,9 @@ plan_options = options(
         metavar="N",
         help="Run only the first N steps of trainings; schedules do not change.",
     ),
+    click.option(
+        "--shard", metavar="I/N", help="Only part I of N of the cases, for N machines; `parity merge` joins them."
+    ),
 )
 """The options that select and override parts of a config."""
 
@@ -57,6 +60,7 @@ plan_options = options(
         "parity run configs/layernorm.yaml",
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
         "parity run configs/layernorm.yaml --last-failed -x",
+        "parity run configs/ops/*.yaml --shard 2/4 --out shard-2",
         "parity run configs/*.yaml --fail-on mismatch --out parity-run --junit-xml parity.xml --github",
     ),
 )
@@ -149,7 +153,9 @@ def run(
     if last_failed:
         plan, message = last.last_failed(plan, out, resume=resume)
         click.echo(message, err=True)
-    replaces = out is not None and not resume and (out / "results.json").is_file()
+    replaces = (
+        out is not None and not resume and any((out / name).is_file() for name in ("results.json", "results.sqlite"))
+    )
     try:
         run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
     except BlockingIOError as error:

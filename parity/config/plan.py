@@ -249,7 +249,7 @@ class Plan:
 @dataclass(frozen=True)
 class Overrides:
     """The overrides of the command line, as typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
-    `--steps`."""
+    `--steps`, `--shard`."""
 
     backends: tuple[str, ...] = ()
     keyword: str | None = None
@@ -258,3 +258,4 @@ class Overrides:
     atol: tuple[str, ...] = ()
     baseline: str | None = None
     steps: int | None = None
+    shard: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
     cases = _with_dtypes(_with_tolerances(draft.cases, overrides, report), overrides.dtypes, report)
     cases = _shortened(_matching(cases, overrides.keyword, report), overrides.steps, report)
     cases = _placed(cases, backends, overrides, report)
+    cases = _sharded(cases, overrides.shard, report)
     for built in cases:
         if built.plan.kind != OP:
             own = tuple(spec for spec in backends if built.plan.runs_on(spec.name))
@@ -170,6 +172,22 @@ def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Problems
     return tuple(
         built if built.plan.kind == OP else case_kind(built.plan.kind).shortened(built, steps) for built in cases
     )
+
+
+def _sharded(cases: tuple[BuiltCase, ...], shard: str | None, report: Problems) -> tuple[BuiltCase, ...]:
+    """The cases of shard `I/N`: every N-th from the I-th on, so that a family of slow cases is spread."""
+    if shard is None or not cases:
+        return cases
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", shard, re.ASCII)
+    index, count = map(int, match.groups()) if match else (1, 0)
+    problem = ""
+    if index > count:
+        problem = "write I/N, shard I of N, such as 1/4, 2/4, 3/4 and 4/4"
+    elif index > len(cases):
+        problem = f"only {len(cases)} cases are left, and this shard has none; make at most {len(cases)} shards"
+    if problem:
+        report.add_command_line(f"--shard {shard}", problem)
+    return cases if problem else cases[index - 1 :: count]
 
 
 def _check_memory(cases: tuple[BuiltCase, ...], report: Problems) -> None:

@@ -38,7 +38,6 @@ from parity.hunt.write import (
 from parity.judge.bound.envelope import OFF
 from parity.reporting.results.directory import held
 from parity.reporting.results.outputs import Outputs, write_run_files
-from parity.reporting.results.record import outcome_row
 from parity.reporting.results.results import REPORTS, new_directory
 from parity.reporting.text.words import plural
 from parity.repro import ReproError
@@ -188,6 +187,7 @@ def record_findings(
     """Compute the cases of the config once more, and write them as a run, with the diagnoses; raises OSError."""
     plan = load_plan([folder / CONFIG])
     state = RunState(plan, folder.absolute(), command, options)
+    state.open()
     bench.until, n_trials = math.inf, bench.n_trials
     for info in bench.infos.values():
         take_in(state, BackendStarted(info))
@@ -197,13 +197,14 @@ def record_findings(
         take_in(state, CasePrepared(prepared, bench.ask()))
         judge = state.judges.pop(case.id)
         for seen in bench.seen([Trial(case, dtype, prepared.arrays) for dtype in case.dtypes]):
-            state.outcomes += map(outcome_row, seen.outcomes)
+            state.take_outcomes(seen.outcomes)
             judge.take(seen.trial.dtype, seen.outcomes)
         mine = tuple(replace(d, case=case.id) for d in told[case.id] if d.dtype in case.dtypes)
         judged = judge.judged(diagnose=False)
         keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
     bench.n_trials = n_trials
     results = state.write()
+    state.store.close()
     list(write_run_files(results, folder, Outputs({}), state.losses))
     state.losses.check()
 

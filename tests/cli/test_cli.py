@@ -15,7 +15,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
 from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, started, user_config
 
@@ -41,6 +40,9 @@ COMMANDS = [
     "explain",
     "repro",
     "diff",
+    "query",
+    "merge",
+    "judge",
     "fingerprint",
     "ops",
     "backends",
@@ -138,7 +140,13 @@ def test_results_have_the_contracts_keys(passing):
         "expected_value", "oracle_value", "error_ratio",
     } <= document["comparisons"][0].keys()  # fmt: skip
     verdicts = document["summary"]["verdicts"]
-    assert document["summary"] == {"outcomes": {"ok": 8}, "verdicts": verdicts, "cells": {"passed": 8}, "exit_code": 0}
+    assert document["summary"] == {
+        "outcomes": {"ok": 8},
+        "verdicts": verdicts,
+        "cells": {"passed": 8},
+        "tensors": {"passed": 16},
+        "exit_code": 0,
+    }
     assert sum(document["summary"]["verdicts"].values()) == len(document["comparisons"]) == 16 * 3
 
 
@@ -180,7 +188,7 @@ def test_a_result_that_is_none_is_refused(tmp_path, text):
 
 
 def test_a_stored_run_as_a_frame(passing):
-    frame = frame_of(read_results(passing.run_dir))
+    frame = read_results(passing.run_dir).frame()
     assert len(frame) == 16 * 3
     assert set(frame["op"]) == {"layer_norm", "linear"}
     assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)
@@ -404,6 +412,12 @@ def test_ops_and_backends_are_listed():
     assert all(name in ops for name in ("layer_norm", "clip_grad_value", "normalized_shape", "eps=1e-05"))
     backends = call("backends").stdout
     assert all(name in backends for name in ("torch", "paddle", "oneflow", "numpy"))
+
+
+def test_an_op_tells_its_formula_and_how_a_kernel_of_it_is_called():
+    clip = call("ops", "clip_grad_norm").stdout
+    assert "def clip_grad_norm(grads, max_norm, norm_type=2.0, scope='global'): ... return {\"grads\": [...], " in clip
+    assert "gates i, f, g, o, H rows each" in call("ops", "lstm").stdout
 
 
 def test_colours_and_unicode(parity_run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, Special, Uniform, Values
+from parity.cases.dtypes import as_stored
 from parity.cases.norm import BatchNormParams, LayerNormParams
 from parity.config import ConfigError, Overrides, load_plan
 from parity.config.plan import BackendSpec, KnownDeviation, Plan, WrittenAt
@@ -184,6 +186,23 @@ def test_modifiers(tmp_path: Path) -> None:
     assert (x.scale, x.offset) == (2.0, 1e4)
     assert repr(x.special) == repr(Special((math.nan, -math.inf, -0.0), 3))
     assert np.isnan(x.sample(0, "id", "float32")).sum() == 1
+
+
+def test_a_storage_dtype_rounds_an_operand_and_leaves_no_gradients(tmp_path: Path) -> None:
+    case = load_case(
+        tmp_path, "{op: matmul, inputs: {x: {shape: [9, 50], storage: float8_e4m3fn}, other: {shape: [50, 3]}}}"
+    )
+    x = tensor(case, "x")
+    assert (x.storage, tensor(case, "other").storage, case.gradients) == ("float8_e4m3fn", "", False)
+    values = x.sample(0, "case", "float32", "bfloat16")
+    assert np.array_equal(values, values.astype("float8_e4m3fn").astype(np.float32))
+    assert np.abs(values - replace(x, storage="").sample(0, "case", "float32", "bfloat16")).max() > 0.01
+
+
+def test_what_a_storage_dtype_cannot_hold_is_infinite() -> None:
+    # The largest numbers are 448 and 57344; float8_e4m3fn has no infinity of its own.
+    assert as_stored(np.array([460.0, 470.0, -1e6]), "float8_e4m3fn").tolist() == [448.0, np.inf, -np.inf]
+    assert as_stored(np.array([57344.0, -1e6]), "float8_e5m2").tolist() == [57344.0, -np.inf]
 
 
 def test_values(tmp_path: Path) -> None:
@@ -391,6 +410,27 @@ def test_each_file_has_its_own_backends(tmp_path: Path, overrides: Any, asked: A
 def test_cases_none_of_which_is_for_the_backend(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--backend oneflow\n  no case runs on it"):
         several(tmp_path, backends=("oneflow",), keyword="a or c")
+
+
+def test_shards_have_each_case_once(tmp_path: Path) -> None:
+    shards = [several(tmp_path, shard=f"{i}/2") for i in (1, 2)]
+    assert [list(asked_of(plan)) for plan in shards] == [["a", "c"], ["b"]]
+    assert {plan.everything.cases for plan in shards} == {several(tmp_path).everything.cases}
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ("3/2", "write I/N, shard I of N"),
+        ("0/2", "write I/N, shard I of N"),
+        ("2", "write I/N, shard I of N"),
+        ("½/2", "write I/N, shard I of N"),
+        ("4/4", "only 3 cases are left, and this shard has none; make at most 3 shards"),
+    ],
+)
+def test_a_shard_that_is_none(tmp_path: Path, shard: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shard {shard}\n  {message}"):
+        several(tmp_path, shard=shard)
 
 
 def test_a_case_of_two_files_runs_on_the_backends_of_both(tmp_path: Path) -> None:

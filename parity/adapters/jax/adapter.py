@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from parity.adapters.base import Job
+from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, each, pads, pool_pads, require, resized
 from parity.adapters.transform import TransformAdapter
 
@@ -47,6 +48,8 @@ class JaxTensors(TransformAdapter):
         jax.config.update("jax_platforms", device)
         self.framework = jax
         self.numpy = jax.numpy
+        self.math = jax.numpy
+        self.nn = jax.nn
         self.latest = SimpleNamespace()
         self.n_cells = 0
 
@@ -68,6 +71,9 @@ class JaxTensors(TransformAdapter):
             self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
         return self.numpy.array(array.view(self.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
 
+    def stored(self, tensor: Any, storage: str) -> Any:
+        return tensor.astype(storage)
+
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.__array__()
         return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
@@ -77,7 +83,7 @@ class JaxTensors(TransformAdapter):
         return list(back(list(upstream)))
 
 
-class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
+class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     """Eager, op by op, on the CPU."""
 
     def optax(self) -> Any:
@@ -118,17 +124,15 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
         y = self.numpy.matmul(x, weight.T)
         return y if bias is None else y + bias
 
-    def matmul(self, x: Any, other: Any) -> Any:
-        return self.numpy.matmul(x, other)
+    def stored_linear(self, x: Any, weight: Any, dtype: str, bias: Any = None) -> Any:
+        y = self.stored_matmul(x, weight.T, dtype)
+        return y if bias is None else y + bias
+
+    def stored_matmul(self, x: Any, other: Any, dtype: str) -> Any:
+        return self.numpy.matmul(x, other, preferred_element_type=dtype)
 
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.lax.batch_matmul(x, other)
-
-    def outer(self, x: Any, other: Any) -> Any:
-        return self.numpy.outer(x, other)
-
-    def einsum(self, x: Any, other: Any, equation: str) -> Any:
-        return self.numpy.einsum(equation, x, other)
 
     def convolution(
         self,
@@ -246,9 +250,6 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
     def flip(self, x: Any, dims: Any) -> Any:
         return self.numpy.flip(x, dims)
 
-    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
-        return self.numpy.roll(x, shifts, dims)
-
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.numpy.take(weight, x, axis=0)
 
@@ -265,9 +266,6 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
         places = tuple(index if axis == dim % x.ndim else place for axis, place in enumerate(places))
         return x.at[places].add(src[tuple(slice(size) for size in index.shape)])
 
-    def index_select(self, x: Any, index: Any, dim: int) -> Any:
-        return self.numpy.take(x, index, axis=dim)
-
     def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
         y = self.numpy.sort(x, dim, descending=descending)
         return {"y": y, "indices": self.numpy.argsort(x, dim, descending=descending)}
@@ -277,26 +275,11 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
         y, indices = self.framework.lax.top_k(x, k, axis=dim)
         return {"y": y, "indices": indices}
 
-    def relu(self, x: Any) -> Any:
-        return self.framework.nn.relu(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.framework.nn.leaky_relu(x, negative_slope)
-
-    def elu(self, x: Any, alpha: float = 1.0) -> Any:
-        return self.framework.nn.elu(x, alpha)
-
-    def selu(self, x: Any) -> Any:
-        return self.framework.nn.selu(x)
-
     def celu(self, x: Any, alpha: float = 1.0) -> Any:
         return self.framework.nn.celu(x, alpha)
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.framework.nn.gelu(x, approximate == "tanh")
-
-    def silu(self, x: Any) -> Any:
-        return self.framework.nn.silu(x)
 
     def mish(self, x: Any) -> Any:
         return self.framework.nn.mish(x)
@@ -318,29 +301,8 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
         require((min_val, max_val) == (-1, 1), "jax.nn.hard_tanh is from -1 to 1")
         return self.framework.nn.hard_tanh(x)
 
-    def sigmoid(self, x: Any) -> Any:
-        return self.framework.nn.sigmoid(x)
-
     def logsigmoid(self, x: Any) -> Any:
         return self.framework.nn.log_sigmoid(x)
-
-    def tanh(self, x: Any) -> Any:
-        return self.numpy.tanh(x)
-
-    def exp(self, x: Any) -> Any:
-        return self.numpy.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.numpy.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.numpy.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.numpy.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.numpy.sqrt(x)
 
     def rsqrt(self, x: Any) -> Any:
         return self.framework.lax.rsqrt(x)
@@ -348,56 +310,8 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
     def erf(self, x: Any) -> Any:
         return self.framework.lax.erf(x)
 
-    def abs(self, x: Any) -> Any:
-        return self.numpy.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.numpy.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.numpy.cos(x)
-
-    def pow(self, x: Any, exponent: float = 2.0) -> Any:
-        return self.numpy.power(x, exponent)
-
-    def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        return self.numpy.clip(x, min, max)
-
-    def round(self, x: Any) -> Any:
-        return self.numpy.round(x)
-
-    def remainder(self, x: Any, other: Any) -> Any:
-        return self.numpy.remainder(x, other)
-
     def fmod(self, x: Any, other: Any) -> Any:
         return self.numpy.fmod(x, other)
-
-    def atan2(self, x: Any, other: Any) -> Any:
-        return self.numpy.arctan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.numpy.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.numpy.minimum(x, other)
-
-    def where(self, condition: Any, x: Any, other: Any) -> Any:
-        return self.numpy.where(condition != 0, x, other)
-
-    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.numpy.sum(x, dim, keepdims=keepdim)
-
-    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.numpy.mean(x, dim, keepdims=keepdim)
-
-    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.numpy.prod(x, dim, keepdims=keepdim)
-
-    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.numpy.max(x, dim, keepdims=keepdim)
-
-    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.numpy.min(x, dim, keepdims=keepdim)
 
     def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return self.framework.nn.logsumexp(x, dim, keepdims=keepdim)
@@ -408,20 +322,11 @@ class JaxAdapter(JaxTensors, AnyAxesAdapter, AttentionAdapter):
     def std(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
         return self.numpy.std(x, dim, correction=correction, keepdims=keepdim)
 
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.numpy.cumsum(x, dim)
-
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
         return self.numpy.linalg.vector_norm(x, ord=ord, axis=dim, keepdims=keepdim)
 
     def argmax(self, x: Any, dim: Any = -1, keepdim: bool = False) -> Any:
         return self.numpy.argmax(x, dim, keepdims=keepdim)
-
-    def softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.nn.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.nn.log_softmax(x, dim)
 
     def scaled_dot_product_attention(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parity.adapters.base import named_outputs
+from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.jax.adapter import JaxTensors
 from parity.adapters.shapes import (
     AnyAxesAdapter,
@@ -25,7 +26,7 @@ from parity.adapters.torch.adapter import TorchTensors
 REDUCTIONS = {"mean": "sum_over_batch_size", "sum": "sum", "none": "none"}
 
 
-class KerasOps(AnyAxesAdapter, AttentionAdapter):
+class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     """Ops with the channels last, Keras's default, in which all of its backends have their kernels."""
 
     framework: Any
@@ -38,6 +39,8 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
 
         self.keras = keras
         self.ops = keras.ops
+        self.math = keras.ops
+        self.nn = keras.ops
 
     def version(self) -> str:
         return str(self.keras.__version__)
@@ -114,17 +117,8 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         y = self.ops.matmul(x, self.ops.transpose(weight))
         return y if bias is None else self.ops.add(y, bias)
 
-    def matmul(self, x: Any, other: Any) -> Any:
-        return self.ops.matmul(x, other)
-
     def bmm(self, x: Any, other: Any) -> Any:
         return self.ops.matmul(x, other)
-
-    def outer(self, x: Any, other: Any) -> Any:
-        return self.ops.outer(x, other)
-
-    def einsum(self, x: Any, other: Any, equation: str) -> Any:
-        return self.ops.einsum(equation, x, other)
 
     def convolution(
         self,
@@ -242,9 +236,6 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
     def flip(self, x: Any, dims: Any) -> Any:
         return self.ops.flip(x, each(dims, 1))
 
-    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
-        return self.ops.roll(x, shifts, dims)
-
     # The call of keras.layers.Embedding.
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.ops.take(weight, x, 0)
@@ -263,9 +254,6 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         updates = self.ops.reshape(src[tuple(slice(size) for size in index.shape)], (-1,))
         return self.ops.scatter_update(x, rows, updates, reduction="add")
 
-    def index_select(self, x: Any, index: Any, dim: int) -> Any:
-        return self.ops.take(x, index, dim)
-
     def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
         require(not descending, "keras.ops.sort is ascending")
         return {"y": self.ops.sort(x, dim), "indices": self.ops.argsort(x, dim)}
@@ -275,26 +263,11 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         y, indices = self.ops.top_k(x, k)
         return {"y": y, "indices": indices}
 
-    def relu(self, x: Any) -> Any:
-        return self.ops.relu(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.ops.leaky_relu(x, negative_slope)
-
-    def elu(self, x: Any, alpha: float = 1.0) -> Any:
-        return self.ops.elu(x, alpha)
-
-    def selu(self, x: Any) -> Any:
-        return self.ops.selu(x)
-
     def celu(self, x: Any, alpha: float = 1.0) -> Any:
         return self.ops.celu(x, alpha)
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.ops.gelu(x, approximate == "tanh")
-
-    def silu(self, x: Any) -> Any:
-        return self.ops.silu(x)
 
     def mish(self, x: Any) -> Any:
         return self.keras.activations.mish(x)
@@ -302,9 +275,6 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
     def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ARG002 - it has none
         require(beta == 1, "keras.ops.softplus has no beta")
         return self.ops.softplus(x)
-
-    def softsign(self, x: Any) -> Any:
-        return self.ops.softsign(x)
 
     def hardswish(self, x: Any) -> Any:
         return self.ops.hard_silu(x)
@@ -316,90 +286,18 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
         require((min_val, max_val) == (-1, 1), "keras.ops.hard_tanh is from -1 to 1")
         return self.ops.hard_tanh(x)
 
-    def sigmoid(self, x: Any) -> Any:
-        return self.ops.sigmoid(x)
-
     def logsigmoid(self, x: Any) -> Any:
         return self.ops.log_sigmoid(x)
-
-    def tanh(self, x: Any) -> Any:
-        return self.ops.tanh(x)
-
-    def exp(self, x: Any) -> Any:
-        return self.ops.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.ops.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.ops.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.ops.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.ops.sqrt(x)
-
-    def rsqrt(self, x: Any) -> Any:
-        return self.ops.rsqrt(x)
-
-    def erf(self, x: Any) -> Any:
-        return self.ops.erf(x)
-
-    def abs(self, x: Any) -> Any:
-        return self.ops.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.ops.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.ops.cos(x)
-
-    def pow(self, x: Any, exponent: float = 2.0) -> Any:
-        return self.ops.power(x, exponent)
 
     def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         require(min is not None and max is not None, "keras.ops.clip needs both limits")
         return self.ops.clip(x, min, max)
-
-    def round(self, x: Any) -> Any:
-        return self.ops.round(x)
 
     def remainder(self, x: Any, other: Any) -> Any:
         return self.ops.mod(x, other)
 
     def fmod(self, x: Any, other: Any) -> Any:
         return self.ops.fmod(x, other)
-
-    def atan2(self, x: Any, other: Any) -> Any:
-        return self.ops.arctan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.ops.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.ops.minimum(x, other)
-
-    def where(self, condition: Any, x: Any, other: Any) -> Any:
-        return self.ops.where(condition != 0, x, other)
-
-    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.sum(x, dim, keepdim)
-
-    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.mean(x, dim, keepdim)
-
-    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.prod(x, dim, keepdim)
-
-    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.max(x, dim, keepdim)
-
-    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.min(x, dim, keepdim)
-
-    def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.ops.logsumexp(x, dim, keepdim)
 
     def var(self, x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
         require(correction == 0, "keras.ops.var has no correction")
@@ -412,18 +310,6 @@ class KerasOps(AnyAxesAdapter, AttentionAdapter):
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
         require(isinstance(dim, int), "keras.ops.norm over two axes is a matrix's")
         return self.ops.norm(x, ord, dim, keepdim)
-
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.cumsum(x, dim)
-
-    def argmax(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.argmax(x, dim)
-
-    def softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.log_softmax(x, dim)
 
     def scaled_dot_product_attention(
         self,

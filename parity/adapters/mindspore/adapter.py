@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from parity.adapters.base import named_outputs
+from parity.adapters.bits import values_of
+from parity.adapters.functions import FunctionsAdapter
 from parity.adapters.shapes import AnyAxesAdapter, each, require
 
 OPTIMIZERS = {
@@ -21,7 +23,7 @@ OPTIMIZERS = {
 """Optimizer to the class in mindspore.nn, and MindSpore's names of what it keeps."""
 
 
-class MindsporeAdapter(AnyAxesAdapter):
+class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
     """PyNative mode on the CPU; gradients by mindspore.vjp."""
 
     dtypes = None
@@ -44,6 +46,8 @@ class MindsporeAdapter(AnyAxesAdapter):
         mindspore.runtime.launch_blocking()
         self.framework = mindspore
         self.ops = mindspore.ops
+        self.math = mindspore.ops
+        self.nn = mindspore.ops
         self.latest = SimpleNamespace()
 
     def version(self) -> str:
@@ -56,8 +60,7 @@ class MindsporeAdapter(AnyAxesAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - mindspore.vjp is told at the call
         if array.dtype == "uint16":
-            values = (array.astype("uint32") << 16).view("float32")
-            return self.framework.Tensor(values).astype(self.framework.bfloat16)
+            return self.framework.Tensor(values_of(array)).astype(self.framework.bfloat16)
         return self.framework.Tensor(array)
 
     def to_numpy(self, tensor: Any) -> Any:
@@ -138,9 +141,6 @@ class MindsporeAdapter(AnyAxesAdapter):
 
     def bilinear(self, x: Any, other: Any, weight: Any, bias: Any = None) -> Any:
         return self.ops.bidense(x, other, weight, bias)
-
-    def matmul(self, x: Any, other: Any) -> Any:
-        return self.ops.matmul(x, other)
 
     def bmm(self, x: Any, other: Any) -> Any:
         return self.ops.bmm(x, other)
@@ -290,18 +290,9 @@ class MindsporeAdapter(AnyAxesAdapter):
         y, indices = self.ops.topk(x, k, dim, largest)
         return {"y": y, "indices": indices}
 
-    def relu(self, x: Any) -> Any:
-        return self.ops.relu(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.ops.leaky_relu(x, negative_slope)
-
     def elu(self, x: Any, alpha: float = 1.0) -> Any:
         require(alpha == 1, "mindspore.ops.elu has an alpha of 1 only")
         return self.ops.elu(x, alpha)
-
-    def selu(self, x: Any) -> Any:
-        return self.ops.selu(x)
 
     def celu(self, x: Any, alpha: float = 1.0) -> Any:
         return self.ops.celu(x, alpha)
@@ -309,17 +300,11 @@ class MindsporeAdapter(AnyAxesAdapter):
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.ops.gelu(x, approximate)
 
-    def silu(self, x: Any) -> Any:
-        return self.ops.silu(x)
-
     def mish(self, x: Any) -> Any:
         return self.ops.mish(x)
 
     def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
         return self.ops.softplus(x, beta, threshold)
-
-    def softsign(self, x: Any) -> Any:
-        return self.ops.softsign(x)
 
     def hardswish(self, x: Any) -> Any:
         return self.ops.hardswish(x)
@@ -330,53 +315,14 @@ class MindsporeAdapter(AnyAxesAdapter):
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
         return self.ops.hardtanh(x, min_val, max_val)
 
-    def sigmoid(self, x: Any) -> Any:
-        return self.ops.sigmoid(x)
-
     def logsigmoid(self, x: Any) -> Any:
         return self.ops.logsigmoid(x)
-
-    def tanh(self, x: Any) -> Any:
-        return self.ops.tanh(x)
-
-    def exp(self, x: Any) -> Any:
-        return self.ops.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.ops.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.ops.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.ops.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.ops.sqrt(x)
-
-    def rsqrt(self, x: Any) -> Any:
-        return self.ops.rsqrt(x)
-
-    def erf(self, x: Any) -> Any:
-        return self.ops.erf(x)
-
-    def abs(self, x: Any) -> Any:
-        return self.ops.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.ops.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.ops.cos(x)
 
     def pow(self, x: Any, exponent: float = 2.0) -> Any:
         return self.ops.pow(x, exponent)
 
     def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         return self.ops.clamp(x, min, max)
-
-    def round(self, x: Any) -> Any:
-        return self.ops.round(x)
 
     def remainder(self, x: Any, other: Any) -> Any:
         return self.ops.remainder(x, other)
@@ -386,15 +332,6 @@ class MindsporeAdapter(AnyAxesAdapter):
 
     def atan2(self, x: Any, other: Any) -> Any:
         return self.ops.atan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.ops.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.ops.minimum(x, other)
-
-    def where(self, condition: Any, x: Any, other: Any) -> Any:
-        return self.ops.where(condition != 0, x, other)
 
     def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return self.ops.sum(x, dim, keepdim)
@@ -420,20 +357,11 @@ class MindsporeAdapter(AnyAxesAdapter):
     def std(self, x: Any, dim: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
         return self.ops.std(x, dim, correction, keepdim)
 
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.cumsum(x, dim)
-
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
         return self.ops.vector_norm(x, ord, dim, keepdim)
 
     def argmax(self, x: Any, dim: int = -1, keepdim: bool = False) -> Any:
         return self.ops.argmax(x, dim, keepdim)
-
-    def softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.ops.log_softmax(x, dim)
 
     def scaled_dot_product_attention(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.shapes import (
     AnyAxesAdapter,
     AttentionAdapter,
@@ -24,7 +25,7 @@ STATES = {"momentum_buffer": "v", "exp_avg": "m", "exp_avg_sq": "v", "square_avg
 """What an optimizer keeps for a parameter, in PyTorch's names and in MLX's."""
 
 
-class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
+class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     """On the CPU, lazily as MLX evaluates everything; gradients by mx.vjp."""
 
     dtypes = None
@@ -38,6 +39,7 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         super().__init__(device, threads, mode, ranks)
         mlx.core.set_default_device(mlx.core.cpu)
         self.framework = mlx.core
+        self.math = mlx.core
         self.nn = mlx.nn
         self.optimizers = mlx.optimizers
         self.latest = SimpleNamespace()
@@ -117,17 +119,8 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         layer = self.nn.Bilinear(in1, in2, n, bias is not None)
         return self.filled(layer, weight=weight.swapaxes(1, 2), bias=bias)(x, other)
 
-    def matmul(self, x: Any, other: Any) -> Any:
-        return self.framework.matmul(x, other)
-
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.matmul(x, other)
-
-    def outer(self, x: Any, other: Any) -> Any:
-        return self.framework.outer(x, other)
-
-    def einsum(self, x: Any, other: Any, equation: str) -> Any:
-        return self.framework.einsum(equation, x, other)
 
     def convolution(
         self,
@@ -224,9 +217,6 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
     def flip(self, x: Any, dims: Any) -> Any:
         return self.framework.flip(x, list(each(dims, 1)))
 
-    def roll(self, x: Any, shifts: Any, dims: Any = None) -> Any:
-        return self.framework.roll(x, shifts, dims)
-
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.filled(self.nn.Embedding(*weight.shape), weight=weight)(x)
 
@@ -242,33 +232,15 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         places[dim] = index
         return x.at[tuple(places)].add(src[tuple(slice(size) for size in index.shape)])
 
-    def index_select(self, x: Any, index: Any, dim: int) -> Any:
-        return self.framework.take(x, index, dim)
-
     def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
         require(not descending, "mx.sort is ascending")
         return {"y": self.framework.sort(x, dim), "indices": self.framework.argsort(x, dim)}
-
-    def relu(self, x: Any) -> Any:
-        return self.nn.relu(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.nn.leaky_relu(x, negative_slope)
-
-    def elu(self, x: Any, alpha: float = 1.0) -> Any:
-        return self.nn.elu(x, alpha)
-
-    def selu(self, x: Any) -> Any:
-        return self.nn.selu(x)
 
     def celu(self, x: Any, alpha: float = 1.0) -> Any:
         return self.nn.celu(x, alpha)
 
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.nn.gelu(x) if approximate == "none" else self.nn.gelu_approx(x)
-
-    def silu(self, x: Any) -> Any:
-        return self.nn.silu(x)
 
     def mish(self, x: Any) -> Any:
         return self.nn.mish(x)
@@ -277,95 +249,14 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         require(beta == 1, "mlx.nn.softplus has no beta")
         return self.nn.softplus(x)
 
-    def softsign(self, x: Any) -> Any:
-        return self.nn.softsign(x)
-
     def hardswish(self, x: Any) -> Any:
         return self.nn.hardswish(x)
 
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
         return self.nn.hard_tanh(x, min_val, max_val)
 
-    def sigmoid(self, x: Any) -> Any:
-        return self.nn.sigmoid(x)
-
     def logsigmoid(self, x: Any) -> Any:
         return self.nn.log_sigmoid(x)
-
-    def tanh(self, x: Any) -> Any:
-        return self.framework.tanh(x)
-
-    def exp(self, x: Any) -> Any:
-        return self.framework.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.framework.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.framework.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.framework.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.framework.sqrt(x)
-
-    def rsqrt(self, x: Any) -> Any:
-        return self.framework.rsqrt(x)
-
-    def erf(self, x: Any) -> Any:
-        return self.framework.erf(x)
-
-    def abs(self, x: Any) -> Any:
-        return self.framework.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.framework.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.framework.cos(x)
-
-    def pow(self, x: Any, exponent: float = 2.0) -> Any:
-        return self.framework.power(x, exponent)
-
-    def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        return self.framework.clip(x, min, max)
-
-    def round(self, x: Any) -> Any:
-        return self.framework.round(x)
-
-    def remainder(self, x: Any, other: Any) -> Any:
-        return self.framework.remainder(x, other)
-
-    def atan2(self, x: Any, other: Any) -> Any:
-        return self.framework.arctan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.framework.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.framework.minimum(x, other)
-
-    def where(self, condition: Any, x: Any, other: Any) -> Any:
-        return self.framework.where(condition != 0, x, other)
-
-    def sum(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.sum(x, dim, keepdim)
-
-    def mean(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.mean(x, dim, keepdim)
-
-    def prod(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.prod(x, dim, keepdim)
-
-    def amax(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.max(x, dim, keepdim)
-
-    def amin(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.min(x, dim, keepdim)
-
-    def logsumexp(self, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.framework.logsumexp(x, dim, keepdim)
 
     def var(self, x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
         return self.framework.var(x, dim, keepdim, correction)
@@ -381,17 +272,8 @@ class MlxAdapter(TransformAdapter, AnyAxesAdapter, AttentionAdapter):
         y = self.framework.linalg.norm(x.reshape((-1,)), ord, -1)
         return y.reshape((1,) * x.ndim) if keepdim else y
 
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.cumsum(x, dim)
-
-    def argmax(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.argmax(x, dim)
-
     def softmax(self, x: Any, dim: int = -1) -> Any:
         return self.framework.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.nn.log_softmax(x, dim)
 
     def scaled_dot_product_attention(
         self,

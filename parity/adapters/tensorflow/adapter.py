@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from parity.adapters.base import Adapter, named_outputs
+from parity.adapters.functions import FunctionsAdapter
 from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
 LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -36,6 +37,8 @@ class TensorflowTensors(Adapter):
         tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
         tensorflow.config.threading.set_inter_op_parallelism_threads(1)
         self.framework = tensorflow
+        self.math = tensorflow.math
+        self.nn = tensorflow.nn
         self.latest = SimpleNamespace()
 
     def version(self) -> str:
@@ -80,7 +83,7 @@ class TensorflowTensors(Adapter):
         return [None if grad is None else self.framework.convert_to_tensor(grad) for grad in found]
 
 
-class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
+class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     """Eager, on the CPU, where its kernels have the channels last."""
 
     def channels_last(self, x: Any) -> Any:
@@ -333,31 +336,16 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
         y, indices = self.framework.math.top_k(x, k)
         return {"y": y, "indices": indices}
 
-    def relu(self, x: Any) -> Any:
-        return self.framework.nn.relu(x)
-
-    def leaky_relu(self, x: Any, negative_slope: float = 0.01) -> Any:
-        return self.framework.nn.leaky_relu(x, negative_slope)
-
     def elu(self, x: Any, alpha: float = 1.0) -> Any:
         require(alpha == 1, "tf.nn.elu has no alpha")
         return self.framework.nn.elu(x)
 
-    def selu(self, x: Any) -> Any:
-        return self.framework.nn.selu(x)
-
     def gelu(self, x: Any, approximate: str = "none") -> Any:
         return self.framework.nn.gelu(x, approximate == "tanh")
-
-    def silu(self, x: Any) -> Any:
-        return self.framework.nn.silu(x)
 
     def softplus(self, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ARG002 - it has none
         require(beta == 1, "tf.nn.softplus has no beta")
         return self.framework.nn.softplus(x)
-
-    def softsign(self, x: Any) -> Any:
-        return self.framework.nn.softsign(x)
 
     # TensorFlow has no function for the next three: this is how models write them (MobileNetV3).
     def hardsigmoid(self, x: Any) -> Any:
@@ -369,44 +357,8 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
         return self.framework.clip_by_value(x, min_val, max_val)
 
-    def sigmoid(self, x: Any) -> Any:
-        return self.framework.nn.sigmoid(x)
-
     def logsigmoid(self, x: Any) -> Any:
         return self.framework.math.log_sigmoid(x)
-
-    def tanh(self, x: Any) -> Any:
-        return self.framework.nn.tanh(x)
-
-    def exp(self, x: Any) -> Any:
-        return self.framework.math.exp(x)
-
-    def expm1(self, x: Any) -> Any:
-        return self.framework.math.expm1(x)
-
-    def log(self, x: Any) -> Any:
-        return self.framework.math.log(x)
-
-    def log1p(self, x: Any) -> Any:
-        return self.framework.math.log1p(x)
-
-    def sqrt(self, x: Any) -> Any:
-        return self.framework.math.sqrt(x)
-
-    def rsqrt(self, x: Any) -> Any:
-        return self.framework.math.rsqrt(x)
-
-    def erf(self, x: Any) -> Any:
-        return self.framework.math.erf(x)
-
-    def abs(self, x: Any) -> Any:
-        return self.framework.math.abs(x)
-
-    def sin(self, x: Any) -> Any:
-        return self.framework.math.sin(x)
-
-    def cos(self, x: Any) -> Any:
-        return self.framework.math.cos(x)
 
     def pow(self, x: Any, exponent: float = 2.0) -> Any:
         return self.framework.math.pow(x, exponent)
@@ -414,9 +366,6 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
     def clamp(self, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         low, high = x.dtype.min if min is None else min, x.dtype.max if max is None else max
         return self.framework.clip_by_value(x, low, high)
-
-    def round(self, x: Any) -> Any:
-        return self.framework.math.round(x)
 
     def remainder(self, x: Any, other: Any) -> Any:
         return self.framework.math.floormod(x, other)
@@ -426,12 +375,6 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
 
     def atan2(self, x: Any, other: Any) -> Any:
         return self.framework.math.atan2(x, other)
-
-    def maximum(self, x: Any, other: Any) -> Any:
-        return self.framework.math.maximum(x, other)
-
-    def minimum(self, x: Any, other: Any) -> Any:
-        return self.framework.math.minimum(x, other)
 
     def where(self, condition: Any, x: Any, other: Any) -> Any:
         return self.framework.where(condition != 0, x, other)
@@ -462,9 +405,6 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
         require(correction == 0, "tf.math.reduce_std has no correction")
         return self.framework.math.reduce_std(x, dim, keepdim)
 
-    def cumsum(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.math.cumsum(x, dim)
-
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
         require(dim is None or isinstance(dim, int), "tf.norm over two axes is a matrix's")
         return self.framework.norm(x, ord, dim, keepdim)
@@ -472,12 +412,6 @@ class TensorflowAdapter(TensorflowTensors, AnyAxesAdapter):
     def argmax(self, x: Any, dim: int = -1, keepdim: bool = False) -> Any:
         require(not keepdim, "tf.argmax keeps no axis")
         return self.framework.math.argmax(x, dim)
-
-    def softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.nn.softmax(x, dim)
-
-    def log_softmax(self, x: Any, dim: int = -1) -> Any:
-        return self.framework.nn.log_softmax(x, dim)
 
     def reduced(self, losses: Any, reduction: str) -> Any:
         """The losses as they are, or their mean or sum."""
