@@ -126,13 +126,14 @@ def reduce(
     2 there is no such finding, or it does not show any more.
     """
     from parity.engine import EngineOptions
-    from parity.hunt import HuntError
+    from parity.hunt import HuntError, check_installed
     from parity.reporting.console.explain import ExplainError
     from parity.reporting.results.results import ResultsError
     from parity.repro import ReproError
 
     end_once_on_signals()
     try:
+        check_installed()
         from parity.hunt.stored import reduce_stored
         from parity.hunt.write import show_small
 

@@ -39,6 +39,14 @@ def test_mistakes_end_with_2_and_no_traceback(tmp_path, arguments, said):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [("hunt", "softmax"), ("reduce", "run")])
+def test_a_missing_library_is_named(monkeypatch, command):
+    monkeypatch.setattr("parity.hunt.NEEDED", ("json", "nowhere_to_be_found"))
+    done = call(*command)
+    assert done.returncode == 2
+    assert "nowhere_to_be_found is not installed: pip install json nowhere_to_be_found" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def hunted(tmp_path_factory):
     """A hunt that finds a softmax without its maximum."""
