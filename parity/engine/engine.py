@@ -112,6 +112,26 @@ class TrainingFinished:
     dtype: str
 
 
+@dataclass(frozen=True)
+class ShardFinished:
+    """Some cases were run and judged elsewhere: rows of results.json, and the backends that computed them.
+
+    `folders` are those of the cases that have files, `tensors` the files by name, relative to the run directory, `lost`
+    the files that could not be written. `progress` is the state of the run, in words.
+    """
+
+    n_cases: int
+    backends: Sequence[Any]
+    outcomes: Sequence[Any]
+    comparisons: Sequence[Any]
+    diagnoses: Sequence[Any]
+    folders: Mapping[str, str]
+    tensors: Mapping[str, bytes]
+    lost: Mapping[str, str]
+    judge_seconds: float
+    progress: str = ""
+
+
 Event = (
     Idle
     | Resumed
@@ -124,6 +144,7 @@ Event = (
     | Announced
     | TrainingAdvanced
     | TrainingFinished
+    | ShardFinished
 )
 
 
@@ -136,7 +157,8 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
     cases = [(i, case) for i, case in enumerate(plan.cases) if case.op not in CLIENTS and case.id not in done]
     if not cases:
         return
-    crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))
+    n_cells = sum(len(case.dtypes) for _, case in cases)
+    crew = Crew(plan, n_cells, options, RunLog(run_dir / "log.txt"))
     try:
         yield WorkBegun(crew.running)
         yield from Dispatcher(plan, cases, crew, with_tensors).events()
@@ -148,11 +170,10 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
 class Crew:
     """The runners of all backends and their shared resources."""
 
-    def __init__(self, plan: Plan, cases: Sequence[CasePlan], options: EngineOptions, log: RunLog) -> None:
+    def __init__(self, plan: Plan, n_cells: int, options: EngineOptions, log: RunLog) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._log = log
         self._scratch = Scratch()
-        n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
