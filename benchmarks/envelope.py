@@ -19,7 +19,6 @@ from pathlib import Path
 import pandas as pd
 
 from parity.judge.bound.envelope import OFF
-from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
 
 CONFIG = Path(__file__).with_name("clean.yaml")
@@ -56,7 +55,7 @@ def ratios() -> pd.DataFrame:
         if done.returncode not in (0, 1, 3):
             sys.exit(f"parity ended with {done.returncode}")
         results = read_results(Path(name))
-    frame = frame_of(results)
+    frame = results.frame()
     frame = frame[(frame["expected"] == "oracle") & (frame["verdict"] != "not-compared")]
     found = [row["actual"] for row in frame["error_ratio"]]
     frame = frame.assign(ratio=[0.0 if ratio is None else float(ratio) for ratio in found])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_
     compared.
     """
     seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
+    return code_of(seen, fail_on=fail_on, ledger_fails=ledger_fails)
+
+
+def code_of(seen: Collection[tuple[str, bool]], *, fail_on: str = DEFAULT_FAIL_ON, ledger_fails: bool = False) -> int:
+    """The same for the verdicts that occur, each with whether it is accepted."""
     if ledger_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
     if (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):

@@ -40,7 +40,6 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
-from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.directory import LOCK, Losses, held, reserve
 from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
@@ -50,12 +49,12 @@ from parity.reporting.results.results import (
     ResultsError,
     as_json,
     new_directory,
-    read_results,
-    summary_of,
     write_atomically,
 )
-from parity.reporting.results.resume import Finished, Key, ResumeError, comparison, finished, key
-from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow, Results, TrainingRow
+from parity.reporting.results.resume import Finished, ResumeError, finished, going_on, stored
+from parity.reporting.results.rows import BackendRow, Results, TrainingRow
+from parity.reporting.results.settle import settle
+from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, TRAININGS, Store, placed, remove
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
@@ -84,16 +83,35 @@ class RunState:
     clock: float = field(default_factory=time.monotonic)
     backends: dict[str, BackendRow] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
-    outcomes: list[OutcomeRow] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
-    diagnoses: list[Diagnosis] = field(default_factory=list)
+    n_outcomes: int = 0
     trainings: list[TrainingRow] = field(default_factory=list)
     judging_s: float = 0.0
     memory: Memory = field(default_factory=Memory)
     judges: dict[str, CaseJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
     losses: Losses = field(default_factory=Losses)
-    stored: dict[Key, ComparisonRow] = field(default_factory=dict)
+    store: Store = field(default_factory=Store)
+
+    def open(self) -> None:
+        """Open the store of the run directory, with the cases, and with the rows of a run that is resumed."""
+        if self.finished.started is None:
+            self.store = Store(self.run_dir / STORE, self.lose)
+        else:
+            self.store = going_on(self.run_dir, self.finished.cells, self.lose)
+        self.n_outcomes = self.store.n_outcomes
+        self.trainings = list(self.store.rows(TRAININGS))
+        folders = self.finished.folders
+        self.store.put(CASES, (record.case_row(case, folders.get(case.id)) for case in self.plan.cases))
+
+    def lose(self, error: OSError) -> None:
+        """Note that the store could not be written."""
+        self.losses.reasons[self.run_dir / STORE] = error
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its rows are too many for results.json."""
+        cells = sum(len(case.dtypes) * (len(case.backends) or len(self.plan.backends)) for case in self.plan.cases)
+        return cells >= LARGE
 
     def resume(self, finished: Finished) -> None:
         """Start from the finished results of an interrupted run."""
@@ -102,26 +120,26 @@ class RunState:
         self.clock -= finished.seconds
         self.judging_s = finished.judge_seconds
         self.backends.update(finished.backends)
-        self.folders.update(finished.folders)
-        self.outcomes += finished.outcomes
-        self.trainings += finished.trainings
-        self.comparisons += map(comparison, finished.comparisons)
-        self.diagnoses += finished.diagnoses
-        self.stored = {key(row): row for row in finished.comparisons}
 
     def take(self, judged: JudgedCase) -> Sequence[Comparison]:
         """A case that a client has run and judged; its comparisons, as `take_judged` gives them."""
-        self.outcomes += map(record.outcome_row, judged.outcomes)
+        self.take_outcomes(judged.outcomes)
         self.trainings += judged.rows
+        self.store.add(judged.rows)
         self.judging_s += judged.judge_seconds
         return self.take_judged(judged.case, judged.comparisons, judged.diagnoses)
+
+    def take_outcomes(self, outcomes: Sequence[CellOutcome]) -> None:
+        """Record the outcomes of a cell."""
+        self.n_outcomes += len(outcomes)
+        self.store.add(map(record.outcome_row, outcomes))
 
     def take_judged(
         self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
     ) -> Sequence[Comparison]:
         """Record a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
-        self.comparisons += comparisons
-        self.diagnoses += diagnoses
+        self.store.add(map(record.comparison_row, comparisons))
+        self.store.add(diagnoses)
         if not any(c.verdict.fails for c in comparisons):
             return comparisons
         known = tuple(entry for entry in self.plan.known if deviations.means(entry, case.id))
@@ -134,46 +152,33 @@ class RunState:
     @property
     def is_complete(self) -> bool:
         """Whether every cell has an outcome."""
-        answered = {(row.case, row.dtype) for row in self.outcomes}
+        answered = set(self.store.select("SELECT DISTINCT case_id, dtype FROM outcomes"))
         return all((case.id, dtype) in answered for case in self.plan.cases for dtype in case.dtypes)
 
-    def row(self, comparison: Comparison) -> ComparisonRow:
-        """A comparison's row; one from a resumed run is unchanged."""
-        stored = self.stored.get(key(comparison))
-        if stored is None:
-            return record.comparison_row(comparison)
-        return structs.replace(stored, known=comparison.known)
-
-    def results(self, *, interrupted: bool = False) -> Results:
-        """The results so far."""
-        held = deviations.apply(
-            self.plan, self.comparisons, self.diagnoses, datetime.date.today(), record.unsupported(self.outcomes)
-        )
-        rows = list(map(self.row, held.comparisons))
-        code = exit_codes.exit_code(held.comparisons, fail_on=self.fail_on, ledger_fails=held.fails)
+    def settle(self, *, interrupted: bool) -> None:
+        """Write to the store what is known of the run as a whole."""
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
-        summary = summary_of(self.outcomes, rows, exit_codes.INTERRUPTED if interrupted else code)
-        results = Results(
-            run=structs.replace(
-                run, fail_on=self.fail_on, stopped=self.stopped, **{name: round(s, 3) for name, s in seconds.items()}
-            ),
-            backends=[self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends],
-            cases=[record.case_row(case, self.folders.get(case.id)) for case in self.plan.cases],
-            outcomes=self.outcomes,
-            comparisons=rows,
-            diagnoses=self.diagnoses,
-            known=list(map(record.known_row, held.entries)),
-            trainings=self.trainings,
-            summary=summary,
-        )
-        return structs.replace(results, summary=structs.replace(summary, cells=counts(cells(results))))
+        seconds = {name: round(s, 3) for name, s in seconds.items()}
+        self.store.put(RUN, [structs.replace(run, fail_on=self.fail_on, stopped=self.stopped, **seconds)])
+        rows = [self.backends.get(spec.name) or record.backend_row(spec) for spec in self.plan.backends]
+        self.store.put(BACKENDS, rows)
+        settle(self.store, self.plan, self.fail_on, interrupted=interrupted)
+
+    def save(self) -> None:
+        """Make the results so far readable, marked as interrupted, so that a killed run never reads as passed."""
+        if self.is_large and self.n_outcomes:
+            self.store.flush()
+        else:
+            self.write(interrupted=True)
 
     def write(self, *, interrupted: bool = False) -> Results:
-        """Write results.json if possible, and return its content."""
-        results = self.results(interrupted=interrupted)
-        with self.losses.at(self.run_dir / FILE_NAME):
-            write_atomically(self.run_dir / FILE_NAME, as_json(results))
+        """Write the results, and return what reports show of them. Only a small run has a results.json."""
+        self.settle(interrupted=interrupted)
+        results = self.store.shown()
+        if not self.is_large:
+            with self.losses.at(self.run_dir / FILE_NAME):
+                write_atomically(self.run_dir / FILE_NAME, as_json(results))
         return results
 
 
@@ -249,7 +254,8 @@ def check_ours(run_dir: Path) -> None:
     """Raise FileExistsError if a directory holds anything other than a run."""
     if any(path.name != LOCK for path in run_dir.iterdir()):
         try:
-            read_results(run_dir)
+            with stored(run_dir) as store:
+                store.one(RUN)
         except ResultsError as error:
             raise FileExistsError(
                 errno.EEXIST, "it is not empty and is not a run directory of parity", str(run_dir)
@@ -260,6 +266,7 @@ def empty(run_dir: Path) -> None:
     """Remove the files that a run writes; raises OSError."""
     for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
         (run_dir / name).unlink(missing_ok=True)
+    remove(run_dir / STORE)
     for name in ("tensors", "training", "ops", "repro"):
         shutil.rmtree(run_dir / name, ignore_errors=True)
 
@@ -289,16 +296,16 @@ def run(
     if resume:
         state.resume(finished(plan, options, run_dir))
         observer.on_event(Resumed(*n_left(plan, state.finished)), ())
+    state.open()
     state.write(interrupted=True)
     done = {case.id for case in plan.cases if state.finished.holds(case)}
     kept_free = reserve(run_dir, sum(len(case.dtypes) for case in plan.cases) * len(plan.backends))
     try:
         for _ in follow(state, execute(plan, options, run_dir, done), observer):
-            # Checkpoints are marked interrupted, so a killed run never reads as passed.
-            state.write(interrupted=True)
+            state.save()
         with state.losses.at(run_dir / "training"):
             for _ in () if state.stopped else run_clients(state, observer):
-                state.write(interrupted=True)
+                state.save()
         is_interrupted = run_dir / "training" in state.losses.reasons and not state.is_complete
     except KeyboardInterrupt:
         judge_rest(state)
@@ -306,9 +313,11 @@ def run(
     except BaseException:
         kept_free.close()
         state.write(interrupted=True)
+        state.store.close()
         raise
     kept_free.close()
     results = state.write(interrupted=is_interrupted)
+    state.store.close()
     if losses is None:
         state.losses.check()
     return results
@@ -339,10 +348,11 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
             if isinstance(event, CellFinished) and event.last_of_case:
                 observer.on_event(Judging(event.prepared.case.id), ())
             observer.on_event(event, take_in(state, event))
+            state.store.flush_if_due()
             if state.stopped:
                 return
-            if time.monotonic() > due and len(state.outcomes) > n_written:
-                began, n_written = time.monotonic(), len(state.outcomes)
+            if time.monotonic() > due and state.n_outcomes > n_written:
+                began, n_written = time.monotonic(), state.n_outcomes
                 yield
                 due = time.monotonic() + max(CHECKPOINT_S, CHECKPOINT_SHARE * (time.monotonic() - began))
 
@@ -363,6 +373,7 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
+            state.store.change(*placed(record.case_row(prepared.case, state.folders[prepared.case.id])))
         else:
             state.losses.reasons[state.run_dir / "tensors" / prepared.folder.name] = prepared.lost
     elif isinstance(event, CellFinished):
@@ -380,7 +391,7 @@ def check_version(state: RunState, info: BackendInfo) -> None:
 def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
     """Record a finished cell; its outputs are kept until the last cell of the case is finished."""
     case_id = event.prepared.case.id
-    state.outcomes += map(record.outcome_row, event.outcomes)
+    state.take_outcomes(event.outcomes)
     with timed(state):
         kept = event.outcomes if event.last_of_case else [outcome.copied() for outcome in event.outcomes]
         state.judges[case_id].take(event.dtype, kept)
@@ -392,9 +403,10 @@ def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequenc
     with timed(state):
         judged = case.judged(diagnose=diagnose)
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
-    if case.case.id not in state.folders:
+    place = state.folders.pop(case.case.id, None)
+    if place is None:
         return compared
-    folder = state.run_dir / state.folders[case.case.id]
+    folder = state.run_dir / place
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, state)

@@ -153,7 +153,9 @@ def run(
     if last_failed:
         plan, message = last.last_failed(plan, out, resume=resume)
         click.echo(message, err=True)
-    replaces = out is not None and not resume and (out / "results.json").is_file()
+    replaces = (
+        out is not None and not resume and any((out / name).is_file() for name in ("results.json", "results.sqlite"))
+    )
     try:
         run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
     except BlockingIOError as error:

@@ -36,7 +36,7 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
     wanted, losses = outputs(**asked), Losses()
     try:
-        results = read_results(run_dir)
+        results = read_results(run_dir, whole=False)
         if not (wanted.files or wanted.github):
             show(results, verbosity=verbose - quiet)
         for path in write_asked(results, run_dir, wanted, losses):

@@ -15,7 +15,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from parity.reporting.results.results import frame as frame_of
 from parity.reporting.results.results import read_results
 from tests.conftest import CONFIGS, FAKES, call, parity_command, run_in, started, user_config
 
@@ -178,7 +177,7 @@ def test_a_result_that_is_none_is_refused(tmp_path, text):
 
 
 def test_a_stored_run_as_a_frame(passing):
-    frame = frame_of(read_results(passing.run_dir))
+    frame = read_results(passing.run_dir).frame()
     assert len(frame) == 16 * 3
     assert set(frame["op"]) == {"layer_norm", "linear"}
     assert {"case", "tensor", "verdict", "max_abs_diff", "error_ratio"} <= set(frame.columns)

@@ -7,8 +7,9 @@ from typing import Any
 
 from parity import exit_codes
 from parity.reporting.results.cells import cells, counts
-from parity.reporting.results.results import results_of, summary_of
+from parity.reporting.results.results import results_of
 from parity.reporting.results.rows import Results
+from parity.reporting.results.store import store_of
 from tests.reporting.stored_runs import Row, case_row, changed, comparison, diagnosis, plain, unstable
 
 EXPRESSION = "var = mean(x * x), where the reference has mean(square(x - mean))"
@@ -71,7 +72,7 @@ def run_of(
         "summary": {"outcomes": {}, "verdicts": {}, "exit_code": 0},
     }  # fmt: skip
     results = results_of(document)
-    summary = plain(summary_of(results.outcomes, results.comparisons, code_of(results)))
+    summary = plain(store_of(results).numbers(code_of(results)))
     return changed(results, summary={**summary, "cells": counts(cells(results))})
 
 

@@ -1,1 +1,1 @@
-"""results.json: its rows, written, read and resumed."""
+"""The rows of a run: results.sqlite and results.json, written, read and resumed."""

@@ -275,8 +275,8 @@ def tensor_statuses(results: Results) -> dict[tuple[str, str, str], Status]:
 
 def tally(results: Results) -> dict[Status, int]:
     """How many tensors have each status, the most urgent first."""
-    numbers = Counter(tensor_statuses(results).values())
-    return {status: numbers[status] for status in TENSOR_LABELS if numbers[status]}
+    numbers = results.summary.tensors if results.left_out else Counter(tensor_statuses(results).values())
+    return {status: numbers[status] for status in TENSOR_LABELS if numbers.get(status)}
 
 
 def tally_text(results: Results) -> str:

@@ -12,6 +12,7 @@ from parity.engine.inputs import slug
 from parity.reporting.results.cells import failing_level
 from parity.reporting.results.results import FILE_NAME, REPORTS, ResultsError, read_results
 from parity.reporting.results.rows import Results
+from parity.reporting.results.store import STORE
 from parity.reporting.text.words import plural
 
 
@@ -34,8 +35,9 @@ def last_failed(plan: Plan, out: Path | None, *, resume: bool = False) -> tuple[
 
 def runs_of(plan: Plan, out: Path | None) -> Iterator[tuple[Path, Results]]:
     """The earlier runs of a plan's configs: the one in `out`, then those in reports/, newest first."""
-    kept = REPORTS.glob(f"{slug(plan.name)}-*/{FILE_NAME}")
-    folders = [path.parent for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)]
+    kept = [path for name in (FILE_NAME, STORE) for path in REPORTS.glob(f"{slug(plan.name)}-*/{name}")]
+    newest_first = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
+    folders = list(dict.fromkeys(path.parent for path in newest_first))
     wanted = {os.path.abspath(config.path) for config in plan.configs}  # noqa: PTH100 - resolve() would follow links
     for folder in [*([out] if out is not None else []), *folders]:
         with contextlib.suppress(ResultsError):

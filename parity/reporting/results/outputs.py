@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from parity.reporting.results.directory import Losses
-from parity.reporting.results.results import FILE_NAME, write_atomically
+from parity.reporting.results.results import FILE_NAME, read_results, write_atomically
 from parity.reporting.results.rows import Results
 
 STDOUT = "-"
@@ -54,9 +54,11 @@ RENDERERS: Mapping[str, str] = {
 
 
 def rendered(name: str, results: Results, run_dir: Path, wanted: Outputs) -> str:
-    """The document of a format."""
+    """The document of a format; JSON has all rows, also of a large run."""
     module, _, function = RENDERERS[name].partition(":")
     render: Callable[..., str] = getattr(importlib.import_module(module), function)
+    if name == "json" and results.left_out:
+        results = read_results(run_dir)
     return render(results, run_dir, fingerprints=wanted.fingerprints) if name == "html" else render(results)
 
 

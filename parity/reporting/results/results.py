@@ -10,19 +10,15 @@ import os
 import re
 import stat
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from parity.reporting.results.rows import FORMAT, ComparisonRow, OutcomeRow, Results, Summary
-
-if TYPE_CHECKING:
-    import pandas as pd
+from parity.reporting.results.rows import FORMAT, Results
 
 FILE_NAME = "results.json"
 REPORTS = Path("reports")
@@ -37,14 +33,6 @@ LOCATION = re.compile(r"(?s)(?P<problem>.*?)(?: - at `\$\.?(?P<location>[^`]*)`)
 
 class ResultsError(Exception):
     """A run directory that cannot be read; the message says which file and why."""
-
-
-def frame(results: Results) -> pd.DataFrame:
-    """The comparisons as a table, with the op of each case."""
-    import pandas as pd
-
-    ops = {case.id: case.op for case in results.cases}
-    return pd.DataFrame.from_records([{**msgspec.to_builtins(row), "op": ops[row.case]} for row in results.comparisons])
 
 
 def as_json(results: Results) -> str:
@@ -91,9 +79,17 @@ def as_number(value: Any) -> Any:
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def read_results(run_dir: Path) -> Results:
-    """The stored results of a run; raises ResultsError if they are missing or invalid."""
+def read_results(run_dir: Path, *, whole: bool = True) -> Results:
+    """The results of a run, from results.sqlite if there is no results.json: all, or not `whole` what reports show.
+
+    Raises ResultsError if they are missing or invalid.
+    """
+    from parity.reporting.results.store import STORE, read_only
+
     path = run_dir / FILE_NAME
+    if not path.exists() and (run_dir / STORE).is_file():
+        with read_only(run_dir / STORE) as store:
+            return store.results() if whole else store.shown()
     try:
         document = read_json(path, MAX_BYTES)
     except OSError as error:
@@ -155,15 +151,6 @@ def read_json(path: Path, max_bytes: int) -> Any:
 def whole(digits: str) -> float:
     """A whole number; infinite if it is too large for a float."""
     return int(digits) if len(digits) < MAX_DIGITS else float(digits)
-
-
-def summary_of(outcomes: Iterable[OutcomeRow], comparisons: Iterable[ComparisonRow], exit_code: int) -> Summary:
-    """Number of each outcome and verdict."""
-    return Summary(
-        outcomes=dict(Counter(row.outcome for row in outcomes)),
-        verdicts=dict(Counter(row.verdict for row in comparisons)),
-        exit_code=exit_code,
-    )
 
 
 def new_directory(path: Path) -> Path:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import to_builtins
 
 from parity.config.plan import CasePlan, Plan
 from parity.engine import EngineOptions
 from parity.judge.compare.verdict import Comparison
-from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import report_of
 from parity.reporting.results import record
 from parity.reporting.results.results import ResultsError, read_results, spelled
-from parity.reporting.results.rows import (
-    VERDICTS,
-    BackendRow,
-    CaseRow,
-    ComparisonRow,
-    OutcomeRow,
-    Results,
-    RunRow,
-    TrainingRow,
-)
+from parity.reporting.results.rows import VERDICTS, BackendRow, CaseRow, ComparisonRow, RunRow
+from parity.reporting.results.store import BACKENDS, CASES, RUN, STORE, Store, fill, read_only, store_of
 
 Key = tuple[str, str, str, str, str]
-R = TypeVar("R", OutcomeRow, ComparisonRow, Diagnosis, TrainingRow)
 
 
 class ResumeError(Exception):
@@ -38,7 +29,7 @@ class ResumeError(Exception):
 
 @dataclass(frozen=True)
 class Finished:
-    """The finished cells as (case, dtype), and their rows."""
+    """The finished cells as (case, dtype), and what is known of the run; their rows are in the store."""
 
     cells: frozenset[tuple[str, str]] = frozenset()
     started: datetime.datetime | None = None
@@ -46,10 +37,6 @@ class Finished:
     judge_seconds: float = 0.0
     backends: Mapping[str, BackendRow] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
-    outcomes: tuple[OutcomeRow, ...] = ()
-    comparisons: tuple[ComparisonRow, ...] = ()
-    diagnoses: tuple[Diagnosis, ...] = ()
-    trainings: tuple[TrainingRow, ...] = ()
 
     def holds(self, case: CasePlan) -> bool:
         """Whether every cell of the case is finished."""
@@ -59,20 +46,44 @@ class Finished:
 def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """The finished part of the run in `run_dir`; raises ResumeError if its plan was another one."""
     try:
-        results = read_results(run_dir)
-        for name in missing(results.run):
-            raise ResumeError(
-                f"{run_dir}: its results are not those of a run: {name} is missing; run it without --resume"
-            )
-        for difference in differences(plan, options, results, run_dir):
-            raise ResumeError(
-                f"{run_dir}: {difference}; --resume needs the same plan. For a new run, name another --out"
-            )
-        return kept(results, frozenset(finished_cells(plan, results, run_dir)))
+        with stored(run_dir) as store:
+            for name in missing(store.one(RUN)):
+                raise ResumeError(
+                    f"{run_dir}: its results are not those of a run: {name} is missing; run it without --resume"
+                )
+            for difference in differences(plan, options, store, run_dir):
+                raise ResumeError(
+                    f"{run_dir}: {difference}; --resume needs the same plan. For a new run, name another --out"
+                )
+            return kept(store, frozenset(finished_cells(plan, store, run_dir)))
     except ResultsError as error:
         raise ResumeError(f"{error}; run it without --resume") from error
     except ValueError as error:
         raise ResumeError(f"{run_dir}: its results are not those of a run: {error!r}") from error
+
+
+@contextlib.contextmanager
+def stored(run_dir: Path) -> Iterator[Store]:
+    """The rows of a run: its store, or one in memory of its results.json; raises ResultsError."""
+    if (run_dir / STORE).is_file():
+        with read_only(run_dir / STORE) as store:
+            yield store
+    else:
+        with contextlib.closing(store_of(read_results(run_dir))) as store:
+            yield store
+
+
+def going_on(run_dir: Path, cells: Iterable[tuple[str, str]], lost: Callable[[OSError], None]) -> Store:
+    """The store of a run that is resumed, with the rows of `cells` alone; raises ResultsError."""
+    path = run_dir / STORE
+    if not path.is_file():
+        results = read_results(run_dir)
+        store = Store(path, lost)
+        fill(store, results)
+    else:
+        store = Store(path, lost)
+    store.keep(cells)
+    return store
 
 
 def missing(run: RunRow) -> Iterator[str]:
@@ -81,30 +92,22 @@ def missing(run: RunRow) -> Iterator[str]:
     yield from (name for name, value in given.items() if value in (None, "", {}))
 
 
-def kept(results: Results, cells: frozenset[tuple[str, str]]) -> Finished:
-    """The rows of `cells`."""
-    ids = {case for case, _ in cells}
-
-    def rows(every: Iterable[R]) -> tuple[R, ...]:
-        return tuple(row for row in every if (row.case, row.dtype) in cells)
-
+def kept(store: Store, cells: frozenset[tuple[str, str]]) -> Finished:
+    """What a run goes on from, with these finished cells."""
+    ids, run = {case for case, _ in cells}, store.one(RUN)
     return Finished(
         cells,
-        started=datetime.datetime.fromisoformat(results.run.started),
-        seconds=results.run.seconds or 0.0,
-        judge_seconds=results.run.judge_seconds or 0.0,
-        backends={row.name: row for row in results.backends if row.version},
-        folders={case.id: Path(case.files[-1]).parent for case in results.cases if case.files and case.id in ids},
-        outcomes=rows(results.outcomes),
-        comparisons=rows(results.comparisons),
-        diagnoses=rows(results.diagnoses),
-        trainings=rows(results.trainings),
+        started=datetime.datetime.fromisoformat(run.started),
+        seconds=run.seconds or 0.0,
+        judge_seconds=run.judge_seconds or 0.0,
+        backends={row.name: row for row in store.rows(BACKENDS) if row.version},
+        folders={case.id: Path(case.files[-1]).parent for case in store.rows(CASES) if case.files and case.id in ids},
     )
 
 
-def differences(plan: Plan, options: EngineOptions, results: Results, run_dir: Path) -> Iterator[str]:
+def differences(plan: Plan, options: EngineOptions, store: Store, run_dir: Path) -> Iterator[str]:
     """The differences between a stored run and the requested one."""
-    run = results.run
+    run = store.one(RUN)
     if [config.sha256 for config in run.configs] != [config.sha256 for config in plan.configs]:
         yield "its configs were different or have changed"
     asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
@@ -112,19 +115,22 @@ def differences(plan: Plan, options: EngineOptions, results: Results, run_dir: P
     for name, value in asked.items():
         if given[name] != value:
             yield f"its {name} was {given[name]}, now it is {value}"
-    if list(map(identity, results.backends)) != [identity(record.backend_row(spec)) for spec in plan.backends]:
+    if list(map(identity, store.rows(BACKENDS))) != [identity(record.backend_row(spec)) for spec in plan.backends]:
         yield "its backends were different"
-    if list(map(question, results.cases)) != [question(record.case_row(case, None)) for case in plan.cases]:
+    if list(map(question, store.rows(CASES))) != [question(record.case_row(case, None)) for case in plan.cases]:
         yield "its cases, or their dtypes or steps, were different"
     for spec in plan.backends:
         copy = run_dir / record.ops_copy(spec)
         if spec.ops is not None and copy.is_file() and copy.read_bytes() != spec.ops.read_bytes():
             yield f"{spec.ops} has changed"
     limits = {case.id: case.tolerance for case in plan.cases if not report_of(case.op).resumes_by_dtype}
-    for row in results.comparisons:
-        limit = limits[row.case].lookup(row.dtype, row.tensor) if row.case in limits else None
-        if limit is not None and (limit.rtol, limit.atol) != (row.rtol, row.atol):
-            yield f"its tolerances were different: rtol {row.rtol:g} and atol {row.atol:g} for {row.tensor}"
+    for case_id, dtype, tensor, rtol, atol in store.select(LIMITS):
+        limit = limits[case_id].lookup(dtype, tensor) if case_id in limits else None
+        if limit is not None and (limit.rtol, limit.atol) != (rtol, atol):
+            yield f"its tolerances were different: rtol {rtol:g} and atol {atol:g} for {tensor}"
+
+
+LIMITS = "SELECT DISTINCT case_id, dtype, tensor, rtol, atol FROM comparisons ORDER BY rowid"
 
 
 def identity(row: BackendRow) -> tuple[Any, ...]:
@@ -139,10 +145,10 @@ def question(row: CaseRow) -> Any:
     return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline, brought)))
 
 
-def finished_cells(plan: Plan, results: Results, run_dir: Path) -> Iterator[tuple[str, str]]:
+def finished_cells(plan: Plan, store: Store, run_dir: Path) -> Iterator[tuple[str, str]]:
     """The finished cells: a case counts with all its cells, a training per dtype."""
-    answered = {row.key for row in results.outcomes}
-    compared = {(row.case, row.dtype) for row in results.comparisons}
+    answered = set(store.select("SELECT case_id, dtype, backend FROM outcomes"))
+    compared = set(store.select("SELECT DISTINCT case_id, dtype FROM comparisons"))
     for index, case in enumerate(plan.cases):
         report = report_of(case.op)
         whole = {

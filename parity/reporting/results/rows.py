@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import State
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT: Literal[1] = 1
 MAX_STEPS = 1_000_000
@@ -331,16 +334,17 @@ class TrainingRow(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """Number of each outcome and verdict, number of cells per status, and the exit code."""
+    """Number of each outcome and verdict, number of cells and of tensors per status, and the exit code."""
 
     outcomes: dict[str, int]
     verdicts: dict[str, int]
     cells: dict[str, int] = {}
+    tensors: dict[str, int] = {}
     exit_code: int
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """The whole document."""
+    """The whole document; `left_out` is the number of a large run's cells whose rows are only in results.sqlite."""
 
     format: Literal[1] = FORMAT
     run: RunRow
@@ -352,6 +356,7 @@ class Results(Struct, frozen=True, kw_only=True):
     known: Sequence[KnownRow] = ()
     trainings: Annotated[Sequence[TrainingRow], Meta(max_length=20_000)] = ()
     summary: Summary
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         cases = {case.id for case in self.cases}
@@ -364,6 +369,13 @@ class Results(Struct, frozen=True, kw_only=True):
     def backend_names(self) -> list[str]:
         """The backends in the order of the run."""
         return [row.name for row in self.backends]
+
+    def frame(self) -> pd.DataFrame:
+        """The comparisons as a table, with the op of each case."""
+        import pandas as pd
+
+        ops = {case.id: case.op for case in self.cases}
+        return pd.DataFrame.from_records([{**to_builtins(row), "op": ops[row.case]} for row in self.comparisons])
 
     def of(self, case: CaseRow) -> Results:
         """The results with the backends and the baseline of one case."""

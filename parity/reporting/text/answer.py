@@ -36,7 +36,7 @@ def answer(results: Results) -> Text:
     if code == exit_codes.INTERRUPTED:
         so_far = f"; {in_tensors(found, results)} so far" if found else ""
         return Text.assemble(
-            ("INTERRUPTED", "bold yellow"), f"  {plural(len(results.outcomes), 'result')} kept{so_far}"
+            ("INTERRUPTED", "bold yellow"), f"  {plural(sum(results.summary.outcomes.values()), 'result')} kept{so_far}"
         )
     n_bad = sum(row.fails for row in results.known)
     outdated = f"{plural(n_bad, 'known deviation is', 'known deviations are')} out of date"
@@ -57,7 +57,7 @@ def in_tensors(found: Sequence[Finding], results: Results) -> str:
     """`2 findings in 16 of 148 tensors: paddle, torch`; the backend that differs in most tensors comes first."""
     rows = [(d.backend, d.row.tensor_key) for finding in found for d in finding.differences]
     ranked = Counter(backend for backend, _ in dict.fromkeys(rows)).most_common()
-    n, total = len({key for _, key in rows}), count_tensors(results.comparisons)
+    n, total = len({key for _, key in rows}), sum(tally(results).values())
     names = few((printable(name) for name, _ in ranked), 6)
     return f"{plural(len(found), 'finding')} in {n} of {plural(total, 'tensor')}: {names}"
 
@@ -89,7 +89,7 @@ def passed(results: Results) -> str:
 
 def not_compared(results: Results) -> str:
     """`; 4 tensors lack the result of some backend`; accepted ones count only where nothing at all was compared."""
-    if not results.comparisons:
+    if not results.summary.verdicts:
         return "; nothing was compared"
     missing = [row for row in results.comparisons if not row.compared]
     wanted = [row for row in missing if row.known is None or len(missing) == len(results.comparisons)]

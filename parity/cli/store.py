@@ -1,0 +1,86 @@
+"""The commands for the store of a run: `query` and `merge`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from parity.cli.group import example, fail, main
+
+
+@main.command(
+    short_help="Ask a stored run a question in SQL.",
+    epilog=example(
+        'parity query RUN_DIR "SELECT op, backend, count(*) FROM findings GROUP BY op, backend"',
+        'parity query RUN_DIR "SELECT * FROM cells WHERE error_ratio > 4 ORDER BY error_ratio DESC" --csv > near.csv',
+        "parity query RUN_DIR --parquet comparisons.parquet",
+    ),
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("sql", required=False)
+@click.option("--csv", "in_csv", is_flag=True, help="Print CSV, as a pipe gets it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects.")
+@click.option("--parquet", type=click.Path(path_type=Path), metavar="PATH", help="Write the answer as a Parquet file.")
+def query(run_dir: Path, sql: str | None, in_csv: bool, as_json: bool, parquet: Path | None) -> None:
+    """Answer SQL from the rows of a run, also while it runs; docs/store.md has the tables.
+
+    Without SQL, --parquet writes all comparisons. Exit code: 0 answered; 2 the query or the run is wrong.
+    """
+    from parity.reporting.query import EVERYTHING, Answer, QueryError, as_parquet, ask, show_on_stdout
+    from parity.reporting.results.results import ResultsError
+
+    if in_csv + as_json + (parquet is not None) > 1:
+        raise click.UsageError("--csv, --json and --parquet exclude each other")
+    if sql is None and parquet is None:
+        raise click.UsageError('what is the question? For example "SELECT * FROM findings"')
+
+    def show(answer: Answer) -> None:
+        if parquet is None:
+            show_on_stdout(answer, as_json=as_json, in_csv=in_csv)
+        else:
+            click.echo(f"written to {parquet}: {as_parquet(answer, parquet)} rows", err=True)
+
+    try:
+        ask(run_dir, EVERYTHING if sql is None else sql, show)
+    except (QueryError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {parquet or 'the answer'}: {error.strerror or error}")
+
+
+@main.command(
+    short_help="Merge the runs of shards into one.",
+    epilog=example("parity merge shards/* --out all && parity report all"),
+)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The new directory."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
+def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
+    """Write the cells of RUNS, each once, as one run into --out, and show it.
+
+    Exit code: that of the whole, as from `parity run`; 2 if the runs had other seeds or backends, disagree in a cell,
+    or cannot be read, or the directory cannot be written.
+    """
+    from parity.reporting.merge import MergeError, merge
+    from parity.reporting.results.directory import held
+    from parity.reporting.results.results import ResultsError
+    from parity.run import check_ours, empty, show
+
+    if out.resolve() in {run_dir.resolve() for run_dir in runs}:
+        raise click.UsageError(f"{out} is one of the runs; name another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        check_ours(out)
+        with held(out):
+            empty(out)
+            results = merge(runs, out)
+        show(results, verbosity=-1 if quiet else 0)
+    except (MergeError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {error.filename or out}: {error.strerror or error}")
+    sys.exit(results.summary.exit_code)

@@ -1,0 +1,268 @@
+"""`parity merge`: the rows of several runs in one store, each cell once."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
+from parity.engine.inputs import slug
+from parity.exit_codes import INTERRUPTED
+from parity.judge.known import means
+from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, rendered
+from parity.reporting.results.results import FILE_NAME, as_json, encode, write_atomically
+from parity.reporting.results.resume import identity, question, stored
+from parity.reporting.results.rows import (
+    BackendRow,
+    CaseRow,
+    ComparisonRow,
+    KnownRow,
+    OutcomeRow,
+    Results,
+    RunRow,
+    TrainingRow,
+)
+from parity.reporting.results.settle import settle
+from parity.reporting.results.store import (
+    BACKENDS,
+    BY_CELL,
+    CASES,
+    KNOWN,
+    LARGE,
+    OUTCOMES,
+    RUN,
+    STORE,
+    SUMMARY,
+    TRAININGS,
+    Store,
+)
+
+Rows = dict[str, list[Any]]
+"""The rows of a case in one dtype, by table."""
+
+
+class MergeError(Exception):
+    """Runs that do not belong together, or disagree; the message names both and says in what."""
+
+
+def merge(runs: Sequence[Path], out: Path) -> Results:
+    """Merge runs into the empty directory `out`; the tensors that they stored are linked, or copied.
+
+    Raises MergeError, ResultsError if a run cannot be read, and OSError if something cannot be written.
+    """
+    with contextlib.closing(Store(out / STORE)) as store:
+        merged = Merged(out, store)
+        for run_dir in runs:
+            with stored(run_dir) as source:
+                merged.take(run_dir, source)
+        merged.settle()
+        results = store.shown()
+        is_small = store.n_outcomes < LARGE
+    if is_small:
+        write_atomically(out / FILE_NAME, as_json(results))
+    for name, file in IN_RUN_DIR.items():
+        write_atomically(out / file, rendered(name, results, out, Outputs({})))
+    return results
+
+
+class Merged:
+    """The runs that were taken so far."""
+
+    def __init__(self, out: Path, store: Store) -> None:
+        self.out, self.store = out, store
+        self.run: RunRow | None = None
+        self.backends: dict[str, BackendRow] = {}
+        self.known: dict[tuple[Any, ...], KnownRow] = {}
+        self.cases: dict[str, tuple[bytes, Path]] = {}
+        """What each case computes, as a digest, and the run that it was first found in."""
+        self.cells: dict[tuple[str, str], Path] = {}
+        self.first: Path | None = None
+        self.is_interrupted = False
+
+    def take(self, run_dir: Path, source: Store) -> None:
+        """Add the rows and files of a run."""
+        run, backends = source.one(RUN), list(source.rows(BACKENDS))
+        self.check(run_dir, run, backends)
+        self.first = self.first or run_dir
+        self.run = run if self.run is None else joined(self.run, run)
+        for row in backends:
+            if not self.backends.get(row.name, row).version or row.name not in self.backends:
+                self.backends[row.name] = row
+            if row.ops is not None:
+                self.copy(run_dir, row.ops, row.ops)
+        for row in source.rows(KNOWN):
+            self.known.setdefault(spoken_of(row), row)
+        self.is_interrupted |= source.one(SUMMARY).exit_code == INTERRUPTED
+        for case in source.rows(CASES):
+            self.take_case(run_dir, source, case)
+        self.store.flush()
+
+    def check(self, run_dir: Path, run: RunRow, backends: Sequence[BackendRow]) -> None:
+        """Raise MergeError if a run had another seed, baseline, level or other backends than the first."""
+        if self.run is None:
+            return
+        asked = {name: (getattr(self.run, name), getattr(run, name)) for name in ("seed", "baseline", "fail_on")}
+        asked["backends"] = tuple([identity(row) for row in rows] for rows in (self.backends.values(), backends))  # type: ignore[assignment]
+        versions = {row.name: row.version for row in backends if row.version}
+        for name, version in versions.items():
+            if name in self.backends:
+                asked[f"version of {name}"] = self.backends[name].version or version, version
+        for name, (one, other) in asked.items():
+            if one != other:
+                raise MergeError(f"{self.first} and {run_dir} have another {name}: {one} and {other}")
+
+    def take_case(self, run_dir: Path, source: Store, case: CaseRow) -> None:
+        """Add a case with its cells, or check that those that are there already are the same."""
+        own = hashlib.blake2b(encode(question(case)).encode("utf-8", "backslashreplace")).digest()
+        if case.id not in self.cases:
+            self.cases[case.id] = own, run_dir
+            self.store.add([self.placed(run_dir, case)])
+        known, first = self.cases[case.id]
+        if known != own:
+            raise MergeError(f"{case.id} is another case in {run_dir} than in {first}")
+        for dtype, rows in cells_of(source, case.id):
+            there = self.cells.setdefault((case.id, dtype), run_dir)
+            if there == run_dir:
+                rows[TRAININGS.name] = [self.with_norms(run_dir, row) for row in rows[TRAININGS.name]]
+                for table in BY_CELL:
+                    self.store.add(rows[table.name])
+            elif comparable(rows) != comparable(dict(cells_of(self.store, case.id, dtype))[dtype]):
+                raise MergeError(f"{case.id} in {dtype} has other results in {run_dir} than in {there}")
+
+    def placed(self, run_dir: Path, case: CaseRow) -> CaseRow:
+        """The case with its files in the directory of all."""
+        if not case.files:
+            return case
+        old = str(Path(case.files[0]).parent)
+        new = f"tensors/{len(self.cases) - 1:04d}-{slug(case.id)}"
+        self.copy(run_dir, old, new)
+        inputs = {
+            name: item if item.file is None else structs.replace(item, file=f"{new}/{Path(item.file).name}")
+            for name, item in case.inputs.items()
+        }
+        return structs.replace(case, inputs=inputs)
+
+    def with_norms(self, run_dir: Path, row: TrainingRow) -> TrainingRow:
+        """The row of a training with its file in the directory of all."""
+        if row.norms is None:
+            return row
+        place = f"training/{list(self.cases).index(row.case):04d}-{slug(row.case)}"
+        new = str(Path(place, *Path(row.norms).parts[2:]))
+        self.copy(run_dir, row.norms, new)
+        return structs.replace(row, norms=new)
+
+    def copy(self, run_dir: Path, old: str, new: str) -> None:
+        """Link or copy a file or a folder of a run; raises MergeError if it is not within the run."""
+        source, target = run_dir / old, self.out / new
+        if not source.resolve().is_relative_to(run_dir.resolve()):
+            raise MergeError(f"{run_dir}: {old} is not inside the run directory")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True, symlinks=True)
+        elif source.is_file():
+            if target.is_file() and target.read_bytes() != source.read_bytes():
+                raise MergeError(f"{self.first} and {run_dir} have another {old}")
+            link(source, target)
+
+    def settle(self) -> None:
+        """Write the run's own rows, and what follows from all cells together."""
+        if self.run is None:
+            return
+        self.store.put(RUN, [structs.replace(self.run, id=self.out.name)])
+        self.store.put(BACKENDS, self.backends.values())
+        asked = [(case.id, tuple(case.dtypes), tuple(case.backends)) for case in self.store.rows(CASES)]
+        cases = tuple((name, dtypes) for name, dtypes, _ in asked)
+        narrower = {name: backends for name, _, backends in asked if backends}
+        entries = {key: deviation(row) for key, row in self.known.items()}
+        told = {key for key, entry in entries.items() if any(means(entry, case) for case, _ in cases)}
+        plan = Plan("", (), (), self.run.baseline, 0, (), tuple(entries[key] for key in told))
+        plan = replace(plan, asked=Asked(cases, tuple(self.backends), narrower=narrower))
+        others = [row for key, row in self.known.items() if key not in told]
+        n_asked = sum(len(dtypes) for _, dtypes in cases)
+        is_interrupted = self.is_interrupted and len(self.cells) < n_asked
+        settle(self.store, plan, self.run.fail_on, interrupted=is_interrupted, others=others)
+
+
+def cells_of(store: Store, case: str, dtype: str | None = None) -> Iterator[tuple[str, Rows]]:
+    """The dtypes of a case that have outcomes, with their rows."""
+    found: dict[str, Rows] = {}
+    for table in BY_CELL:
+        for row in store.rows(table, "case_id = ? AND (? IS NULL OR dtype = ?)", case, dtype, dtype):
+            found.setdefault(row.dtype, {t.name: [] for t in BY_CELL})[table.name].append(row)
+    yield from ((name, rows) for name, rows in found.items() if rows[OUTCOMES.name])
+
+
+def comparable(rows: Rows) -> list[str]:
+    """The rows without times, and without what other cells have a say in; NaN equals itself."""
+    return [repr(without_times(row)) for table in rows.values() for row in table]
+
+
+def without_times(row: Any) -> Any:
+    """A row as another run of the same cell gives it."""
+    if isinstance(row, OutcomeRow):
+        return structs.replace(row, seconds=0.0)
+    if isinstance(row, TrainingRow):
+        return structs.replace(row, norms=None)
+    return structs.replace(row, known=None) if isinstance(row, ComparisonRow) else row
+
+
+def joined(one: RunRow, other: RunRow) -> RunRow:
+    """Two runs as one."""
+    return structs.replace(
+        one,
+        started=min(one.started, other.started),
+        configs=list(dict.fromkeys((*one.configs, *other.configs))),
+        stopped=one.stopped or other.stopped,
+        seconds=added(one.seconds, other.seconds),
+        judge_seconds=added(one.judge_seconds, other.judge_seconds),
+    )
+
+
+def added(*seconds: float | None) -> float | None:
+    """The sum, None if none is known."""
+    known: Iterable[float] = [s for s in seconds if s is not None]
+    return round(sum(known), 3) if known else None
+
+
+def spoken_of(row: KnownRow) -> tuple[Any, ...]:
+    """What an entry of `known` says, apart from what became of it."""
+    place = row.source and (row.source.file, row.source.line)
+    return row.case, row.backend, row.dtype, row.tensor, row.diagnosis, row.outcome, row.until, row.error_ratio, place
+
+
+def deviation(row: KnownRow) -> KnownDeviation:
+    """The entry of the config; raises ValueError for a date that is none."""
+    return KnownDeviation(
+        row.case,
+        row.reason,
+        row.backend,
+        row.tensor,
+        row.diagnosis,
+        None if row.until is None else datetime.date.fromisoformat(row.until),
+        WrittenAt(*((row.source.file, row.source.line) if row.source else ("", 0))),
+        row.dtype,
+        row.error_ratio,
+        unsupported=row.outcome is not None,
+    )
+
+
+def link(source: Any, target: Any) -> None:
+    """Link a file, or copy it where that cannot be; a link to elsewhere is not followed."""
+    if Path(source).is_symlink():
+        return
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            raise
+        except OSError:
+            shutil.copyfile(source, target)

@@ -1,0 +1,51 @@
+"""What is known only of a run as a whole: what `known` entries accept, the numbers, and the exit code."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Collection, Sequence
+
+from parity import exit_codes
+from parity.config.plan import Plan
+from parity.judge.known import LedgerEntry, apply, means
+from parity.outcome import Outcome
+from parity.reporting.results import record
+from parity.reporting.results.resume import comparison, key
+from parity.reporting.results.rows import KnownRow
+from parity.reporting.results.store import AMONG, COMPARISONS, DIAGNOSES, KNOWN, OUTCOMES, SUMMARY, Store
+
+ACCEPT = """
+    UPDATE comparisons SET known = ? WHERE case_id = ? AND dtype = ? AND tensor = ? AND actual = ? AND expected = ?"""
+SEEN = "SELECT DISTINCT verdict, known IS NOT NULL FROM comparisons"
+
+
+def settle(
+    store: Store, plan: Plan, fail_on: str, *, interrupted: bool = False, others: Sequence[KnownRow] = ()
+) -> None:
+    """Mark what the plan's `known` entries accept, and write their states, the numbers and the exit code.
+
+    `others` are entries that no case of the run is about, as they are.
+    """
+    entries = accept(store, plan, [case for case, _ in plan.everything.cases])
+    rows = [*map(record.known_row, entries), *others]
+    store.put(KNOWN, rows)
+    seen = {(verdict, bool(known)) for verdict, known in store.select(SEEN)}
+    code = exit_codes.code_of(seen, fail_on=fail_on, ledger_fails=any(row.fails for row in rows))
+    store.put(SUMMARY, [store.numbers(exit_codes.INTERRUPTED if interrupted else code)])
+    store.flush()
+
+
+def accept(store: Store, plan: Plan, cases: Collection[str]) -> Sequence[LedgerEntry]:
+    """Mark the accepted comparisons; only the cases that an entry names are read."""
+    if not plan.known:
+        return ()
+    named = json.dumps([case for case in cases if any(means(entry, case) for entry in plan.known)])
+    rows = list(store.rows(COMPARISONS, AMONG, named))
+    diagnoses = list(store.rows(DIAGNOSES, AMONG, named))
+    absent = list(store.rows(OUTCOMES, f"outcome = ? AND {AMONG}", Outcome.UNSUPPORTED.value, named))
+    held = apply(plan, list(map(comparison, rows)), diagnoses, datetime.date.today(), record.unsupported(absent))
+    for row, now in zip(rows, held.comparisons, strict=True):
+        if row.known != now.known:
+            store.change(ACCEPT, now.known, *key(row))
+    return held.entries

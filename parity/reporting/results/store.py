@@ -1,0 +1,517 @@
+"""results.sqlite: the rows of a run, written as its cases are judged, and readable while it runs.
+
+A table has a row type's fields as columns (`case`, a word of SQL, is `case_id`): numbers and texts as they are, lists
+and objects as JSON. What SQLite cannot hold (NaN, -0.0, integers beyond 64 bits) is in the column `odd`, as JSON by
+column. So a row that is read is the one that was written. `VIEWS` are for people; docs/store.md describes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect, structs
+
+from parity.exit_codes import DEFAULT_FAIL_ON, INTERRUPTED
+from parity.exit_codes import FAILING as LEVELS
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.results import ResultsError, as_number, encode, problem
+from parity.reporting.results.rows import (
+    FAILING,
+    PASSING,
+    SEVERITY,
+    BackendRow,
+    CaseRow,
+    ComparisonRow,
+    KnownRow,
+    OutcomeRow,
+    Results,
+    RunRow,
+    Summary,
+    TrainingRow,
+)
+
+STORE = "results.sqlite"
+SCHEMA_VERSION = 1
+LARGE = 20_000
+"""From this many outcomes on, there is no results.json, and reports have the cases with something to tell."""
+COMMIT_S = 1.0
+"""Rows wait at most so long for the transaction that writes them; a killed run loses those that wait."""
+MAX_CASES = 2_000
+"""Cases of a large run that a report has, the most urgent ones."""
+BUSY_S = 30.0
+WAL_PAGES = 250
+"""Pages of 4 KiB in the log beside the store before it is taken in."""
+MAX_COLUMN = 1 << 63
+RENAMED = {"case": "case_id"}
+KINDS: Mapping[type, str] = {
+    inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.IntType: "INTEGER", inspect.BoolType: "INTEGER",
+    inspect.FloatType: "REAL",
+}  # fmt: skip
+"""SQL types of fields; what is not here is JSON."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the field that it holds, and the field's part, if the field is an object with a column for each."""
+
+    name: str
+    kind: str
+    field: str
+    part: str = ""
+    is_json: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of rows of one type, in the order in which they were written."""
+
+    name: str
+    row: Any
+    key: tuple[str, ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Its columns but for `odd`, in the order of the fields."""
+        return tuple(itertools.chain.from_iterable(map(columns_of, inspect.type_info(self.row).fields)))  # type: ignore[attr-defined]
+
+    @property
+    def definition(self) -> Iterator[str]:
+        """The statements that create it."""
+        columns = [f'"{c.name}" {c.kind}'.strip() for c in self.columns]
+        yield f'CREATE TABLE "{self.name}" ({", ".join([*columns, "odd TEXT"])})'
+        if self.key:
+            yield f'CREATE INDEX "{self.name}_by_key" ON "{self.name}" ({", ".join(self.key)})'
+
+    @cached_property
+    def insert(self) -> str:
+        """The statement that adds a row."""
+        return f'INSERT INTO "{self.name}" VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
+
+    def values(self, row: Any) -> tuple[Any, ...]:
+        """A row as its columns have it."""
+        given: dict[str, Any] = msgspec.to_builtins(row)
+        values: list[Any] = []
+        odd: dict[str, Any] = {}
+        for column in self.columns:
+            value = given[column.field]
+            value = value[column.part] if column.part else value
+            if column.is_json and value is not None:
+                value = plain(encode(value))
+            elif is_odd(value):
+                odd[column.name], value = value if isinstance(value, float) else str(value), None
+            values.append(plain(value) if isinstance(value, str) else value)
+        return (*values, encode(odd) if odd else None)
+
+    def read(self, record: Sequence[Any]) -> Any:
+        """A row from its columns; raises msgspec.ValidationError or ValueError."""
+        odd = json.loads(record[-1]) if record[-1] else {}
+        given: dict[str, Any] = {}
+        for column, stored in zip(self.columns, record, strict=False):
+            value = odd.get(column.name, stored)
+            value = json.loads(value) if column.is_json and value is not None else value
+            if column.part:
+                given.setdefault(column.field, {})[column.part] = value
+            else:
+                given[column.field] = value
+        row = msgspec.convert(given, self.row, strict=False)
+        return replace(row, evidence=as_number(row.evidence)) if isinstance(row, Diagnosis) else row
+
+
+def columns_of(field: inspect.Field) -> Iterator[Column]:
+    """The columns of a field: one, or one for each part of an object of numbers."""
+    name, kind = RENAMED.get(field.name, field.name), single(field.type)
+    parts = kind.fields if isinstance(kind, inspect.StructType) and kind is field.type else ()
+    if parts and all(isinstance(single(part.type), inspect.FloatType) for part in parts):
+        for part in parts:
+            yield Column(f"{name}_{part.name}", "REAL", field.name, part.name)
+        return
+    sql = KINDS.get(type(kind))
+    scalars = isinstance(kind, inspect.UnionType) and all(type(each) in KINDS for each in kind.types)
+    yield Column(name, sql or ("" if scalars else "TEXT"), field.name, is_json=sql is None and not scalars)
+
+
+def single(kind: inspect.Type) -> inspect.Type:
+    """A type without its None and its limits."""
+    kind = kind.type if isinstance(kind, inspect.Metadata) else kind
+    if isinstance(kind, inspect.UnionType):
+        left = tuple(each for each in kind.types if not isinstance(each, inspect.NoneType))
+        return single(left[0]) if len(left) == 1 else inspect.UnionType(left)
+    return kind
+
+
+def is_odd(value: Any) -> bool:
+    """Whether SQLite would change a number."""
+    if isinstance(value, float):
+        return math.isnan(value) or (value == 0.0 and math.copysign(1.0, value) < 0)
+    return isinstance(value, int) and not -MAX_COLUMN <= value < MAX_COLUMN
+
+
+def plain(text: str) -> str:
+    """A text with lone surrogates as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+RUN, SUMMARY, BACKENDS = Table("run", RunRow), Table("summary", Summary), Table("backends", BackendRow)
+CASES, KNOWN = Table("cases", CaseRow, ("id",)), Table("known", KnownRow)
+CELL = ("case_id", "dtype")
+OUTCOMES, COMPARISONS = Table("outcomes", OutcomeRow, CELL), Table("comparisons", ComparisonRow, CELL)
+DIAGNOSES, TRAININGS = Table("diagnoses", Diagnosis, CELL), Table("trainings", TrainingRow, CELL)
+TABLES = (RUN, SUMMARY, BACKENDS, CASES, OUTCOMES, COMPARISONS, DIAGNOSES, KNOWN, TRAININGS)
+BY_CELL = (OUTCOMES, COMPARISONS, DIAGNOSES, TRAININGS)
+"""The tables whose rows belong to a case in one dtype."""
+BY_ROW = {table.row: table for table in TABLES}
+
+VERDICTS = "CREATE TABLE verdicts (verdict TEXT PRIMARY KEY, severity INTEGER, passes INTEGER, fails INTEGER)"
+LEVEL = "CREATE TABLE levels (fail_on TEXT, verdict TEXT, PRIMARY KEY (fail_on, verdict)) WITHOUT ROWID"
+
+VIEWS: Mapping[str, str] = {
+    "owned": """
+        SELECT p.*, coalesce(j.value, p.actual) AS backend,
+            CASE coalesce(j.value, p.actual) WHEN p.actual THEN p.error_ratio_actual
+                WHEN p.expected THEN p.error_ratio_expected END AS error_ratio,
+            v.severity, v.fails, l.verdict IS NOT NULL AND p.known IS NULL AS fails_run
+        FROM comparisons p LEFT JOIN json_each(p.culprit) j ON j.value IN (p.actual, p.expected)
+            JOIN verdicts v USING (verdict) CROSS JOIN run r
+            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
+    "cells": """
+        WITH asked AS (
+            SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend
+            FROM cases c JOIN json_each(c.dtypes) d CROSS JOIN backends b
+            WHERE c.backends = '[]' OR b.name IN (SELECT value FROM json_each(c.backends))
+        ), compared AS (
+            SELECT case_id, dtype, backend, count(*) AS n_comparisons, sum(fails) AS n_failing,
+                max(fails_run) AS fails_run, sum(verdict != 'not-compared') AS n_made,
+                max(CASE WHEN verdict = 'not-compared' THEN -1 ELSE severity END) AS severity,
+                count(known) AS n_known, max(CASE WHEN verdict != 'not-compared' THEN known END) AS known,
+                max(suspect) AS suspect, max(error_ratio) AS error_ratio, max(max_abs_diff) AS max_abs_diff
+            FROM owned GROUP BY case_id, dtype, backend
+        )
+        SELECT a.case_id, a.op, a.dtype, a.backend,
+            CASE WHEN m.fails_run THEN 'failed'
+                WHEN o.outcome IS NULL THEN 'not-run'
+                WHEN o.outcome = 'unsupported' THEN
+                    CASE WHEN m.n_known = m.n_comparisons THEN 'known' ELSE 'unsupported' END
+                WHEN o.outcome != 'ok' THEN 'error'
+                WHEN coalesce(m.n_made, 0) = 0 THEN 'not-run'
+                WHEN m.known IS NOT NULL THEN 'known'
+                WHEN m.n_failing THEN 'below'
+                WHEN m.suspect THEN 'suspect' ELSE 'passed' END AS status,
+            coalesce(v.verdict, 'not-compared') AS verdict, o.outcome, o.seconds, o.message,
+            coalesce(m.n_comparisons, 0) AS n_comparisons, coalesce(m.n_failing, 0) AS n_failing,
+            m.error_ratio, m.max_abs_diff, m.known
+        FROM asked a LEFT JOIN outcomes o USING (case_id, dtype, backend)
+            LEFT JOIN compared m USING (case_id, dtype, backend)
+            LEFT JOIN verdicts v ON v.severity = m.severity
+        ORDER BY a.number""",
+    "findings": """
+        SELECT w.case_id, c.op, w.dtype, w.backend, w.tensor, w.verdict, w.error_ratio,
+            (SELECT group_concat(g.id, ', ') FROM diagnoses g, json_each(g.tensors) t
+                WHERE (g.case_id, g.dtype, g.backend) = (w.case_id, w.dtype, w.backend) AND t.value = w.tensor
+            ) AS diagnosis,
+            w.known, sum(w.fails_run) > 0 AS fails_run, w.actual, w.expected,
+            w.max_abs_diff, w.max_rel_diff, w.max_ulp_diff, w.rtol, w.atol,
+            w.n_elements, w.n_mismatched, w.actual_value, w.expected_value, w.oracle_value
+        FROM owned w JOIN cases c ON c.id = w.case_id
+        WHERE w.fails OR (w.suspect AND w.culprit != '[]')
+        GROUP BY w.case_id, w.dtype, w.backend, w.tensor
+        HAVING max(2 * w.severity + (w.expected = 'oracle'))""",
+    "tensors": """
+        SELECT case_id, dtype, tensor,
+            CASE WHEN max(l.verdict IS NOT NULL AND p.known IS NULL) THEN 'failed'
+                WHEN max(p.verdict = 'not-compared' AND p.known IS NULL) THEN 'error'
+                WHEN sum(p.verdict != 'not-compared') = 0
+                    OR max(p.verdict != 'not-compared' AND p.known IS NOT NULL) THEN 'known'
+                WHEN max(v.fails) THEN 'below'
+                WHEN max(p.verdict != 'not-compared' AND p.suspect) THEN 'suspect' ELSE 'passed' END AS status
+        FROM comparisons p JOIN verdicts v USING (verdict) CROSS JOIN run r
+            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict
+        GROUP BY case_id, dtype, tensor""",
+}
+"""What people ask: `owned` has a row for each comparison and backend that it belongs to, `cells` one for each case,
+dtype and backend, `tensors` one for each tensor, and `findings` one for each tensor in which a backend differs: its
+worst comparison, that with the oracle if several are as bad (SQLite takes bare columns from the row of the maximum)."""
+
+AMONG = "case_id IN (SELECT value FROM json_each(?))"
+OPEN = """
+    SELECT case_id FROM cells WHERE status != 'passed'
+    GROUP BY case_id ORDER BY min(instr(?, status)), max(error_ratio) DESC LIMIT ?"""
+URGENCY = ("failed", "error", "not-run", "unsupported", "known", "below", "suspect", "passed")
+"""The values of `cells.Status`, in its order."""
+
+
+class Store:
+    """A store, open for reading and writing; without a path it is in memory.
+
+    What the disk refuses goes on in memory: `lost` is then called with the reason, and the file is removed.
+    """
+
+    def __init__(self, path: Path | None = None, lost: Callable[[OSError], None] | None = None) -> None:
+        self.path, self._lost = path, lost
+        self._waiting: list[tuple[str, tuple[Any, ...]]] = []
+        self._due = time.monotonic() + COMMIT_S
+        try:
+            self.db = connected(path)
+            self._prepare()
+        except sqlite3.Error as error:
+            self._go_on_in_memory(error)
+
+    def _prepare(self) -> None:
+        """Create the tables of a new store."""
+        if self.path is not None:
+            self.db.execute("PRAGMA journal_mode = WAL")
+            self.db.execute("PRAGMA synchronous = NORMAL")
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        if not version_of(self.db):
+            with self.db:
+                self.db.execute("BEGIN")
+                for statement in schema():
+                    self.db.execute(statement)
+
+    def add(self, rows: Iterable[Any]) -> None:
+        """Rows of any type, to be written with the next transaction."""
+        for row in rows:
+            table = BY_ROW[type(row)]
+            self._waiting.append((table.insert, table.values(row)))
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Write what waits if it has waited long enough."""
+        if self._waiting and time.monotonic() > self._due:
+            self.flush()
+
+    def put(self, table: Table, rows: Iterable[Any]) -> None:
+        """Replace a whole table."""
+        self._waiting.append((f'DELETE FROM "{table.name}"', ()))  # noqa: S608
+        self._waiting += [(table.insert, table.values(row)) for row in rows]
+
+    def keep(self, cells: Iterable[tuple[str, str]]) -> None:
+        """Leave only the rows of these (case, dtype)."""
+        self.change("CREATE TEMP TABLE kept (case_id, dtype, PRIMARY KEY (case_id, dtype))")
+        self._waiting += [("INSERT INTO kept VALUES (?, ?)", cell) for cell in cells]
+        for table in BY_CELL:
+            rest = "(case_id, dtype) NOT IN kept"
+            self.change(f"DELETE FROM {table.name} WHERE {rest}")  # noqa: S608
+        self.change("DROP TABLE kept")
+        self.flush()
+
+    def change(self, statement: str, *values: Any) -> None:
+        """Any other change."""
+        self._waiting.append((statement, values))
+
+    def flush(self) -> None:
+        """Write what waits, in one transaction."""
+        waiting, self._due = self._waiting, time.monotonic() + COMMIT_S
+        if not waiting:
+            return
+        try:
+            with self.db:
+                self.db.execute("BEGIN IMMEDIATE")
+                for statement, values in waiting:
+                    self.db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            if self.path is None:
+                raise
+            self._go_on_in_memory(error)
+            self.flush()
+        self._waiting = []
+
+    def _go_on_in_memory(self, error: sqlite3.Error) -> None:
+        """Continue in memory, with what is written; raises the error where nobody cares for it."""
+        if self._lost is None or self.path is None:
+            raise reason(error) from error
+        memory = connected(None)
+        with contextlib.suppress(AttributeError, sqlite3.Error):
+            self.db.backup(memory)
+        with contextlib.suppress(AttributeError, sqlite3.Error):
+            self.db.close()
+        remove(self.path)
+        self._lost(reason(error))
+        self.path, self.db = None, memory
+        self._prepare()
+
+    def select(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The answer to a query."""
+        self.flush()
+        return self.db.execute(statement, values).fetchall()
+
+    def rows(self, table: Table, where: str = "1", *values: Any) -> Iterator[Any]:
+        """The rows of a table in the order in which they were written, a batch at a time; raises ResultsError."""
+        self.flush()
+        columns = ", ".join(f'"{c.name}"' for c in table.columns)
+        statement = f'SELECT {columns}, odd FROM "{table.name}" WHERE {where} ORDER BY rowid'  # noqa: S608
+        try:
+            yield from map(table.read, self.db.execute(statement, values))
+        except (msgspec.ValidationError, ValueError, KeyError) as error:
+            raise ResultsError(f"{self.path or STORE}: {table.name}: {problem(error)}") from error
+        except sqlite3.Error as error:
+            raise ResultsError(f"{self.path or STORE}: {error}") from error
+
+    def one(self, table: Table) -> Any:
+        """The only row of a table; raises ResultsError if there is none."""
+        found = next(self.rows(table), None)
+        if found is None:
+            raise ResultsError(f"{self.path or STORE}: it has no {table.name}")
+        return found
+
+    def results(self, where: str = "1", *values: Any) -> Results:
+        """The rows of the cases that a condition on `case_id` selects, by default all."""
+        summary = self.one(SUMMARY)
+        picked: dict[str, Any] = {table.name: list(self.rows(table, where, *values)) for table in BY_CELL}
+        return Results(
+            run=self.one(RUN),
+            backends=list(self.rows(BACKENDS)),
+            cases=list(self.rows(CASES, where.replace("case_id", "id"), *values)),
+            known=list(self.rows(KNOWN)),
+            summary=self.numbers(INTERRUPTED) if summary.exit_code == INTERRUPTED else summary,
+            **picked,
+        )
+
+    def shown(self) -> Results:
+        """All rows, or of a large run those of the cases that have something to tell, the most urgent ones."""
+        if self.n_outcomes < LARGE:
+            return self.results()
+        cases = [case for (case,) in self.select(OPEN, " ".join(URGENCY), MAX_CASES)]
+        part = self.results(AMONG, json.dumps(cases))
+        return structs.replace(part, left_out=sum(part.summary.cells.values()) - n_cells(part))
+
+    @property
+    def n_outcomes(self) -> int:
+        """The number of outcomes."""
+        return int(self.select("SELECT count(*) FROM outcomes")[0][0])
+
+    def numbers(self, exit_code: int) -> Summary:
+        """Number of each outcome, verdict and status, in the order of first appearance or of urgency."""
+        outcomes, verdicts = (
+            dict(self.select(f"SELECT {name}, count(*) FROM {table} GROUP BY 1 ORDER BY min(rowid)"))  # noqa: S608
+            for name, table in (("outcome", "outcomes"), ("verdict", "comparisons"))
+        )
+        cells, tensors = (
+            dict(self.select(f"SELECT status, count(*) FROM {view} GROUP BY 1"))  # noqa: S608
+            for view in ("cells", "tensors")
+        )
+        cells = {status: cells[status] for status in URGENCY if status in cells}
+        return Summary(outcomes=outcomes, verdicts=verdicts, cells=cells, tensors=tensors, exit_code=exit_code)
+
+    def close(self) -> None:
+        """Write what waits, and leave one file that can be read wherever it is copied."""
+        self.flush()
+        if self.path is not None:
+            with contextlib.suppress(sqlite3.Error):  # another process is reading it
+                self.db.execute("PRAGMA journal_mode = DELETE")
+        self.db.close()
+
+
+def placed(case: CaseRow) -> tuple[str, str, str]:
+    """The change that says where the inputs of a case are."""
+    return "UPDATE cases SET inputs = ? WHERE id = ?", plain(encode(msgspec.to_builtins(case.inputs))), plain(case.id)
+
+
+def n_cells(results: Results) -> int:
+    """The cells that the cases of results ask for."""
+    n = len(results.backends)
+    return sum(len(case.dtypes) * (len(case.backends) or n) for case in results.cases)
+
+
+def schema() -> Iterator[str]:
+    """The statements that create a store."""
+    for table in TABLES:
+        yield from table.definition
+    yield VERDICTS
+    yield LEVEL
+    for verdict, severity in SEVERITY.items():
+        yield f"INSERT INTO verdicts VALUES ('{verdict}', {severity}, {verdict in PASSING}, {verdict in FAILING})"  # noqa: S608
+    for level, verdicts in {"": LEVELS[DEFAULT_FAIL_ON], **LEVELS}.items():
+        yield f"INSERT INTO levels VALUES {', '.join(f'{(level, verdict)}' for verdict in sorted(verdicts))}"  # noqa: S608
+    for name, query in VIEWS.items():
+        yield f"CREATE VIEW {name} AS {query}"
+    yield f"PRAGMA user_version = {SCHEMA_VERSION}"
+
+
+def connected(path: Path | None) -> sqlite3.Connection:
+    """A connection without transactions of its own."""
+    db = sqlite3.connect(":memory:" if path is None else path, timeout=BUSY_S, isolation_level=None)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """The version of a store's schema; 0 if it is new."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def reason(error: sqlite3.Error) -> OSError:
+    """Why a store cannot be written, as the system says it."""
+    full = getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else OSError(errno.EIO, str(error))
+
+
+def remove(path: Path) -> None:
+    """Remove a store with its log; raises OSError."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def read_only(path: Path) -> Iterator[Store]:
+    """A store as it is, also while a run writes it; raises ResultsError if it cannot be read."""
+    if not path.is_file():
+        raise ResultsError(f"{path}: No such file or directory; is {path.parent} a run directory?")
+    store = Store.__new__(Store)
+    store.path, store._lost, store._waiting = path, None, []
+    try:
+        store.db = opened(path)
+        version = version_of(store.db)
+        if version != SCHEMA_VERSION:
+            raise ResultsError(f"{path}: a store of version {version}; this release reads {SCHEMA_VERSION}")
+        with contextlib.closing(store.db):
+            yield store
+    except sqlite3.Error as error:
+        raise ResultsError(f"{path}: {error}") from error
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write; a log that nobody may write next to the store is left alone."""
+    uri = path.resolve().as_uri()
+    for query in ("mode=ro", "mode=ro&immutable=1"):
+        db = sqlite3.connect(f"{uri}?{query}", uri=True, timeout=BUSY_S, isolation_level=None)
+        try:
+            db.execute("PRAGMA trusted_schema = OFF")
+            db.execute("PRAGMA query_only = ON")
+            version_of(db)
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except sqlite3.OperationalError:
+            db.close()
+            if os.access(path.parent, os.W_OK):
+                raise
+            continue
+        return db
+    raise sqlite3.OperationalError("it cannot be opened")
+
+
+def store_of(results: Results) -> Store:
+    """A store of results in memory."""
+    store = Store()
+    fill(store, results)
+    return store
+
+
+def fill(store: Store, results: Results) -> None:
+    """Put all rows of results into a store."""
+    store.put(RUN, [results.run])
+    store.put(SUMMARY, [results.summary])
+    for table in (BACKENDS, CASES, KNOWN, *BY_CELL):
+        store.put(table, getattr(results, table.name))
+    store.flush()

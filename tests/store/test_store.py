@@ -1,0 +1,174 @@
+"""The store of a run: what is read is what was written, whatever ends the run, and however many runs it comes from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import signal
+import sqlite3
+from contextlib import closing
+
+import pytest
+from msgspec.structs import replace
+
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.cells import cells, tensor_statuses
+from parity.reporting.results.results import read_results
+from parity.reporting.results.store import COMPARISONS, DIAGNOSES, STORE, TABLES, VIEWS, Store, read_only, store_of
+from tests.conftest import ROOT, call, run_in, started, user_config, waited_for
+from tests.reporting import ci_runs
+
+DOUBLED = "def linear(x, weight, bias):\n    return 2 * (x @ weight.T + bias)\n"
+WAIT = """
+import pathlib, time
+def linear(x, weight, bias):
+    while x.mean() > 4.5 and not pathlib.Path(__file__).with_name('go').exists():
+        time.sleep(0.02)
+    return x @ weight.T + bias
+"""
+SWEEP = """{op: linear, params: {out_features: 3}, gradients: false, sweep: {inputs.x.offset: [0, 1, 2, 3, 6]},
+    inputs: {x: {shape: [4, 60]}}}"""
+OPS = ["{id: exp, op: exp, dtypes: [float32], inputs: {x: {shape: [3], values: [0, 1, 1000]}}}", SWEEP]
+TRAINING = """{id: t, kind: train, model: [{linear: {out_features: 3}}], batch_size: 8, steps: 4,
+    data: {name: classification, features: [5], classes: 3, rows: 32}, optimizer: {name: sgd, lr: 0.01}}"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A run with findings, a training, an infinite result and what is accepted."""
+    folder = tmp_path_factory.mktemp("found")
+    (folder / "ops.py").write_text(DOUBLED)
+    known = "known: [{case: '*offset=1', reason: seen, until: 2099-01-01}]\n"
+    done = run_in(folder, user_config("ops.py", cases=[*OPS, TRAINING]) + known)
+    assert done.code == 1, done.stderr
+    return done
+
+
+def test_the_store_and_results_json_are_the_same(found):
+    with read_only(found.run_dir / STORE) as store:
+        stored = store.results()
+    assert repr(stored) == repr(read_results(found.run_dir))
+    assert stored.trainings
+    assert stored.diagnoses
+    assert {row.known for row in stored.comparisons} == {None, "seen"}
+
+
+def test_a_row_that_sqlite_would_change_is_read_as_it_was(tmp_path):
+    row = ci_runs.every_status().comparisons[0]
+    odd = replace(
+        row, max_abs_diff=math.nan, actual_value=-0.0, max_ulp_diff=2**64 - 1, rmse=math.inf, message="\x00 é"
+    )
+    cause = Diagnosis(row.case, row.dtype, "paddle", "scaled", "x", ("y",), True, evidence={"of": [1, {"a": math.nan}]})
+    with closing(Store(tmp_path / STORE)) as store:
+        store.add([odd, cause])
+        [read], [told] = (list(store.rows(table)) for table in (COMPARISONS, DIAGNOSES))
+    assert repr(read) == repr(odd)
+    assert math.copysign(1, read.actual_value) == -1
+    assert told.evidence["of"][0] == 1
+
+
+@pytest.mark.parametrize("make", [ci_runs.every_status, None])
+def test_the_views_say_what_reports_say(make, found):
+    results = read_results(found.run_dir) if make is None else make()
+    with closing(store_of(results)) as store:
+        told = set(store.select("SELECT case_id, dtype, backend, status, verdict, n_comparisons FROM cells"))
+        tensors = {row[:3]: row[3] for row in store.select("SELECT * FROM tensors")}
+        n = store.select("SELECT count(*) FROM findings")[0][0]
+    shown = cells(results)
+    assert told == {(c.id, c.dtype, c.backend, c.status.value, c.verdict, len(c.rows)) for c in shown}
+    assert tensors == {key: status.value for key, status in tensor_statuses(results).items()}
+    assert n == len({(c.anchor, row.tensor) for c in shown for row in (*c.failing, *c.hidden)})
+
+
+@pytest.mark.process
+def test_a_killed_run_loses_nothing_that_was_written_and_goes_on(tmp_path):
+    (tmp_path / "ops.py").write_text(WAIT)
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[SWEEP]))
+    with started("run", "config.yaml", "--out", "run", cwd=tmp_path) as process:
+        path = tmp_path / "run" / STORE
+        waited_for(lambda: path.is_file() and n_compared(path) == 4)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (tmp_path / "run" / "results.json").unlink()
+    assert call("report", "run", "-q", cwd=tmp_path).stdout.startswith("INTERRUPTED  16 results kept")
+    (tmp_path / "go").touch()
+    resumed = call("run", "config.yaml", "--out", "run", "--resume", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    whole = call("run", "config.yaml", "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0
+    one, other = (read_results(tmp_path / name) for name in ("run", "whole"))
+    assert one.comparisons == other.comparisons
+    assert [row.key for row in one.outcomes] == [row.key for row in other.outcomes]
+    assert len({row.key for row in one.outcomes}) == len(one.outcomes) == 20
+
+
+def n_compared(path):
+    with closing(sqlite3.connect(path)) as db:
+        tables = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'comparisons'").fetchone()[0]
+        return db.execute("SELECT count(DISTINCT case_id) FROM comparisons").fetchone()[0] if tables else 0
+
+
+def test_a_query_is_answered_and_changes_nothing(found):
+    ask = "SELECT backend, count(*) AS n FROM findings WHERE fails_run GROUP BY 1"
+    answer = call("query", found.run_dir, ask)
+    assert list(csv.DictReader(io.StringIO(answer.stdout))) == [{"backend": "mine", "n": "8"}]
+    assert json.loads(call("query", found.run_dir, ask, "--json").stdout) == [{"backend": "mine", "n": 8}]
+    for sql, said in (
+        ("SELECT verdit FROM comparisons", "did you mean verdict?"),
+        ("SELECT 1 FROM cels", "did you mean cells?"),
+        ("SELECT case FROM cells", "the column is case_id"),
+        ("DELETE FROM outcomes", "only be read"),
+        ("ATTACH '/tmp/x' AS x", "only be read"),
+    ):
+        refused = call("query", found.run_dir, sql)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert said in refused.stderr
+
+
+def test_a_parquet_file_has_the_comparisons(found, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    assert call("query", found.run_dir, "--parquet", tmp_path / "x.parquet").returncode == 0
+    [(n,)] = duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/x.parquet'").fetchall()
+    assert n == len(found.results["comparisons"])
+
+
+def test_shards_are_merged_into_the_run_that_they_are_parts_of(found, tmp_path):
+    config = found.run_dir.parent / "config.yaml"
+    for name, keyword in (("a", "offset or exp"), ("b", "t and not offset and not exp"), ("c", "offset=3")):
+        assert call("run", config, "-k", keyword, "--out", tmp_path / name, "-q").returncode in (1, 3)
+    runs = [tmp_path / name for name in "abc"]
+    merged = call("merge", *runs, "--out", tmp_path / "all", "-q")
+    assert merged.returncode == 1, merged.stderr
+    one, other = read_results(tmp_path / "all"), read_results(found.run_dir)
+    assert sorted(map(repr, one.comparisons)) == sorted(map(repr, other.comparisons))
+    assert one.summary.cells == other.summary.cells
+    assert [(row.state, row.n_matched) for row in one.known] == [(row.state, row.n_matched) for row in other.known]
+    assert all((tmp_path / "all" / file).is_file() for case in one.cases for file in case.files)
+    with closing(sqlite3.connect(tmp_path / "c" / STORE)) as db, db:
+        db.execute("UPDATE comparisons SET max_abs_diff = 7")
+    (tmp_path / "c" / "results.json").unlink()
+    refused = call("merge", *runs, "--out", tmp_path / "all")
+    assert refused.returncode == 2
+    assert re.search(r"offset=3 in float\d\d has other results in .*/c than in .*/a$", refused.stderr.strip())
+
+
+def test_a_store_that_is_none_is_refused(tmp_path):
+    (tmp_path / STORE).write_bytes(b"no database at all" * 99)
+    done = call("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{STORE}: file is not a database" in done.stderr
+
+
+def test_the_page_names_every_column():
+    page = (ROOT / "docs" / "store.md").read_text()
+    told = {
+        name: set(re.findall(r"`(\w+)`", row)) for name, row in re.findall(r"^\| `(\w+)` \|.*?\|(.*)\|$", page, re.M)
+    }
+    with closing(Store()) as store:
+        columns = {
+            n: {row[1] for row in store.select(f"PRAGMA table_info({n})")} for n in (*VIEWS, *(t.name for t in TABLES))
+        }
+    assert told == columns
