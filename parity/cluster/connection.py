@@ -8,11 +8,16 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from distributed import Client
+
+    from parity.config.plan import Plan
+    from parity.engine import EngineOptions, Event
 
 ADDRESS = re.compile(r"local:(?P<local>[1-9]\d{0,2})|(?:tcp|tls)://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 MAX_LOCAL = 256
@@ -67,7 +72,7 @@ class Cluster:
             stack.close()
             lacking = "a worker" if hasattr(self, "client") and self.client.status == "running" else "a scheduler"
             raise ClusterError(f"{self.address}: {lacking} does not answer; {START}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             stack.close()
             raise ClusterError(f"{self.address}: {error}; {START}") from error
         except BaseException:
@@ -90,6 +95,12 @@ class Cluster:
     def is_connected(self) -> bool:
         """Whether the scheduler answers, as far as is known."""
         return str(self.client.status) == "running"
+
+    def run(self, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str]) -> Iterator[Event]:
+        """Run the cases of ops, except the finished ones, like `engine.execute`; raises ClusterError."""
+        from parity.cluster.source import events
+
+        return events(self, plan, options, run_dir, done)
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers that are alive, by address; raises OSError if the scheduler is lost."""

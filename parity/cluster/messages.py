@@ -139,25 +139,37 @@ class Strange(ValueError):  # noqa: N818 - it is one
     """A reply that no worker of parity gives; the message says in what."""
 
 
-def decoded(data: bytes, shard: Shard) -> Reply:
-    """The reply to a shard; raises Strange for one that is no reply, or whose files or rows are not its own."""
+def decoded(data: bytes, plan: Plan, shard: Shard) -> Reply:
+    """The reply to a shard of a plan; raises Strange for one that is none, or whose rows or files are not its own."""
     try:
         reply = msgspec.msgpack.decode(data, type=Reply)
     except (msgspec.MsgspecError, TypeError) as error:
         raise Strange(f"not a reply: {error}") from error
     folders = {case.id: f"tensors/{folder_name(index, case)}" for index, case in shard}
-    answered = {(row.case, row.dtype) for row in reply.outcomes}
-    if answered != {(case.id, dtype) for _, case in shard for dtype in case.dtypes}:
+    own = {case.id: [spec.name for spec in plan.of(case).backends] for _, case in shard}
+    asked = sorted((case.id, dtype, name) for _, case in shard for dtype in case.dtypes for name in own[case.id])
+    if sorted(row.key for row in reply.outcomes) != asked:
         raise Strange("its outcomes are not those of its cases")
+    if not {*(row.case for row in reply.comparisons), *(row.case for row in reply.diagnoses)} <= own.keys():
+        raise Strange("its rows are not those of its cases")
+    if not {row.name for row in reply.backends} <= {spec.name for spec in plan.backends}:
+        raise Strange("its backends are not those of the run")
+    if not all(is_inside(name) for name in reply.lost):
+        raise Strange("its files are not those of a run")
     for case, folder in reply.folders.items():
         if folders.get(case) != folder:
             raise Strange(f"{folder!r} is not the folder of {case!r}")
     for name in reply.tensors:
         parts = PurePosixPath(name).parts
         is_ours = "/".join(parts[:2]) in reply.folders.values() and 2 < len(parts) <= MAX_DEPTH
-        if not is_ours or not name.endswith(".npy") or not all(map(PART.fullmatch, parts)):
+        if not is_ours or not is_inside(name) or not name.endswith(".npy"):
             raise Strange(f"{name[:200]!r} is not a file of its cases")
     return reply
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path, as a worker writes it, stays where it is put."""
+    return all(map(PART.fullmatch, PurePosixPath(name).parts))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Hands out the shards of a plan, and turns replies into events: each case exactly once, whatever is lost on the way."""
+"""Hands out the shards of a plan, and turns replies into events: each case exactly once, whatever is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distributed import Future, KilledWorker
+from distributed import KilledWorker
 from distributed.comm import get_address_host
 
 from parity.cluster.connection import Cluster, ClusterError
@@ -73,7 +73,7 @@ class _Run:
     log: Path
     waiting: deque[Part]
     name: str = field(default_factory=lambda: f"parity-{uuid.uuid4().hex}")
-    running: dict[str, tuple[Part, Future[Any]]] = field(default_factory=dict)
+    running: dict[str, tuple[Part, Any]] = field(default_factory=dict)
     finished: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     numbers: Iterator[int] = field(default_factory=count)
     n_done: int = 0
@@ -147,7 +147,7 @@ class _Run:
             raise OSError("the scheduler is gone")
         yield Idle()
 
-    def take(self, future: Future[Any]) -> Iterator[Event]:
+    def take(self, future: Any) -> Iterator[Event]:
         """Process what has become of a task."""
         if future.status == "error":
             error = future.exception()
@@ -159,7 +159,7 @@ class _Run:
         data = future.result()
         part, _ = self.running.pop(future.key)
         try:
-            reply = decoded(data, part.cases)
+            reply = decoded(data, self.plan, part.cases)
         except Strange as error:
             yield from self.failed(part, error)
             return
@@ -254,9 +254,9 @@ def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str
     Raises ClusterError if no worker has all of it.
     """
     specs = [spec for spec in plan.backends if any(case.runs_on(spec.name) for _, case in cases)]
-    asked = {f"framework:{spec.adapter}": 1.0 for spec in specs} | {"GPU": 1.0 for s in specs if s.device != "cpu"}
+    asked = [f"framework:{spec.adapter}" for spec in specs] + ["GPU"] * any(spec.device != "cpu" for spec in specs)
     stated = {name for worker in workers for name in worker["resources"]}
-    wanted = {name: number for name, number in asked.items() if name in stated}
+    wanted = {name: 1.0 for name in asked if name in stated}
     if wanted and not any(all(w["resources"].get(n, 0) >= 1 for n in wanted) for w in workers):
         raise ClusterError(
             f"no Dask worker has {' and '.join(wanted)}; start one with --resources "

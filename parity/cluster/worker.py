@@ -48,7 +48,7 @@ def run_shard(name: str, work: Work) -> bytes:
     return encoded(plugin.run(work))
 
 
-class BackendsPlugin(WorkerPlugin):
+class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
     """A run's warm backends in one Dask worker."""
 
     def __init__(self, order: Order) -> None:
@@ -136,7 +136,8 @@ class _WarmCrew:
     ) -> tuple[Rows, RunState]:
         self._crew.asking.lost.clear()
         rows = Rows()
-        state = RunState(plan, run_dir, (), self._options, store=rows)
+        # It has what a run does to its store while it takes cases.
+        state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]
         events = Dispatcher(plan, cases, self._crew, run_dir / "tensors").events()
         for _ in follow(state, until(ended, events), Nobody()):
             pass
