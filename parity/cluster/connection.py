@@ -126,7 +126,8 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     settings = {
         # Framework's processes inherit them; Dask's own would change how NumPy allocates and sums.
         "distributed.nanny.pre-spawn-environ": {"OPENBLAS_NUM_THREADS": "1"},
-        "distributed.admin.tick.limit": "1h",
+        # A worker that ends takes one shard with it, not the next one too.
+        "distributed.scheduler.worker-saturation": 1.0,
     }
     with (
         tempfile.TemporaryDirectory(prefix="parity-dask-", ignore_cleanup_errors=True) as folder,

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 from distributed import KilledWorker
 from distributed.comm import get_address_host
@@ -186,7 +187,9 @@ class _Run:
             return
         [(_, case)] = part.cases
         if isinstance(error, KilledWorker):
-            outcome, message = Outcome.CRASH, f"{1 + allowed()} Dask workers ended while they computed this case"
+            n = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
+            workers = "1 Dask worker" if n == 1 else f"{n} Dask workers"
+            outcome, message = Outcome.CRASH, f"{workers} ended while computing this case"
         else:
             outcome, message = Outcome.ERROR, f"parity failed on the cluster: {error!r}"
         yield self.counted(part, **lost_case(self.plan, case, outcome, message))
@@ -239,13 +242,6 @@ class _Run:
             with contextlib.suppress(*LOST):
                 self.cluster.client.cancel(futures)
                 self.cluster.client.unregister_worker_plugin(self.name)
-
-
-def allowed() -> int:
-    """How many workers Dask lets a task end before it gives it up."""
-    import dask
-
-    return int(dask.config.get("distributed.scheduler.allowed-failures"))
 
 
 def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str, float]:
