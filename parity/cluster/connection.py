@@ -9,11 +9,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from distributed import Client
 
     from parity.config.plan import Plan
@@ -67,11 +66,10 @@ class Cluster:
                 target = stack.enter_context(local_cluster(self._n_local)) if self.is_local else self.address
                 self.client = Client(target, timeout=wait_s, set_as_default=False)
                 stack.callback(closed, self.client)
+            with contextlib.suppress(TimeoutError):
                 self.client.wait_for_workers(1, timeout=WORKER_S)
-        except TimeoutError as error:
-            stack.close()
-            lacking = "a worker" if hasattr(self, "client") and self.client.status == "running" else "a scheduler"
-            raise ClusterError(f"{self.address}: {lacking} does not answer; {START}") from error
+            if not self.workers():
+                raise OSError(f"no worker has come within {WORKER_S:.0f} s")
         except (OSError, ValueError, RuntimeError) as error:
             stack.close()
             raise ClusterError(f"{self.address}: {error}; {START}") from error
@@ -123,14 +121,19 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     import dask
     from distributed import LocalCluster
 
+    from parity.engine.buffers import Scratch
+
     settings = {
         # Framework's processes inherit them; Dask's own would change how NumPy allocates and sums.
         "distributed.nanny.pre-spawn-environ": {"OPENBLAS_NUM_THREADS": "1"},
         # A worker that ends takes one shard with it, not the next one too.
         "distributed.scheduler.worker-saturation": 1.0,
     }
+    scratch = Scratch(Path(tempfile.gettempdir()))
+    stack = contextlib.ExitStack()
+    stack.callback(scratch.remove)
     with (
-        tempfile.TemporaryDirectory(prefix="parity-dask-", ignore_cleanup_errors=True) as folder,
+        stack,
         dask.config.set(settings),
         LocalCluster(
             n_workers=n_workers,
@@ -140,7 +143,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
             host="127.0.0.1",
             # Tensors live in the backends' processes, whose memory the engine bounds.
             memory_limit=0,
-            local_directory=folder,
+            local_directory=str(scratch.folder),
             silence_logs=logging.CRITICAL,
         ) as cluster,
     ):
