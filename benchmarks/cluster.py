@@ -112,7 +112,7 @@ class Watch:
         self.n_done = self.n_shards = self.n_killed = 0
         self.memory = {}
 
-    def on_event(self, event, comparisons) -> None:
+    def on_event(self, event: object, comparisons: object) -> None:  # noqa: ARG002 - as in a run
         from parity.engine import CellFinished, ShardFinished
 
         if isinstance(event, ShardFinished):

@@ -51,7 +51,7 @@ class Cluster:
         """Whether it consists of processes of this machine, which see the same files."""
         return self._n_local > 0
 
-    def connect(self, wait_s: float = CONNECT_S) -> None:
+    def connect(self, wait_s: float | None = None) -> None:
         """Connect, and wait for the first worker; raises ClusterError."""
         self.close()
         try:
@@ -64,7 +64,7 @@ class Cluster:
         try:
             with warnings.catch_warnings(action="ignore"):  # other versions there: what matters is checked
                 target = stack.enter_context(local_cluster(self._n_local)) if self.is_local else self.address
-                self.client = Client(target, timeout=wait_s, set_as_default=False)
+                self.client = Client(target, timeout=wait_s or CONNECT_S, set_as_default=False)
                 stack.callback(closed, self.client)
             with contextlib.suppress(TimeoutError):
                 self.client.wait_for_workers(1, timeout=WORKER_S)

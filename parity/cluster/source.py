@@ -30,6 +30,7 @@ from parity.judge.compare.cell import CellJudge
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import record
 from parity.reporting.results.rows import BackendRow
+from parity.reporting.text.words import plural
 
 POLL_S = 1.0
 AHEAD = 2
@@ -83,8 +84,9 @@ class _Run:
     broken: set[str] = field(default_factory=set)
     nowhere: set[str] = field(default_factory=set)
     """Hosts that lack a backend that others have, and backends that a second host lacks, too."""
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    looked_at: float = -POLL_S
     alive_at: float = field(default_factory=time.monotonic)
-    n_workers: int = -1
 
     def events(self) -> Iterator[Event]:
         """The events up to the last shard."""
@@ -100,29 +102,29 @@ class _Run:
     def register(self) -> None:
         """Tell all workers, also those that come later, about the run."""
         order = order_of(self.name, self.plan, self.options, with_files=not self.cluster.is_local)
-        self.cluster.client.register_plugin(BackendsPlugin(order), name=self.name)
+        try:
+            self.cluster.client.register_plugin(BackendsPlugin(order), name=self.name)
+        except ModuleNotFoundError as error:
+            raise unlike_the_host(error) from error
 
     def look(self) -> Iterator[Event]:
-        """See who is there; raises ClusterError if nobody has been for long."""
-        workers = self.cluster.workers()
-        if len(workers) != self.n_workers:
-            self.n_workers = len(workers)
-            n = f"{self.n_workers} worker{'s' * (self.n_workers != 1)}"
-            yield Announced(f"cluster {self.cluster.address}: {n}")
-        if workers:
+        """See who is there, at most once a second; raises ClusterError if nobody has been for long."""
+        if time.monotonic() < self.looked_at + POLL_S:
+            return
+        n_before, self.workers = len(self.workers), self.cluster.workers()
+        self.looked_at = time.monotonic()
+        if len(self.workers) != n_before:
+            yield Announced(f"cluster {self.cluster.address}: {plural(len(self.workers), 'worker')}")
+        if self.workers:
             self.alive_at = time.monotonic()
         elif time.monotonic() - self.alive_at > NO_WORKER_S:
             raise ClusterError(f"{self.cluster.address}: no worker for {NO_WORKER_S / 60:.0f} minutes")
 
     def hand_out(self) -> None:
         """Submit as many parts as the workers need not to wait."""
-        if not self.waiting:
-            return
-        workers = self.cluster.workers()
-        while self.waiting and len(self.running) < AHEAD * max(1, len(workers)):
+        while self.waiting and len(self.running) < AHEAD * max(1, len(self.workers)):
             part = self.waiting[0]
-            hosts = {address: get_address_host(address) for address in workers}
-            fit = [address for address, host in hosts.items() if host not in self.broken | part.avoid]
+            fit = [address for address in self.workers if get_address_host(address) not in self.broken | part.avoid]
             key = f"{self.name}-{next(self.numbers)}"
             future = self.cluster.client.submit(
                 run_shard,
@@ -130,8 +132,9 @@ class _Run:
                 work_of(part.cases, with_files=not self.cluster.is_local),
                 key=key,
                 pure=False,
-                workers=fit if 0 < len(fit) < len(workers) else None,
-                resources=resources_of(self.plan, part.cases, workers.values()) or None,
+                workers=fit if 0 < len(fit) < len(self.workers) else None,
+                allow_other_workers=0 < len(fit) < len(self.workers),
+                resources=resources_of(self.plan, part.cases, self.workers.values()) or None,
             )
             self.waiting.popleft()
             self.running[key] = part, future
@@ -169,30 +172,29 @@ class _Run:
             return
         self.keep_log(reply)
         names = ("backends", "outcomes", "comparisons", "diagnoses", "folders", "tensors", "lost", "judge_seconds")
-        yield self.counted(part, **{name: getattr(reply, name) for name in names})
+        yield self.done(part, **{name: getattr(reply, name) for name in names})
 
-    def counted(self, part: Part, **rows: Any) -> ShardFinished:
+    def done(self, part: Part, **rows: Any) -> ShardFinished:
         """The event of a part."""
         self.n_done += 1
         n_left = len(self.waiting) + len(self.running)
-        progress = f"{self.n_done} of {self.n_done + n_left} shards, {self.n_workers} Dask workers"
+        progress = f"{self.n_done} of {self.n_done + n_left} shards, {plural(len(self.workers), 'Dask worker')}"
         return ShardFinished(len(part.cases), progress=progress, **rows)
 
     def failed(self, part: Part, error: BaseException | None) -> Iterator[Event]:
         """A part that its worker did not survive, or could not compute: one case at a time, then without them."""
         if isinstance(error, Unequal | ModuleNotFoundError):
-            raise ClusterError(f"{error}; give the scheduler and all workers the host's environment") from error
+            raise unlike_the_host(error) from error
         if len(part.cases) > 1:
             self.waiting.extendleft(Part((case,)) for case in reversed(part.cases))
             return
         [(_, case)] = part.cases
         if isinstance(error, KilledWorker):
             n = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
-            workers = "1 Dask worker" if n == 1 else f"{n} Dask workers"
-            outcome, message = Outcome.CRASH, f"{workers} ended while computing this case"
+            outcome, message = Outcome.CRASH, f"{plural(n, 'Dask worker')} ended while computing this case"
         else:
             outcome, message = Outcome.ERROR, f"parity failed on the cluster: {error!r}"
-        yield self.counted(part, **lost_case(self.plan, case, outcome, message))
+        yield self.done(part, **lost_case(self.plan, case, outcome, message))
 
     def check(self, reply: Reply) -> None:
         """Raise ClusterError if another host has another release of a framework."""
@@ -212,10 +214,10 @@ class _Run:
         if part.avoid:
             if lacking:
                 self.nowhere |= lacking
-            else:
+            elif here not in part.avoid:
                 self.broken |= part.avoid
             return False
-        others = {get_address_host(address) for address in self.cluster.workers()} - {here} - self.broken
+        others = {get_address_host(address) for address in self.workers} - {here} - self.broken
         if not lacking - self.nowhere or not others:
             return False
         self.waiting.appendleft(replace(part, avoid=frozenset({here})))
@@ -232,6 +234,7 @@ class _Run:
         yield Announced(f"cluster {self.cluster.address}: the scheduler is gone; connecting again")
         self.waiting.extendleft(reversed([part for part, _ in self.running.values()]))
         self.running.clear()
+        self.looked_at = -POLL_S
         self.cluster.reconnect()
         self.register()
 
@@ -242,6 +245,11 @@ class _Run:
             with contextlib.suppress(*LOST):
                 self.cluster.client.cancel(futures)
                 self.cluster.client.unregister_worker_plugin(self.name)
+
+
+def unlike_the_host(error: BaseException) -> ClusterError:
+    """The error for a scheduler or a worker that lacks parity, or has another release."""
+    return ClusterError(f"{error}; give the scheduler and all workers the host's environment")
 
 
 def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str, float]:
