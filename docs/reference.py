@@ -183,6 +183,7 @@ def ops_page() -> str:
         for title, (head, lines) in card.tables.items():
             parts += [f"{title[0].upper()}{title[1:]}:", table(head, [[code(line[0]), *line[1:]] for line in lines])]
         parts += [f"Runs on {card.runs_on}. Example:", f"```yaml\n{card.example}\n```"]
+        parts += ["A kernel of your own:", f"```text\n{card.kernel}\n```"]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -47,6 +47,7 @@ class OpCard:
     notes: str
     shapes: str
     formula: tuple[str, ...]
+    kernel: str
     params: Rows
     inputs: Rows
     outputs: Rows
@@ -84,6 +85,7 @@ def op_card(name: str) -> OpCard:
         notes=docstring(op.params),
         shapes=docstring(op.infer_shapes) or "x: any shape; y: as x.",
         formula=tuple(formula_lines(op, params, shapes)),
+        kernel=kernel_text(op, shapes),
         params=tuple((f.name, default_text(f), meaning(op, f.name)) for f in fields(op.params)),
         inputs=tuple((input_name(item), shape_of(item, shapes.inputs), input_text(item, shapes)) for item in op.inputs),
         outputs=tuple(output_rows(op, shapes)),
@@ -172,7 +174,7 @@ def convention_rows(op: Op, params: Any, shapes: TensorShapes) -> Iterator[tuple
 
 
 def formula_lines(op: Op, params: Any, shapes: TensorShapes) -> list[str]:
-    """The reference as it is traced for the example; nothing where that is long."""
+    """The reference as it is traced for the example; where that is long, what its docstring says first."""
     tensors = {}
     for name, shape in shapes.inputs.items():
         item = op.input(name)
@@ -183,7 +185,21 @@ def formula_lines(op: Op, params: Any, shapes: TensorShapes) -> list[str]:
     with np.errstate(all="ignore"):
         program, _ = trace(op.reference, tensors, params, regroup=regroup, flatten=flatten_lists)
     lines = formulas(program)
-    return lines if len(lines) <= MOST_LINES and max(map(len, lines), default=0) <= LONGEST else []
+    if len(lines) <= MOST_LINES and max(map(len, lines), default=0) <= LONGEST:
+        return lines
+    return docstring(op.reference).splitlines()[:1]
+
+
+def kernel_text(op: Op, shapes: TensorShapes) -> str:
+    """How a user's function of the op is called, and what it returns."""
+    needed = [item.name.replace(".", "_") for item in op.inputs if not item.optional and not item.state]
+    more = [f"{item.name.replace('.', '_')}=None" for item in op.inputs if item.optional or item.state]
+    defaults = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in fields(op.params)]
+    given = sorted([*needed, *more, *defaults], key=lambda text: "=" in text)
+    listed = sorted({name.partition(".")[0] for name in shapes.outputs if name.partition(".")[2].isdigit()})
+    names = list(dict.fromkeys(name.partition(".")[0] if listed else name for name in shapes.outputs))
+    result = ", ".join(f'"{name}": {"[...]" if name in listed else "..."}' for name in names)
+    return f"def {op.name}({', '.join(given)}): ... return {'y' if names == ['y'] else '{' + result + '}'}"
 
 
 def op_details(name: str) -> None:
@@ -202,7 +218,7 @@ def op_details(name: str) -> None:
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
-    show(f"\nruns on: {card.runs_on}\nexample:\n  {card.example}")
+    show(f"\nruns on: {card.runs_on}\nexample:\n  {card.example}\na kernel of your own:\n  {card.kernel}")
     show("\n? optional: null leaves it out. parity explain ID has more on a convention.", style="dim")
 
 

@@ -131,7 +131,7 @@ def lstm(
     output: str = "tanh",
     fused: bool = False,
 ) -> dict[str, Any]:
-    """c' = f c + i g, h' = o tanh(c') (torch.nn.LSTM); y is h' of every step.
+    """c' = f c + i g, h' = o tanh(c') (torch.nn.LSTM); gates i, f, g, o, H rows each; y is h' of every step.
 
     `order` of the gates in the weights' rows; `forget_bias` is added to f's, and `coupled` gates have f = 1 - i
     (Greff et al. 2015, arXiv:1503.04069, CIFG); if states are not `carried`, every step begins with h0. `gate`,
@@ -164,7 +164,7 @@ def gru(
     candidate: str = "tanh",
     fused: bool = False,
 ) -> dict[str, Any]:
-    """n = tanh(W_in x + r (W_hn h)), h' = (1 - z) n + z h (torch.nn.GRU); y is h' of every step.
+    """n = tanh(W_in x + r (W_hn h)), h' = (1 - z) n + z h (torch.nn.GRU); gates r, z, n, H rows each; y is every h'.
 
     `order` of the gates in the weights' rows; `reset` is applied `after` or `before` the product with h (then the bias
     is added outside it), `within` (after it, with the bias outside), or is `missing`; `complement` exchanges z and

@@ -403,6 +403,12 @@ def test_ops_and_backends_are_listed():
     assert all(name in backends for name in ("torch", "paddle", "oneflow", "numpy"))
 
 
+def test_an_op_tells_its_formula_and_how_a_kernel_of_it_is_called():
+    clip = call("ops", "clip_grad_norm").stdout
+    assert "def clip_grad_norm(grads, max_norm, norm_type=2.0, scope='global'): ... return {\"grads\": [...], " in clip
+    assert "gates i, f, g, o, H rows each" in call("ops", "lstm").stdout
+
+
 def test_colours_and_unicode(parity_run):
     wide = parity_run(NUMPY, "-v", env={"COLUMNS": "200"}).stdout
     narrow = parity_run(NUMPY, "-v", env={"COLUMNS": "60"}).stdout
