@@ -134,7 +134,6 @@ class _WarmCrew:
     def _judged(
         self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], run_dir: Path, ended: threading.Event
     ) -> tuple[Rows, RunState]:
-        self._crew.asking.lost.clear()
         rows = Rows()
         # It has what a run does to its store while it takes cases.
         state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from parity.engine.cells import CellQueue, CellRequest
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
+from parity.engine.shards import shards
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 
@@ -187,9 +188,12 @@ class Crew:
                 ops = replaceable(case for case in plan.cases if case.runs_on(spec.name))
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
         self.spare = self._scratch.folder / "inputs"
-        self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
+
+    def asking(self) -> Asking:
+        """Asks the runners."""
+        return Asking(self._scratch.folder, self._runners)
 
     def running(self) -> list[Running]:
         """The cells that are being computed."""
@@ -230,6 +234,8 @@ class Dispatcher:
         self._plan = plan
         self._crew = crew
         self._tensors = tensors
+        askings = ((crew.asking(), shard) for shard in shards(plan))
+        self._asking = {case.id: asking for asking, shard in askings for _, case in shard}
         self._waiting = list(reversed(cases))
         self._numbers = count()
         self._arrived: dict[int, list[OutcomeArrived]] = {}
@@ -259,7 +265,7 @@ class Dispatcher:
                 cell = CellRequest(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
                 self._hand_out(cell)
-            yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
+            yield CasePrepared(prepared, CaseQuestions(self._asking[case.id]))
 
     def _hand_out(self, cell: CellRequest) -> None:
         """Queue a cell for its backends, or answer for all of them if its inputs are unusable."""

@@ -152,7 +152,7 @@ def test_a_run_that_was_interrupted_goes_on(light, pair):
     assert 0 < len(cut.outcomes) < len(light.whole.outcomes)
     seen = Watching()
     assert rows(light.run("cut", pair.run, seen, resume=True)) == rows(light.whole)
-    assert seen.n_shards == 2
+    assert 0 < sum(event.n_cases for event in seen.events if isinstance(event, ShardFinished)) < len(cut.cases)
 
 
 def test_a_killed_worker_loses_nothing(light):

@@ -184,7 +184,9 @@ def test_nobody_answers(plan, tmp_path, monkeypatch):
     done = call("run", "config.yaml", "--cluster", "tcp://127.0.0.1:1", "--out", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("tcp://127.0.0.1:1: ")
-    assert done.stderr.endswith("start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`\n")
+    assert done.stderr.endswith(
+        "start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`\n"
+    )
 
 
 def test_without_the_extra(plan, tmp_path, monkeypatch):
