@@ -83,14 +83,14 @@ class Place:
     """A folder with a config, and the run of it in one process."""
 
     folder: Path
-    backends: tuple[str, ...] = ()
+    only: Overrides = Overrides()  # noqa: RUF009 - frozen
 
     @cached_property
     def whole(self):
-        return self.run("-".join(["whole", *self.backends]), execute)
+        return self.run("light" if self.only.keyword else "whole", execute)
 
     def run(self, out, source, observer=None, *, resume=False):
-        plan = load_plan((self.folder / "config.yaml",), Overrides(backends=self.backends))
+        plan = load_plan((self.folder / "config.yaml",), self.only)
         with claimed(self.folder / out, plan, resume=resume) as run_dir:
             return run(plan, EngineOptions(), run_dir, observer or Watching(), source=source, resume=resume)
 
@@ -107,8 +107,8 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def light(place):
-    """The same without PyTorch, whose import takes longest."""
-    return Place(place.folder, ("numpy", "mine"))
+    """The same without PyTorch's import and the diagnosis, which take longest."""
+    return Place(place.folder, Overrides(backends=("numpy", "mine"), keyword="not naive"))
 
 
 @pytest.fixture(scope="module")
