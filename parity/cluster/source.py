@@ -75,7 +75,8 @@ class _Run:
     log: Path
     waiting: deque[Part]
     name: str = field(default_factory=lambda: f"parity-{uuid.uuid4().hex}")
-    running: dict[str, tuple[Part, Any]] = field(default_factory=dict)
+    running: dict[str, tuple[Part, Any, set[str]]] = field(default_factory=dict)
+    """The parts that are handed out, with their futures and the workers that may run them (empty: all)."""
     finished: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     numbers: Iterator[int] = field(default_factory=count)
     n_done: int = 0
@@ -104,7 +105,9 @@ class _Run:
         order = order_of(self.name, self.plan, self.options, with_files=not self.cluster.is_local)
         try:
             self.cluster.client.register_plugin(BackendsPlugin(order), name=self.name)
-        except ModuleNotFoundError as error:
+        except LOST:
+            raise
+        except Exception as error:  # Dask passes on a worker's error as its text
             raise unlike_the_host(error) from error
 
     def look(self) -> Iterator[Event]:
@@ -115,6 +118,12 @@ class _Run:
         self.looked_at = time.monotonic()
         if len(self.workers) != n_before:
             yield Announced(f"cluster {self.cluster.address}: {plural(len(self.workers), 'worker')}")
+        for key, (part, future, fit) in list(self.running.items()):
+            if fit and not self.workers.keys() & fit:
+                # Dask would wait for the workers that have left.
+                del self.running[key]
+                future.cancel()
+                self.waiting.appendleft(part)
         if self.workers:
             self.alive_at = time.monotonic()
         elif time.monotonic() - self.alive_at > NO_WORKER_S:
@@ -124,7 +133,8 @@ class _Run:
         """Submit as many parts as the workers need not to wait."""
         while self.waiting and len(self.running) < AHEAD * max(1, len(self.workers)):
             part = self.waiting[0]
-            fit = [address for address in self.workers if get_address_host(address) not in self.broken | part.avoid]
+            fit = {address for address in self.workers if get_address_host(address) not in self.broken | part.avoid}
+            fit = fit if len(fit) < len(self.workers) else set()
             key = f"{self.name}-{next(self.numbers)}"
             future = self.cluster.client.submit(
                 run_shard,
@@ -132,12 +142,11 @@ class _Run:
                 work_of(part.cases, with_files=not self.cluster.is_local),
                 key=key,
                 pure=False,
-                workers=fit if 0 < len(fit) < len(self.workers) else None,
-                allow_other_workers=0 < len(fit) < len(self.workers),
+                workers=sorted(fit) or None,
                 resources=resources_of(self.plan, part.cases, self.workers.values()) or None,
             )
             self.waiting.popleft()
-            self.running[key] = part, future
+            self.running[key] = part, future, fit
             future.add_done_callback(self.finished.put)
 
     def wait(self) -> Iterator[Event]:
@@ -155,13 +164,13 @@ class _Run:
         """Process what has become of a task."""
         if future.status == "error":
             error = future.exception()
-            part, _ = self.running.pop(future.key)
+            part, _, _ = self.running.pop(future.key)
             yield from self.failed(part, error)
             return
         if future.status != "finished":
             raise OSError("the scheduler is gone")
         data = future.result()
-        part, _ = self.running.pop(future.key)
+        part, _, _ = self.running.pop(future.key)
         try:
             reply = decoded(data, self.plan, part.cases)
         except Strange as error:
@@ -232,7 +241,7 @@ class _Run:
     def recover(self) -> Iterator[Event]:
         """Connect again, and hand out again what has no reply; raises ClusterError."""
         yield Announced(f"cluster {self.cluster.address}: the scheduler is gone; connecting again")
-        self.waiting.extendleft(reversed([part for part, _ in self.running.values()]))
+        self.waiting.extendleft(reversed([part for part, _, _ in self.running.values()]))
         self.running.clear()
         self.looked_at = -POLL_S
         self.cluster.reconnect()
@@ -240,9 +249,10 @@ class _Run:
 
     def end(self) -> None:
         """Take back what is not computed, and let the workers end their backends."""
-        futures, self.running = [future for _, future in self.running.values()], {}
+        futures, self.running = [future for _, future, _ in self.running.values()], {}
         if self.cluster.is_connected:
-            with contextlib.suppress(*LOST):
+            # At the end of a run that failed they may be gone, and must not hide why.
+            with contextlib.suppress(Exception):
                 self.cluster.client.cancel(futures)
                 self.cluster.client.unregister_worker_plugin(self.name)
 
