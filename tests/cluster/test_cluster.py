@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -116,6 +117,13 @@ def pair():
     """Two Dask workers of this machine; a case that ends one of them is given up at once."""
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), connected("local:2") as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """Dask leaves its sockets to a scheduler that is gone to the garbage collector, which warns of them."""
+    yield
+    gc.collect()
 
 
 def rows(results):
