@@ -88,7 +88,8 @@ class Bench:
         self.most_trials = float("inf")
         self._local = local
         self._numbers = count()
-        self._crew = Crew(plan, ops, options, RunLog(log))
+        self._crew = Crew(plan, sum(len(case.dtypes) for case in ops), options, RunLog(log))
+        self._asking = self._crew.asking()
 
     def __enter__(self) -> Bench:
         return self
@@ -105,11 +106,11 @@ class Bench:
 
     def ask(self) -> CaseQuestions:
         """Calls for the diagnosis of one case."""
-        return CaseQuestions(self._crew.asking)
+        return CaseQuestions(self._asking)
 
     def seen(self, trials: Sequence[Trial]) -> list[Seen]:
         """The judged trials, in their order. Raises TimeUp, and HuntError if no backend can be used."""
-        with tempfile.TemporaryDirectory(dir=self._crew.asking.folder) as folder, np.errstate(all="ignore"):
+        with tempfile.TemporaryDirectory(dir=self._asking.folder) as folder, np.errstate(all="ignore"):
             numbered = {next(self._numbers): trial for trial in trials}
             for number, trial in numbered.items():
                 self._put(number, trial, Path(folder))
