@@ -30,6 +30,8 @@ from parity.judge.compare.cell import consult_oracle
 from parity.outcome import Arrays, CellOutcome, Outcome
 
 NEIGHBOURS, NEAR = 2, 1 / 64
+REFUSED = (ValueError, TypeError, LookupError, ArithmeticError)
+"""What a reference or a shape inference raises for inputs and params that it cannot take."""
 Fault = tuple[str, str]
 """A backend and a tensor."""
 
@@ -175,7 +177,7 @@ def judged(
         ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
         nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
         return Seen(trial, own, {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}, nearest)
-    except (ValueError, TypeError, IndexError, ArithmeticError):
+    except REFUSED:
         return Seen(trial, own)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from parity.cases.draw import Draw, Float64, Integers, LogUniform, Normal, Shape, TensorPlan, Uniform
-from parity.cases.op import Op
+from parity.cases.op import Op, TensorShapes
 from parity.config.plan import CasePlan
 from parity.config.stress import resized, with_shapes
-from parity.hunt.bench import Trial
+from parity.hunt.bench import REFUSED, Trial
 from parity.starter.design import alternatives, others
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
@@ -229,12 +229,26 @@ def with_param(case: CasePlan, op: Op, name: str, value: Any) -> CasePlan:
     for given in (listed, {data.name: data.shape}):
         try:
             params = replace(case.params, **{name: value})
-            changed = with_shapes(case, op, params, op.infer_shapes(params, given))
-        except (ValueError, ArithmeticError, IndexError, TypeError):
+            shapes = op.infer_shapes(params, given)
+            changed = with_shapes(with_inputs(case, op, shapes), op, params, shapes)
+        except REFUSED:
             continue
         if changed is not None:
             return changed
     return case
+
+
+def with_inputs(case: CasePlan, op: Op, shapes: TensorShapes) -> CasePlan:
+    """The case with the inputs that other params need as well, such as a momentum's buffer."""
+    own = {plan.name for plan in case.tensors}
+    items = ((name, op.input(name)) for name in shapes.inputs if name not in own)
+    new = [
+        TensorPlan(name, tuple(shapes.inputs[name]), item.default or Normal())
+        for name, item in items
+        if item is not None and not item.optional and not item.integers
+    ]
+    given = [plan for plan in case.tensors if op.input(plan.name) is not None]
+    return replace(case, tensors=(*given, *new, *(plan for plan in case.tensors if plan not in given)))
 
 
 def descriptors(

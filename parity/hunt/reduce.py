@@ -19,7 +19,7 @@ from parity.cases.draw import TensorPlan, Values
 from parity.cases.dtypes import as_dtype, coarsest, held_by_all
 from parity.cases.op import TensorShapes
 from parity.config.plan import CasePlan
-from parity.hunt.bench import Fault, Seen, TimeUp, Trial
+from parity.hunt.bench import REFUSED, Fault, Seen, TimeUp, Trial
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.reduction import Small, reduced, shapes_of
 
@@ -150,7 +150,7 @@ def shapes_with(small: Small, params: Any) -> TensorShapes | None:
     case, inputs = small
     try:
         shapes = case.definition.infer_shapes(params, shapes_of(case, inputs))
-    except (ValueError, TypeError, IndexError, ArithmeticError):
+    except REFUSED:
         return None
     given = {f"grad.{name}": shape for name, shape in shapes.outputs.items() if f"grad.{name}" in inputs}
     fits = all(
@@ -176,7 +176,7 @@ def with_fewer_axes(small: Small) -> Iterator[Small]:
         for params in shortened(case.params):
             try:
                 shapes = op.infer_shapes(params, {first: given})
-            except (ValueError, TypeError, IndexError, ArithmeticError):
+            except REFUSED:
                 continue
             every = {**shapes.inputs, **{f"grad.{name}": s for name, s in shapes.outputs.items()}, first: given}
             if all(name in every and prod(every[name]) == values.size for name, values in inputs.items()):

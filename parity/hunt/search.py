@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from parity.config.plan import ORACLE
-from parity.hunt.bench import Bench, Fault, Seen, TimeUp, Trial, judge_of
+from parity.hunt.bench import REFUSED, Bench, Fault, Seen, TimeUp, Trial, judge_of
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
 from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.judge.bound.envelope import OFF
@@ -256,7 +256,7 @@ class Search:
     def _trial(self, wanted: Descriptor) -> Trial | None:
         try:
             return trial_of(self.bases, wanted)
-        except (ValueError, TypeError, IndexError, ArithmeticError):
+        except REFUSED:
             return None
 
     def _note(self, seen: Seen) -> None:

@@ -169,7 +169,7 @@ def written(trial: Trial, name: str, folder: Path) -> Written:
         **({"params": params} if params else {}),
         "inputs": {**inputs, **dict.fromkeys(off)},
         "dtypes": list(case.dtypes),
-        **({} if case.gradients or not case.definition.differentiable else {"gradients": False}),
+        **({} if case.gradients else {"gradients": False}),
     }
 
 
