@@ -6,6 +6,7 @@ PyTorch's names and layouts, and returns a tensor, or a mapping by output name.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,8 @@ class Job:
 
     `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that are not
     used elsewhere. `function` and `backward` are the user's own, if any; `params` are the op's by keyword. `watched`:
-    inputs and grad_outputs are returned as they are afterwards, as `input.<name>`.
+    inputs and grad_outputs are returned as they are afterwards, as `input.<name>`. `storage`: the dtypes of inputs that
+    are narrower than `dtype`, which is then that of the results.
     """
 
     op: str
@@ -40,6 +42,8 @@ class Job:
     function: Callable[..., Any] | None = None
     backward: Callable[..., Any] | None = None
     watched: bool = False
+    storage: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
 
 
 class Unsupported(Exception):  # noqa: N818 - an outcome, not a fault
@@ -100,6 +104,10 @@ class Adapter:
         """A leaf with the strides and the offset of a view that `strides.placed` has made."""
         return self.leaf(array, requires_grad)
 
+    def stored(self, tensor: Any, storage: str) -> Any:  # noqa: ARG002 - a framework without these dtypes
+        """The tensor in a dtype of `parity.cases.dtypes.STORAGES`, whose values it has."""
+        raise Unsupported(f"{type(self).__name__} has no tensors in {storage}")
+
     def shared(self, tensor: Any, requires_grad: bool) -> Any:
         """Another leaf in the memory of a tensor."""
         raise NotImplementedError
@@ -117,7 +125,7 @@ class Adapter:
 
         Raises Unsupported, or whatever the framework or the user's op raises.
         """
-        function = self.in_mode(job.function or self.method(job.op))
+        function = self.in_mode(job.function or (self.stored_method(job) if job.storage else self.method(job.op)))
         leaves = self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
@@ -140,6 +148,8 @@ class Adapter:
             twin = next((other for other in leaves if job.inputs[other] is value), None)
             has_gradient = name in job.differentiable
             leaves[name] = self.leaves(value, has_gradient) if twin is None else self.shared(leaves[twin], has_gradient)
+            if name in job.storage:
+                leaves[name] = self.stored(leaves[name], job.storage[name])
         return leaves
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,6 +167,14 @@ class Adapter:
         if function is None:
             raise Unsupported(f"{type(self).__name__} has no method for {op}")
         return function  # type: ignore[no-any-return]
+
+    def stored_method(self, job: Job) -> Callable[..., Any]:
+        """This adapter's kernel of an op whose operands are stored in a narrower dtype: `stored_<op>`."""
+        function = getattr(self, f"stored_{job.op}", None)
+        if function is None:
+            dtypes = " and ".join(sorted(set(job.storage.values())))
+            raise Unsupported(f"{type(self).__name__} has no kernel of {job.op} for operands in {dtypes}")
+        return functools.partial(function, dtype=job.dtype)
 
     def adopt(self, own: Callable[[str], Callable[..., Any] | None]) -> None:
         """Let the user's functions, `own(name)`, take part in composed ops."""

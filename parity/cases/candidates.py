@@ -15,6 +15,7 @@ import numpy as np
 from parity.cases.draw import Shape
 from parity.cases.edits import (
     ACCUMULATED,
+    COSTS,
     EVERY,
     FITTED,
     JOINED,
@@ -34,13 +35,15 @@ from parity.cases.edits import (
 )
 from parity.cases.exact.formats import FORMATS
 from parity.cases.program import Program, Ref, Step
-from parity.cases.repeats import Repeats, repeats
+from parity.cases.repeats import Repeats, grouped, repeats, turns_of
+from parity.cases.substitutes import BLOCKS, INDEXED, INDEXES, SUBSTITUTES
 
 DEPTH = 3
 MAX_STEPS = 400
 """A longer program has too many edits to try them all."""
-BLOCKS = (128, 64, 32, 16, 8, 4)
-"""Elements that a kernel handles together; the remainder of a sum is its tail."""
+FILLS = (0.0, 1.0)
+"""What a kernel writes behind the end of an axis; it may not be neutral in a reduction."""
+MOST_GROUPS = 32
 MOST_AXES = 4
 """The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -89,13 +92,13 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     single = representatives(reach, same)
     if len(single) > MAX_STEPS:
         return
-    scope = Scope(program, shapes)
+    scope = Scope(program, shapes, same)
     groups: dict[Any, list[int]] = {}
     for position, step in enumerate(program.steps):
         groups.setdefault(pattern(program, step), []).append(position)
     for position in single:
         edits = step_edits(program, position, scope)
-        yield from in_every_turn(edits, position, same) if position in same else edits
+        yield from in_every_turn(edits, position, scope) if position in same else edits
     for chain in chains(program, reach) if not same else ():
         yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
     yield from output_edits(program, output, scope)
@@ -103,11 +106,22 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
         yield from saved_edits(program, scope)
-    for positions in groups.values():
-        if len(positions) > 1 and not reach.isdisjoint(positions):
-            for edit in step_edits(program, positions[0], scope):
-                if not same or edit.kind in WHOLESALE:
-                    yield replace(edit, positions=tuple(positions))
+    yield from group_edits(program, scope, groups.values(), reach)
+
+
+def group_edits(
+    program: Program, scope: Scope, groups: Collection[list[int]], reach: Collection[int]
+) -> Iterator[Edit]:
+    """The edits of all steps of a kind together, and of those of one place of the source, if any is in `reach`."""
+    known = {*map(tuple, groups), *scope.same.values()}
+    kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
+        (groups, WHOLESALE if scope.same else COSTS),
+        ((some for some in by_place(program).values() if tuple(some) not in known), EVERYWHERE),
+    )
+    for some, tried in kinds:
+        for positions in (each for each in some if len(each) > 1 and not set(each).isdisjoint(reach)):
+            edits = step_edits(program, positions[0], scope)
+            yield from (replace(e, positions=tuple(positions)) for e in edits if e.kind in tried)
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
@@ -126,24 +140,34 @@ def chains(program: Program, reach: Collection[int]) -> Iterator[tuple[int, ...]
             yield tuple(chain)
 
 
+EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index")
+"""What a kernel does otherwise at one place of its source, for each axis or each corner with its own numbers."""
+
+
+def by_place(program: Program) -> dict[Any, list[int]]:
+    """The positions of the steps of one place of the reference's source, or of their gradients."""
+    sites = {step.index: step.site for step in program.steps}
+    return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
+
+
 def representatives(reach: Collection[int], same: Repeats) -> list[int]:
     """The positions that are reached, and one for each step of a loop: in the second turn, which follows one."""
     places = {same.get(position, (position,)) for position in reach}
     return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in places)
 
 
-def in_every_turn(edits: Iterable[Edit], position: int, same: Repeats) -> Iterator[Edit]:
+def in_every_turn(edits: Iterable[Edit], position: int, scope: Scope) -> Iterator[Edit]:
     """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
-    places = same[position]
+    same, turns = scope.same, scope.turns
     for edit in edits:
         if edit.kind == MOVED:
             continue
         if edit.kind not in OTHER or edit.value[0] != "step" or edit.value[1] not in same:
-            yield replace(edit, positions=places)
+            yield replace(edit, positions=same[position])
             continue
-        others = same[edit.value[1]]
-        shift = others.index(edit.value[1]) - places.index(position)
-        pairs = [(p, others[i + shift]) for i, p in enumerate(places) if 0 <= i + shift < len(others)]
+        others = {turns[p]: p for p in same[edit.value[1]]}
+        shift = turns[edit.value[1]] - turns[position]
+        pairs = [(p, others[turns[p] + shift]) for p in same[position] if turns[p] + shift in others]
         mine, theirs = zip(*pairs, strict=True)
         yield replace(edit, positions=mine, value=("steps", theirs))
 
@@ -227,8 +251,9 @@ def pattern(program: Program, step: Step) -> Any:
 class Scope:
     """The shape of every value of a program, and the other values of that shape."""
 
-    def __init__(self, program: Program, shapes: Mapping[int, Shape]) -> None:
-        self.program, self.of = program, shapes
+    def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
+        self.program, self.of, self.same = program, shapes, same
+        self.turns = turns_of(program, same)
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -242,14 +267,20 @@ class Scope:
         return self.reads[index] > 1 or index in self.program.outputs.values()
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
-        """The other values of the same shape before the step at `before`: the named ones, and those that `index`
-        follows from in a few steps."""
-        shape, near = self.of.get(index), self.near(index, DEPTH)
+        """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
+        from in a few steps, and what the turns of a loop before and after have in its place."""
+        shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
         for other, key in self.keys.items():
             step = self.steps.get(other)
             usable = step is None or (int(key[1]) < before and (step.label or other in near))
             if other != index and self.of.get(other) == shape and usable:
                 yield key
+
+    def neighbours(self, index: int) -> set[int]:
+        """What the turns of a loop before and after compute in the place of a value."""
+        position = int(self.keys[index][1]) if index in self.steps else -1
+        places = [p for p in self.same.get(position, ()) if abs(self.turns[p] - self.turns[position]) == 1]
+        return {self.program.steps[p].index for p in places}
 
     def reshapable(self, index: int, position: int) -> Iterator[Key]:
         """The named values of another shape with as many elements along axes longer than 1, and those of the same shape
@@ -325,7 +356,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("kept", i, None) for i in values if step.name != "where" or i)
     if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
-    yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
+    yield from other_functions(step)
     yield from other_values(step, position, values, scope)
     if step.name in MOVABLE:
         yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
@@ -345,8 +376,17 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
-        if step.name == "reshape" and len(shape) <= MOST_AXES:
-            yield from (("along", i, ("axes", *order)) for order in islice(permutations(range(len(shape))), 1, None))
+            yield from paddings(step, shape, scope)
+        if step.name == "reshape" or step.operands[i].index in scope.given:
+            yield from groupings(i, shape, reordered=step.name == "reshape" and len(shape) <= MOST_AXES)
+
+
+def other_functions(step: Step) -> Iterator[ChangeOf]:
+    """Other functions of the same operands, and of another index."""
+    yield from (("function", RESULT, name) for name in FUNCTIONS.get(step.name, ()))
+    yield from (("function", RESULT, name) for name in SUBSTITUTES.get(step.name, ()))
+    if step.name in INDEXED:
+        yield from (("index", INDEXED[step.name], name) for name in INDEXES)
 
 
 def totals(step: Step) -> Iterator[ChangeOf]:
@@ -364,6 +404,9 @@ def other_values(step: Step, position: int, operands: Sequence[int], scope: Scop
         index = step.operands[i].index
         yield from (("replaced", i, key) for key in scope.alike(index, position))
         yield from (("reshaped", i, key) for key in scope.reshapable(index, position))
+        if index in scope.steps and scope.of[index] == ():
+            options: list[Key] = [("option", name) for name in scope.program.options]
+            yield from (("derived", i, (number, key)) for key in options for number in NUMBERS)
 
 
 def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
@@ -372,7 +415,16 @@ def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterato
     value = step.operands[operand]
     if not isinstance(value, Ref):
         yield from (("replaced", operand, ("option", name)) for name in program.options)
-        yield from (("constant", operand, type(value)(n)) for n in sizes(scope, step) if n != value)
+        others = dict.fromkeys((*sizes(scope, step), *rounded_up(value)))
+        yield from (("constant", operand, type(value)(n)) for n in others if n != value)
+
+
+def rounded_up(number: float) -> list[int]:
+    """A number of elements up to whole blocks, or to a power of 2."""
+    n = int(number) if np.isfinite(number) else 0
+    if n != number or n < 2:
+        return []
+    return [-(-n // block) * block for block in BLOCKS] + [1 << (n - 1).bit_length()]
 
 
 def swaps(step: Step) -> Iterator[ChangeOf]:
@@ -439,6 +491,15 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
             yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
+            yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)
+
+
+def groupings(operand: int, shape: Shape, *, reordered: bool) -> Iterator[ChangeOf]:
+    """The edits of an operand whose elements along an axis belong to other groups, or whose axes are `reordered`."""
+    orders = permutations(range(len(shape))) if reordered else ()
+    yield from (("along", operand, ("axes", *order)) for order in islice(orders, 1, None))
+    for axis, n in enumerate(shape):
+        yield from (("along", operand, ("interleaved", axis, d)) for d in range(2, min(n, MOST_GROUPS)) if n % d == 0)
 
 
 def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
@@ -455,6 +516,17 @@ def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
         factor = count / max(1, math.prod(shape[a] for a in other))
         if step.name == "sum" and factor != 1:
             yield "averaged", RESULT, (value, factor)
+
+
+def paddings(step: Step, shape: Shape, scope: Scope) -> Iterator[ChangeOf]:
+    """The reductions along one axis that is filled up with numbers that are not neutral."""
+    axes, index = np.atleast_1d(step.keywords["axis"]).tolist(), step.operands[0].index
+    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
+        return
+    axis, length = axes[0] % len(shape), shape[axes[0]]
+    sources = [i for i in (index, *scope.near(index, DEPTH)) if scope.of.get(i) == shape and i in scope.keys]
+    for block in (b for b, whole in zip((*BLOCKS, 0), rounded_up(length), strict=False) if whole > length):
+        yield from (("padded", 0, (scope.keys[i], axis, block, fill)) for i in sources for fill in FILLS)
 
 
 def is_number(program: Program, operand: Any) -> bool:

@@ -7,7 +7,7 @@ of the cases nor a `-k` filter changes a single bit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.dtypes import held_by_all
+from parity.cases.dtypes import as_stored, held_by_all
 
 Shape = tuple[int, ...]
 Float64 = NDArray[np.float64]
@@ -190,7 +190,7 @@ class TensorPlan:
     """One input tensor: `scale * draw + offset`, then the special values, rounded to every dtype of the case.
 
     A tensor of `integers` is int64 in every dtype. `layout` is a key of `LAYOUTS`, if it is not contiguous. `alias`:
-    another tensor of the same draw, whose memory it shares.
+    another tensor of the same draw, whose memory it shares. `storage`: the narrower dtype of the framework's tensor.
     """
 
     name: str
@@ -202,6 +202,7 @@ class TensorPlan:
     integers: bool = False
     layout: str = ""
     alias: str = ""
+    storage: str = ""
 
     def sample(self, seed: int, case_id: str, *dtypes: str) -> NDArray[Any]:
         """The tensor with values that all `dtypes` have, the same for the same seed, case and name on every machine."""
@@ -212,8 +213,13 @@ class TensorPlan:
         if self.special is not None:
             values = self.special.sprinkle(values, rng)
         with np.errstate(over="ignore", under="ignore"):
-            values = values.astype(np.int64) if self.integers else held_by_all(values, dtypes)
+            values = values.astype(np.int64) if self.integers else self.held(values, dtypes)
         return np.ascontiguousarray(values).reshape(self.shape)
+
+    def held(self, values: NDArray[Any], dtypes: Sequence[str]) -> NDArray[Any]:
+        """`values` rounded so that each of `dtypes` has them, and the storage."""
+        values = held_by_all(values, dtypes)
+        return as_stored(values, self.storage) if self.storage else values
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 COARSENESS = ("float16", "bfloat16", "float32", "float64")
 """Dtypes from the one with the smallest range to the finest."""
 
+STORAGES = ("float8_e4m3fn", "float8_e5m2")
+"""Dtypes in which operands can be stored, on the grids of OCP's 8-bit floating point specification, revision 1.0."""
+
 COMPUTED_IN = {"float16": "float32", "bfloat16": "float32"}
 """A careful implementation in a narrow dtype computes in a wider one and rounds each output once."""
 
@@ -26,6 +29,14 @@ def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
         if dtype == "bfloat16":
             return values.astype(ml_dtypes.bfloat16).astype(np.float32)
         return values.astype(dtype, copy=False)
+
+
+def as_stored(values: NDArray[Any], storage: str) -> NDArray[Any]:
+    """`values` rounded to the grid of a storage dtype, in an array of their own dtype; too large ones are infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = values.astype(storage).astype(values.dtype)
+    # float8_e4m3fn has no infinity, and ml_dtypes gives NaN for what it cannot hold.
+    return np.where(np.isfinite(values) & ~np.isfinite(rounded), np.copysign(np.inf, values), rounded)
 
 
 def held_by_all(values: NDArray[Any], dtypes: Sequence[str]) -> NDArray[Any]:

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import Shape
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
+from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
 from parity.cases.op import IncompatibleError
 from parity.cases.primitives import part
 from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
+from parity.cases.substitutes import INDEXES, substitute
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,13 @@ def first_for_all(values: Any, axis: int) -> Any:
     return first * np.ones(anp.shape(values), np.int8)
 
 
+def interleaved(values: Any, axis: int, groups: int) -> Any:
+    """`values` along an axis in another order: the first of each group, then the second of each."""
+    shape = anp.shape(values)
+    apart = anp.reshape(values, (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
+    return anp.reshape(anp.swapaxes(apart, axis, axis + 1), shape)
+
+
 def with_axes(values: Any, *order: int) -> Any:
     """`values` with their axes in another order."""
     return anp.transpose(values, order)
@@ -130,6 +138,18 @@ def tail_dropped(values: Any, axis: int, block: int) -> Any:
     """`values` with zeros in the tail of `axis` after whole blocks."""
     length = anp.shape(values)[axis]
     return weighted(values, axis, lambda w: w[length // block * block :].fill(0))
+
+
+def only_block(values: Any, axis: int, block: int, which: int) -> Any:
+    """`values` with zeros except in the first (0) or the last (-1) of the blocks of `axis`."""
+    length = anp.shape(values)[axis]
+    start = 0 if which == 0 else (length - 1) // block * block
+
+    def weight(weights: NDArray[np.int8]) -> None:
+        weights[:start] = 0
+        weights[start + block :] = 0
+
+    return weighted(values, axis, weight)
 
 
 def with_first_twice(values: Any, axis: int) -> Any:
@@ -151,6 +171,21 @@ def only(values: Any, axis: int, index: int) -> Any:
         weights[index] = kept
 
     return weighted(values, axis, weight)
+
+
+def lane_of(values: Any, axis: int, number: float) -> Any:
+    """A number in the place of `values` along an axis, which has length 1."""
+    shape = anp.shape(values)
+    return np.full((*shape[:axis], 1, *shape[axis + 1 :]), number)
+
+
+def filled_to_blocks(values: Any, lane: Any, axis: int, block: int) -> Any:
+    """`values` with copies of a lane behind them, up to whole blocks, or to a power of 2 (block 0)."""
+    length, shape = anp.shape(values)[axis], anp.shape(lane)
+    if len(shape) <= axis or shape[axis] != 1:
+        raise IncompatibleError("the lanes differ")
+    whole = -(-length // block) * block if block else 1 << (length - 1).bit_length()
+    return anp.concatenate([values, anp.repeat(lane, whole - length, axis)], axis)
 
 
 def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
@@ -265,15 +300,17 @@ ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
     "first for all": first_for_all,
     "axes": with_axes,
+    "interleaved": interleaved,
     "transposed": np.swapaxes,
     "first twice": with_first_twice,
     "without one": without,
     "only one": only,
     "without tail": tail_dropped,
+    "only block": only_block,
 }
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {
-    "zero": lambda v: 0.0 * v,
+    "zero": lambda v: 0.0 if isinstance(v, float) else 0.0 * v,
     "one": lambda v: 0 * v + 1,
     "one less": lambda v: v - 1,
     "one more": lambda v: v + 1,
@@ -284,6 +321,7 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
     "square": lambda v: v * v,
     "root": lambda v: v**0.5 if v >= 0 else v,
     "inverse": lambda v: 1 / v if v else v,
+    "negative inverse": lambda v: -1 / v if v else v,
     "float32": lambda v: float(np.float32(v)),
 }
 """Other values of a number of the reference."""
@@ -297,6 +335,7 @@ COSTS: Mapping[str, float] = {
     "swapped": 1.3,
     "reshaped": 1.3,
     "joined": 1.6,
+    "derived": 1.6,
     READ: 1.2,
     SAVED: 1.4,
     RETURNED: 1.2,
@@ -304,6 +343,8 @@ COSTS: Mapping[str, float] = {
     "function": 1.2,
     "number": 1.2,
     "through": 1.3,
+    "index": 1.4,
+    "padded": 1.7,
     "summed": 1.4,
     "averaged": 1.5,
     "along": 1.5,
@@ -370,13 +411,22 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             if edit.kind == "replaced":
                 return [*before, with_operand(step, i, Ref(index))]
             return [*before, *inserted(with_operand(step, i, Ref(index)), i, new, like, (step.operands[i],))]
+        case "derived":
+            number, option = value
+            changed = Step(new(), NUMBERS[number], (Ref(value_of(new.program, option)),), {}, "", step.backward)
+            return [changed, with_operand(step, i, Ref(changed.index))]
         case "joined":
             name, key = value
             return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
         case "function" if i == PARTS:
             return [replace(step, function=largest_products)]
         case "function":
-            return [replace(step, function=getattr(np, value))]
+            function, keywords = substitute(step.name, value)
+            return [replace(step, function=function, keywords={**step.keywords, **keywords})]
+        case "padded":
+            return padded(step, edit, new)
+        case "index":
+            return inserted(step, i, new, *INDEXES[value])
         case "constant" | "fitted":
             return [with_operand(step, i, value)]
         case "number" if not isinstance(step.operands[i], Ref):
@@ -405,6 +455,30 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "rounded":
             return inserted(step, i, new, rounded_to, (value,))
     raise ValueError(f"unknown kind of edit: {edit.kind}")
+
+
+def is_by_element(step: Step) -> bool:
+    """Whether a step computes each element from those in its place."""
+    return (isinstance(step.function, np.ufunc) and step.function.signature is None) or step.function is np.where
+
+
+def padded(step: Step, edit: Edit, new: NewValues) -> list[Step]:
+    """A reduction along an axis that is filled up to whole blocks, with a number in the place of a value that its
+    operand follows from element by element."""
+    key, axis, block, number = edit.value
+    source, operand = value_of(new.program, key), step.operands[edit.operand]
+    lane = Step(new(), lane_of, (Ref(source), axis, number), {}, "", step.backward)
+    steps, renamed = [lane], {source: lane.index}
+    for before in new.program.steps:
+        if before.index <= operand.index and not renamed.keys().isdisjoint(before.refs) and is_by_element(before):
+            steps.append(replace(with_refs(before, renamed), index=new(), label="", backward=step.backward))
+            renamed[before.index] = steps[-1].index
+    if operand.index not in renamed:
+        raise IncompatibleError("the operand does not follow from the value")
+    filled_up = Step(
+        new(), filled_to_blocks, (operand, Ref(renamed[operand.index]), axis, block), {}, "", step.backward
+    )
+    return [*steps, filled_up, with_operand(step, edit.operand, Ref(filled_up.index))]
 
 
 def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
@@ -811,7 +885,7 @@ def read_as(program: Program, edit: Edit) -> str:
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
-    other = words.get(kind, lambda: {"zero": "0", "one": "1"}.get(value, f"{value}({name})"))()
+    other = words.get(kind, lambda: written(value, (name, ATOM))[0] if value in WRITTEN else f"{value}({name})")()
     if edit.kind == SAVED:
         return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:

@@ -22,6 +22,21 @@ INFIX: Mapping[str, tuple[str, int]] = {
 }
 """NumPy's functions with an operator, and its precedence."""
 SIGN, ATOM = 3, 9
+WRITTEN: Mapping[str, tuple[str, int, int]] = {
+    "zero": ("0", ATOM, 0),
+    "zeros_like": ("0", ATOM, 0),
+    "one": ("1", ATOM, 0),
+    "ones_like": ("1", ATOM, 0),
+    "one less": ("{} - 1", 1, 1),
+    "one more": ("{} + 1", 1, 1),
+    "double": ("2 * {}", 2, 3),
+    "half": ("{} / 2", 2, 2),
+    "complement": ("1 - {}", 1, 2),
+    "root": ("sqrt({})", ATOM, 0),
+    "inverse": ("1 / {}", 2, 3),
+    "negative inverse": ("-1 / {}", 2, 3),
+}
+"""How functions of one value are written, the precedence of that, and the least of the value in it."""
 UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
 """Steps that change neither numbers nor their order; their operand is shown instead."""
 INVENTED = re.compile(r"\bt\d+\b")
@@ -89,6 +104,8 @@ class Formulas:
             )
         if step.name == "negative":
             return f"-{bracketed(self._operand(step.operands[0]), SIGN)}", SIGN
+        if step.name in WRITTEN:
+            return written(step.name, self._operand(step.operands[0]))
         if step.name in UNSEEN:
             return self._operand(step.operands[0])
         if step.function is getitem:
@@ -114,6 +131,12 @@ def short(number: float) -> str:
     return f"{number:g}" if float(f"{number:g}") == number else f"{number:.10g}"
 
 
+def written(function: str, operand: tuple[str, int]) -> tuple[str, int]:
+    """A function of `WRITTEN` as an operand."""
+    text, strength, inner = WRITTEN[function]
+    return text.format(bracketed(operand, inner)), strength
+
+
 def bracketed(text: tuple[str, int], strength: int) -> str:
     """A text, in brackets if its operator has lower precedence than its context."""
     return text[0] if text[1] >= strength else f"({text[0]})"
@@ -121,7 +144,7 @@ def bracketed(text: tuple[str, int], strength: int) -> str:
 
 def shown(name: str, value: Any) -> bool:
     """Whether a keyword affects more than the layout of a result."""
-    return name not in ("keepdims", "order") and value is not None
+    return name not in ("keepdims", "order") and value not in (None, "")
 
 
 def differences(reference: Program, variant: Program) -> list[str]:

@@ -78,6 +78,15 @@ def assigned(values: Array, like: Array, index: Array, axis: int) -> Array:
 
 
 @primitive
+def last_of(x: Array, like: Array, index: Array, axis: int) -> Array:
+    """`gathered`, with 0 where a later `index` is the same."""
+    number = np.arange(index.size, dtype=np.float64).reshape(index.shape)
+    last = np.full(like.shape, -1.0)
+    last[places(index, axis)] = number
+    return np.asarray(np.where(last[places(index, axis)] == number, x[places(index, axis)], 0), x.dtype)
+
+
+@primitive
 def outside(like: Array, index: Array, axis: int) -> Array:
     """1 where no `index` points, else 0."""
     mask = np.ones_like(like)
@@ -109,8 +118,8 @@ def ranks_of(order: Array, axis: int) -> Array:
 
 
 defvjp(gathered, lambda _, x, index, axis: lambda g: scattered(g, x, index, axis), None, None)
-for scatter in (scattered, assigned):
-    defvjp(scatter, lambda _, _values, _like, index, axis: lambda g: gathered(g, index, axis), None, None, None)
+defvjp(scattered, lambda _, _values, _like, index, axis: lambda g: gathered(g, index, axis), None, None, None)
+defvjp(assigned, lambda _, _values, like, index, axis: lambda g: last_of(g, like, index, axis), None, None, None)
 
 GATHERS: Mapping[str, Any] = {
     "added": gathered,

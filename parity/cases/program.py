@@ -396,11 +396,16 @@ class Tape:
         return result
 
 
+AUTOGRAD = backward_pass.__code__.co_filename
+
+
 def place() -> int:
-    """Equal for calls of `record` from one place of the source, by the same way."""
+    """Equal for calls of `record` from one place of the source, by the same way, however many gradients autograd
+    computes together."""
     frames, frame = [], sys._getframe(2)
     while frame.f_back is not None and frame.f_code is not trace.__code__:
-        frames.append((id(frame.f_code), frame.f_lasti))
+        if frame.f_code.co_filename != AUTOGRAD:
+            frames.append((id(frame.f_code), frame.f_lasti))
         frame = frame.f_back
     return hash(tuple(frames))
 

@@ -147,13 +147,18 @@ PRODUCTS: Mapping[str, Callable[..., Any]] = {
 
 
 @primitive
-def other_factors(x: NDArray[Any], axes: Axes) -> NDArray[Any]:
-    """Of each element, the product of all others in its reduction: those before it times those after it."""
+def factors_before(x: NDArray[Any], axes: Axes) -> NDArray[Any]:
+    """Of each element, the product of those before it in its reduction."""
     rows = np.moveaxis(x, axes, range(len(axes)))
     flat = rows.reshape(product(rows.shape[: len(axes)]), -1)
-    one = np.ones_like(flat[:1])
-    before, after = (np.cumprod(np.concatenate([one, part[:-1]]), axis=0) for part in (flat, flat[::-1]))
-    return np.moveaxis((before * after[::-1]).reshape(rows.shape), range(len(axes)), axes)
+    before = np.cumprod(np.concatenate([np.ones_like(flat[:1]), flat[:-1]]), axis=0)
+    return np.moveaxis(before.reshape(rows.shape), range(len(axes)), axes)
+
+
+def other_factors(x: Any, axes: Axes) -> Any:
+    """Of each element, the product of all others in its reduction: those before it times those after it."""
+    after = anp.flip(factors_before(anp.flip(x, axes), axes), axes)
+    return factors_before(x, axes) * after
 
 
 def shared(g: Any, y: Any, x: Any, axes: Axes) -> Any:

@@ -22,7 +22,7 @@ def repeats(program: Program) -> Repeats:
     """
     forward = grouped(program, {p: s.site for p, s in enumerate(program.steps) if not s.backward})
     counts = Counter(len(places) for places in forward.values() if len(places) >= LEAST_TURNS)
-    turns = max(counts, key=lambda n: n * counts[n], default=0)
+    turns = max(counts, key=lambda n: (counts[n], n), default=0)
     if not turns:
         return {}
     found = in_turns(forward, turns)
@@ -30,7 +30,15 @@ def repeats(program: Program) -> Repeats:
         return {}
     same = {program.steps[p].index: places for p, places in found.items()}
     backward = {p: (same.get(s.of, s.of), s.site) for p, s in enumerate(program.steps) if s.backward}
-    return found | in_turns(grouped(program, backward), turns)
+    return found | in_turns(grouped(program, backward), turns, least=LEAST_TURNS - 1)
+
+
+def turns_of(program: Program, same: Repeats) -> Mapping[int, int]:
+    """The turn of each step of a loop: in the backward pass, that of the step whose gradient it belongs to."""
+    forward = {p: same[p].index(p) for p in same if not program.steps[p].backward}
+    by_value = {program.steps[p].index: turn for p, turn in forward.items()}
+    backward = {p: len(same[p]) - 1 - same[p].index(p) for p in same if program.steps[p].backward}
+    return forward | {p: by_value.get(program.steps[p].of, turn) for p, turn in backward.items()}
 
 
 def grouped(program: Program, keys: Mapping[int, Any]) -> dict[Any, list[int]]:
@@ -41,13 +49,14 @@ def grouped(program: Program, keys: Mapping[int, Any]) -> dict[Any, list[int]]:
     return groups
 
 
-def in_turns(groups: Mapping[Any, list[int]], turns: int) -> dict[int, tuple[int, ...]]:
-    """The groups, in as many parts as a turn has of them, by position."""
+def in_turns(groups: Mapping[Any, list[int]], turns: int, least: int = LEAST_TURNS) -> dict[int, tuple[int, ...]]:
+    """The groups, in as many parts as a turn has of them, by position; parts in fewer than the `least` turns are none.
+    A gradient is not carried back beyond the first turn, which has fewer steps."""
     parts = []
     for places in groups.values():
         each = len(places) // turns if len(places) % turns == 0 else 1
         parts += [tuple(places[i::each]) for i in range(each)]
-    return {position: part for part in parts if len(part) >= LEAST_TURNS for position in part}
+    return {position: part for part in parts if len(part) >= least for position in part}
 
 
 def follows(program: Program, first: int, second: int) -> bool:

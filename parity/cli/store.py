@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from parity.cli.group import example, fail, main
+from parity.exit_codes import FAIL_ON, MISMATCH
 
 
 @main.command(
@@ -84,3 +85,54 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
     sys.exit(results.summary.exit_code)
+
+
+@main.command(
+    short_help="Judge a stored run by other tolerances.",
+    epilog=example(
+        "parity judge RUN_DIR --rtol 1e-5 --atol 1e-6",
+        "parity judge RUN_DIR --rtol 'grad.*:1e-3' --fail-on mismatch",
+        "parity judge RUN_DIR --rule dynamo",
+    ),
+)
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--rtol", multiple=True, metavar="V|TENSOR:V", help="This rtol, for all tensors or for one. Repeatable.")
+@click.option("--atol", multiple=True, metavar="V|TENSOR:V", help="This atol, for all tensors or for one. Repeatable.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that exits with 1, if not the run's.")
+@click.option(
+    "--rule",
+    type=click.Choice(("assert_close", "dynamo", "flash-attention", "msprobe")),
+    help="Say what the rule of others would have said, and where it disagrees with the error bound.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="List all tensors that change.")
+def judge(
+    run_dir: Path, rtol: tuple[str, ...], atol: tuple[str, ...], fail_on: str | None, rule: str | None, verbose: bool
+) -> None:
+    """Say what a stored run would have found with other tolerances, without running anything.
+
+    The verdicts are exact: each comparison keeps the few elements that decide for every rtol and atol.
+
+    Exit code: that of the run with these tolerances, with --rule 1 if the rule rejects a tensor, else 0; 2 the command
+    is wrong, or the run cannot be read or has not kept what decides; 3 also if some tensor has not.
+    """
+    from parity.config import ConfigError
+    from parity.reporting.console.judge import rules_of, show_judged, show_rule
+    from parity.reporting.judge import JudgeError, judged
+    from parity.reporting.results.results import ResultsError
+
+    if rule is not None and (rtol or atol or fail_on):
+        raise click.UsageError("--rule has tolerances of its own")
+    try:
+        if rule is not None:
+            from parity.reporting.rules import asked
+
+            said = asked(run_dir, rule)
+            show_rule(rule, said)
+            sys.exit(MISMATCH if any(n for (rejected, _), n in said.counts.items() if rejected) else 0)
+        found = judged(run_dir, rules_of(rtol, atol), fail_on)
+    except (ConfigError, JudgeError, ResultsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot judge {run_dir}: {error.strerror or error}")
+    show_judged(found, verbose=verbose)
+    sys.exit(found.results.summary.exit_code)

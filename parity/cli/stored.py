@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +51,19 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
 
 
 @main.command(
-    short_help="Write a run as a table of ops by backends.",
-    epilog=example("parity run configs/census/census.yaml --out RUN_DIR; parity census RUN_DIR reports/census"),
+    short_help="Write runs as a table of ops by backends.",
+    epilog=example("parity run configs/census/*.yaml --out RUN_DIR; parity census RUN_DIR reports/census"),
 )
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-def census(run_dir: Path, out: Path) -> None:
+def census(run_dirs: Sequence[Path], out: Path) -> None:
     """Write OUT/index.html, ops down and backends across, and a script without parity for each finding in OUT/repro.
+
+    Several runs, of different cases, are one table.
 
     Exit code: 0 all is written; 2 the run cannot be read or a file cannot be written; 3 some scripts could not be made.
     """
+    from parity.config.nodes import printable
     from parity.reporting.html.census import census_page, to_script
     from parity.reporting.results.results import ResultsError, read_results, write_atomically
     from parity.reporting.text.words import plural
@@ -66,12 +71,19 @@ def census(run_dir: Path, out: Path) -> None:
     from parity.repro.write import scripts_of
 
     try:
-        results = read_results(run_dir)
-        made = list(scripts_of(to_script(results), results, run_dir, out / "repro"))
+        runs = [read_results(run_dir) for run_dir in run_dirs]
+        ids = Counter(case.id for results in runs for case in results.cases)
+        if ids and max(ids.values()) > 1:
+            fail(f"two of the runs have the case {printable(ids.most_common(1)[0][0])}; name runs of different cases")
+        made = [
+            item
+            for results, run_dir in zip(runs, run_dirs, strict=True)
+            for item in scripts_of(to_script(results), results, run_dir, out / "repro")
+        ]
         refused = [item for item in made if isinstance(item, ReproError)]
         names = {item.script.stem for item in made if not isinstance(item, ReproError)}
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "index.html", census_page(results, names))
+        write_atomically(out / "index.html", census_page(runs, names))
     except ResultsError as error:
         fail(str(error))
     except OSError as error:

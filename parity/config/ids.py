@@ -82,6 +82,8 @@ def _drawn(tensor: TensorPlan) -> Iterator[tuple[str, str]]:
         yield "special", "special"
     if tensor.layout:
         yield "layout", tensor.layout
+    if tensor.storage:
+        yield "storage", tensor.storage
 
 
 def _parameters(draw: Draw) -> Iterator[tuple[str, str]]:

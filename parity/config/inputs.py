@@ -15,6 +15,8 @@ from parity.config.nodes import Node, Problems
 from parity.config.tensors import TensorSpec, size_problem, tensor_spec
 from parity.config.tree import nearest_parent, split_path
 
+NO_STORAGE = "storage is the dtype of an operand of floating-point numbers"
+
 
 @dataclass(frozen=True)
 class CaseTensors:
@@ -52,7 +54,8 @@ def plan_tensors(
     inputs = tuple(_inputs(written, op, params, shapes, report))
     present = {plan.name for plan in inputs}
     differentiable = tuple(name for name in op.differentiable if name in present)
-    gradients = gradients and bool(op.upstream) and bool(differentiable)
+    # Kernels of 8-bit operands have no backward pass.
+    gradients = gradients and bool(op.upstream) and bool(differentiable) and not any(plan.storage for plan in inputs)
     plans = inputs + (tuple(_upstream(written, op, shapes, report)) if gradients else ())
     for name, shape in shapes.outputs.items() if len(report) == n_before else ():
         problem = size_problem(tuple(shape), name)
@@ -133,6 +136,9 @@ def _planned(
 ) -> TensorPlan | None:
     bounds = shapes.integers.get(name)
     default = item.default or (None if bounds is None else Integers(*bounds))
+    if spec is not None and spec.storage and (bounds is not None or item.listed):
+        add_at(case, f"inputs.{name}.storage", f"{NO_STORAGE}, and {name} is none", report)
+        return None
     plan = _plan(name, spec, default, tuple(shapes.inputs[name]), case, report)
     if plan is None or bounds is None:
         return plan
@@ -164,7 +170,9 @@ def _upstream(written: WrittenInputs, op: Op, shapes: TensorShapes, report: Prob
     for output in op.upstream:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
-        if name not in written.off and output in shapes.outputs:
+        if spec is not None and spec.storage:
+            add_at(written.case, f"inputs.{name}.storage", f"{NO_STORAGE}, and {name} is none", report)
+        elif name not in written.off and output in shapes.outputs:
             plan = _plan(name, spec, None, tuple(shapes.outputs[output]), written.case, report)
             if plan is not None:
                 yield plan
@@ -186,9 +194,8 @@ def _plan(
         message = f"{spec.special.count} special values do not fit into {name}, which has {prod(shape)} elements"
         add_at(case, f"{path}.special.count", message, report)
         return None
-    return TensorPlan(
-        name, shape, spec.draw or default or Normal(), spec.scale, spec.offset, spec.special, layout=spec.layout
-    )
+    drawn = spec.draw or default or Normal(), spec.scale, spec.offset, spec.special
+    return TensorPlan(name, shape, *drawn, layout=spec.layout, storage=spec.storage)
 
 
 def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], shapes: TensorShapes) -> int:

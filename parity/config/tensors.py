@@ -36,6 +36,7 @@ from parity.cases.draw import (
     Uniform,
     Values,
 )
+from parity.cases.dtypes import STORAGES
 from parity.cases.layout import LAYOUTS
 from parity.config.files import existing_file
 from parity.config.grammar import CaseModel, literal_of, model_of, options, refusal
@@ -181,6 +182,7 @@ KEYS: Mapping[str, Any] = {
     "offset": (FiniteFloat, 0.0),
     "special": (options(Special, "special", "special", keys=SPECIAL), None),
     "layout": (literal_of(LAYOUTS), ""),
+    "storage": (literal_of(STORAGES), ""),
 }
 TENSOR = model_of("tensor", "a tensor", KEYS, base=_Tensor)
 
@@ -195,6 +197,7 @@ class TensorSpec:
     offset: float = 0.0
     special: Special | None = None
     layout: str = ""
+    storage: str = ""
 
 
 def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
@@ -211,9 +214,8 @@ def tensor_spec(written: Any, node: Node, report: Problems) -> TensorSpec:
     elif source is not None and own is not None and shape not in (None, own):
         message = f"wrong shape: `{source.key.rpartition('.')[2]}` has {list(own)}"
         report.add(node.mapping["shape"], message)
-    return TensorSpec(
-        own if shape is None else shape, draw, written.scale, written.offset, written.special, written.layout
-    )
+    keys = ("scale", "offset", "special", "layout", "storage")
+    return TensorSpec(own if shape is None else shape, draw, *(getattr(written, key) for key in keys))
 
 
 def _file(node: Node, report: Problems) -> File | None:

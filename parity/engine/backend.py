@@ -320,6 +320,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
         "watched": {name: paths[name] for name in watched(cell)} if is_watched(cell, spec) else {},
         "layouts": layouts_of(cell),
+        "storage": {plan.name: plan.storage for plan in case.tensors if plan.storage},
         "calls": calls_of(cell, spec),
     }
 
@@ -357,7 +358,8 @@ def layouts_of(cell: CellRequest) -> Message:
 
 
 def watched(cell: CellRequest) -> list[str]:
-    """The inputs and upstream gradients that the op does not update."""
+    """The inputs and upstream gradients that the op does not update, and gets in their own dtype."""
     op, shapes = cell.case.definition, {name: array.shape for name, array in cell.prepared.arrays.items()}
     outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
-    return [name for name in shapes if name not in outputs]
+    stored = {plan.name for plan in cell.case.tensors if plan.storage}
+    return [name for name in shapes if name not in outputs and name not in stored]

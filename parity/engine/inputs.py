@@ -36,9 +36,11 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -
     """Draw and store all tensors of `case` under `tensors`, the run's folder for them, or else under `spare`."""
     name = f"{index:04d}-{slug(case.id)}"
     arrays = {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
-    overflown = [plan.name for plan in case.tensors if overflows(plan, arrays[plan.name])]
-    narrowest = coarsest(case.dtypes)
-    problem = f"inputs.{overflown[0]}: finite values overflow to infinity in {narrowest}" if overflown else ""
+    overflown = [plan for plan in case.tensors if overflows(plan, arrays[plan.name])]
+    problem = ""
+    if overflown:
+        narrowest = overflown[0].storage or coarsest(case.dtypes)
+        problem = f"inputs.{overflown[0].name}: finite values overflow to infinity in {narrowest}"
     prepared = Prepared(case, tensors / name, arrays, {}, problem)
     try:
         return replace(prepared, paths=stored(arrays, prepared.folder))

@@ -610,10 +610,10 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
         culprit=culprit,
         suspect=comparison.suspect or comparison.verdict.passes,
     )
-    if comparison.verdict is not Verdict.ROUNDING:
+    if comparison.verdict is not Verdict.ROUNDING and not comparison.verdict.passes:
         return measured
     if not culprit:
         chose = any(cell.chose(name, tensor) for name in names)
         return replace(measured, verdict=Verdict.CHOICE) if chose else measured
-    worst = max((kinds[cell.dtype, name, tensor] for name in culprit), key=ORDER.index)
-    return replace(measured, verdict=KINDS[worst])
+    worst = KINDS[max((kinds[cell.dtype, name, tensor] for name in culprit), key=ORDER.index)]
+    return replace(measured, hidden=worst) if comparison.verdict.passes else replace(measured, verdict=worst)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
 from parity.engine.inputs import slug
 from parity.exit_codes import INTERRUPTED
-from parity.judge.known import means
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, rendered
 from parity.reporting.results.results import FILE_NAME, as_json, encode, write_atomically
 from parity.reporting.results.resume import identity, question, stored
@@ -31,7 +27,7 @@ from parity.reporting.results.rows import (
     RunRow,
     TrainingRow,
 )
-from parity.reporting.results.settle import settle
+from parity.reporting.results.settle import settle_again
 from parity.reporting.results.store import (
     BACKENDS,
     BY_CELL,
@@ -179,17 +175,9 @@ class Merged:
             return
         self.store.put(RUN, [structs.replace(self.run, id=self.out.name)])
         self.store.put(BACKENDS, self.backends.values())
-        asked = [(case.id, tuple(case.dtypes), tuple(case.backends)) for case in self.store.rows(CASES)]
-        cases = tuple((name, dtypes) for name, dtypes, _ in asked)
-        narrower = {name: backends for name, _, backends in asked if backends}
-        entries = {key: deviation(row) for key, row in self.known.items()}
-        told = {key for key, entry in entries.items() if any(means(entry, case) for case, _ in cases)}
-        plan = Plan("", (), (), self.run.baseline, 0, (), tuple(entries[key] for key in told))
-        plan = replace(plan, asked=Asked(cases, tuple(self.backends), narrower=narrower))
-        others = [row for key, row in self.known.items() if key not in told]
-        n_asked = sum(len(dtypes) for _, dtypes in cases)
+        n_asked = sum(len(case.dtypes) for case in self.store.rows(CASES))
         is_interrupted = self.is_interrupted and len(self.cells) < n_asked
-        settle(self.store, plan, self.run.fail_on, interrupted=is_interrupted, others=others)
+        settle_again(self.store, list(self.known.values()), interrupted=is_interrupted)
 
 
 def cells_of(store: Store, case: str, dtype: str | None = None) -> Iterator[tuple[str, Rows]]:
@@ -237,22 +225,6 @@ def spoken_of(row: KnownRow) -> tuple[Any, ...]:
     """What an entry of `known` says, apart from what became of it."""
     place = row.source and (row.source.file, row.source.line)
     return row.case, row.backend, row.dtype, row.tensor, row.diagnosis, row.outcome, row.until, row.error_ratio, place
-
-
-def deviation(row: KnownRow) -> KnownDeviation:
-    """The entry of the config; raises ValueError for a date that is none."""
-    return KnownDeviation(
-        row.case,
-        row.reason,
-        row.backend,
-        row.tensor,
-        row.diagnosis,
-        None if row.until is None else datetime.date.fromisoformat(row.until),
-        WrittenAt(*((row.source.file, row.source.line) if row.source else ("", 0))),
-        row.dtype,
-        row.error_ratio,
-        unsupported=row.outcome is not None,
-    )
 
 
 def link(source: Any, target: Any) -> None:

@@ -200,6 +200,8 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
     """The recipe for a cell, from its case in the run; raises ReproError."""
     if cell.report.no_script:
         raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
+    if any(row.storage for row in cell.case.inputs.values()):
+        raise ReproError(f"{name_of(cell)}: a script has no operands of 8 bits")
     backend = next(row for row in results.backends if row.name == cell.backend)
     op = known_op(cell, backend)
     brought = cell.case.brought

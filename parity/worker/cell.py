@@ -149,7 +149,8 @@ def job_of(backend: Backend, request: Message, arrays: Arrays) -> Job:
     inputs = gather_lists({name: arrays[name] for name in request["tensors"]}, request["lists"])
     params = with_tuples(request["params"])
     differentiable = request["differentiable"] if upstream else ()
-    job = Job(request["op"], inputs, params, upstream, differentiable, watched=bool(request["watched"]))
+    stored = {"storage": request["storage"], "dtype": request["dtype"]} if request["storage"] else {}
+    job = Job(request["op"], inputs, params, upstream, differentiable, watched=bool(request["watched"]), **stored)
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
 

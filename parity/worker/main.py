@@ -21,6 +21,7 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "watched": {"x": "/run/tensors/.../x.npy"},  inputs, and grad_outputs as `grad.y`, that must not change
          "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    how a tensor lies in a buffer of 6 elements
                      "b": {"alias": "a"}},            or that it shares the memory of another
+         "storage": {"x": "float8_e4m3fn"},           inputs that the op gets in a narrower dtype
          "calls": 2}                                  so often the op is called, which must give the same results
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}

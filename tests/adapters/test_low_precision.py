@@ -62,3 +62,40 @@ def test_a_users_narrow_sum_is_shown_by_a_script_alone(parity_run, tmp_path, ada
         else "def linear(x, weight, bias):\n    return (x.float() @ weight.float().T + bias).bfloat16()\n"
     )
     assert run_alone(sys.executable, script).returncode == 0
+
+
+EIGHT_BITS = """
+version: 1
+backends: [torch, paddle, numpy, {name: mine, adapter: torch, ops: ops.py}]
+dtypes: [float32, bfloat16, float16]
+cases:
+  - op: matmul
+    sweep: {inputs.x.storage: [float8_e4m3fn, float8_e5m2]}
+    inputs: {x: {shape: [5, 40]}, other: {shape: [40, 3], storage: float8_e4m3fn}}
+  - id: linear
+    op: linear
+    inputs: {x: {shape: [2, 5, 40], storage: float8_e5m2}, weight: {shape: [6, 40], storage: float8_e4m3fn}}
+"""
+READS_ANOTHER_FORMAT = """
+import torch
+
+def matmul(x, other):
+    assert {x.dtype, other.dtype} <= {torch.float8_e4m3fn, torch.float8_e5m2}
+    return x.to(torch.float8_e5m2).float() @ other.float()
+"""
+
+
+def test_operands_of_8_bits_reach_kernels_as_they_are(parity_run, tmp_path):
+    (tmp_path / "ops.py").write_text(READS_ANOTHER_FORMAT)
+    done = parity_run(EIGHT_BITS)
+    e4m3, e5m2, linear = [case["id"] for case in done.results["cases"]]
+    rows = done.select(expected="oracle", actual="torch")
+    assert {(row["case"], row["dtype"], row["tensor"]) for row in rows} == {
+        (case, dtype, "y") for case in (e4m3, e5m2, linear) for dtype in ("float32", "bfloat16", "float16")
+    }
+    assert {row["verdict"] for row in rows} <= {"equal", "close", "rounding"}
+    assert set(done.outcomes("paddle").values()) == {"unsupported"}
+    outcomes = done.outcomes("mine")
+    assert {outcomes[linear, "float32"], outcomes[e5m2, "float32"]} == {"unsupported", "ok"}
+    mine = {row["case"]: row["verdict"] for row in done.select(expected="oracle", actual="mine", dtype="float32")}
+    assert (mine[e4m3], mine[e5m2]) == ("semantic", "equal")

@@ -130,10 +130,37 @@ def test_a_step_of_a_recurrence_is_edited_in_every_turn_and_nothing_else_is():
     assert repeats(program(images)) == repeats(program(NORM)) == {}
 
 
+def test_what_a_turn_reads_may_be_that_of_the_turn_after():
+    """Also where the first turn has no gradient to carry back."""
+    recurrence = planned("gru", x=(4, 2, 5), hidden_size=3)
+    without = {name: values for name, values in inputs_of(recurrence).items() if name != "h0"}
+    for given in (inputs_of(recurrence), without):
+        of = program_of(OPS["gru"], recurrence.params, given)
+        stacked = next(step for step in of.steps if step.name == "stacked")
+        edits = edits_of(of, Trial(of, given).shapes, "grad.weight_hh")
+        theirs = {
+            e.value[1] for e in edits if e.function == "reshape" and e.kind == "replaced" and len(e.positions) == 4
+        }
+        assert any({of.steps[p].index for p in some} == set(stacked.refs) for some in theirs if isinstance(some, tuple))
+
+
+def test_the_steps_of_one_place_have_their_own_numbers():
+    case = planned("interpolate", x=(1, 2, 4, 5), size=(6, 7), mode="bilinear")
+    of = program(case)
+    edits = edits_of(of, Trial(of, inputs_of(case)).shapes, "grad.x")
+    numbers = {
+        tuple(of.steps[p].operands[e.operand] for p in e.positions)
+        for e in edits
+        if (e.kind, e.value) == ("number", "one less")
+    }
+    assert numbers & {(5, 4), (4, 5)}
+
+
 def test_every_kind_of_edit_is_tried_somewhere():
     kinds = {"fitted", *FITTED}
     windows = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3, stride=2, padding=1)
-    for case in (*CASES.values(), windows):
+    rows = planned("adaptive_max_pool1d", x=(1, 2, 7), output_size=3)
+    for case in (*CASES.values(), windows, rows):
         of = program(case)
         shapes = Trial(of, inputs_of(case)).shapes
         kinds |= {edit.kind for output in of.outputs for edit in edits_of(of, shapes, output)}

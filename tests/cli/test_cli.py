@@ -38,6 +38,9 @@ COMMANDS = [
     "explain",
     "repro",
     "diff",
+    "query",
+    "merge",
+    "judge",
     "fingerprint",
     "ops",
     "backends",
@@ -135,7 +138,13 @@ def test_results_have_the_contracts_keys(passing):
         "expected_value", "oracle_value", "error_ratio",
     } <= document["comparisons"][0].keys()  # fmt: skip
     verdicts = document["summary"]["verdicts"]
-    assert document["summary"] == {"outcomes": {"ok": 8}, "verdicts": verdicts, "cells": {"passed": 8}, "exit_code": 0}
+    assert document["summary"] == {
+        "outcomes": {"ok": 8},
+        "verdicts": verdicts,
+        "cells": {"passed": 8},
+        "tensors": {"passed": 16},
+        "exit_code": 0,
+    }
     assert sum(document["summary"]["verdicts"].values()) == len(document["comparisons"]) == 16 * 3
 
 

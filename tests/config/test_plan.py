@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from parity.cases.draw import Constant, File, LogUniform, NearConstant, Normal, Special, Uniform, Values
+from parity.cases.dtypes import as_stored
 from parity.cases.norm import BatchNormParams, LayerNormParams
 from parity.config import ConfigError, Overrides, load_plan
 from parity.config.plan import BackendSpec, KnownDeviation, Plan, WrittenAt
@@ -184,6 +186,23 @@ def test_modifiers(tmp_path: Path) -> None:
     assert (x.scale, x.offset) == (2.0, 1e4)
     assert repr(x.special) == repr(Special((math.nan, -math.inf, -0.0), 3))
     assert np.isnan(x.sample(0, "id", "float32")).sum() == 1
+
+
+def test_a_storage_dtype_rounds_an_operand_and_leaves_no_gradients(tmp_path: Path) -> None:
+    case = load_case(
+        tmp_path, "{op: matmul, inputs: {x: {shape: [9, 50], storage: float8_e4m3fn}, other: {shape: [50, 3]}}}"
+    )
+    x = tensor(case, "x")
+    assert (x.storage, tensor(case, "other").storage, case.gradients) == ("float8_e4m3fn", "", False)
+    values = x.sample(0, "case", "float32", "bfloat16")
+    assert np.array_equal(values, values.astype("float8_e4m3fn").astype(np.float32))
+    assert np.abs(values - replace(x, storage="").sample(0, "case", "float32", "bfloat16")).max() > 0.01
+
+
+def test_what_a_storage_dtype_cannot_hold_is_infinite() -> None:
+    # The largest numbers are 448 and 57344; float8_e4m3fn has no infinity of its own.
+    assert as_stored(np.array([460.0, 470.0, -1e6]), "float8_e4m3fn").tolist() == [448.0, np.inf, -np.inf]
+    assert as_stored(np.array([57344.0, -1e6]), "float8_e5m2").tolist() == [57344.0, -np.inf]
 
 
 def test_values(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_every_behaviour_is_in_the_catalogue():
 def test_a_healthy_kernel_does_nothing_of_it(op, dtype):
     kernel = Counted(computed)
     assert shown(kernel, CASES[op], dtype) == {}
-    assert kernel.count <= 26
+    assert kernel.count <= 30
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "group_norm", "linear", "conv2d", "scaled_dot_product_attention"])
@@ -164,6 +164,19 @@ def test_what_is_left_of_the_previous_call_is_stateful():
     found = shown(stale())
     assert found["stateful"] == {"depends_on": "previous", "tensors": ["y"]}
     assert "nondeterministic" not in found
+
+
+def test_a_weight_that_is_kept_by_its_size_is_stateful():
+    kept: dict[tuple[int, ...], np.ndarray] = {}
+
+    def kernel(case, dtype, inputs):
+        weight = kept.setdefault(inputs["weight"].shape, inputs["weight"])
+        return computed(case, dtype, {**inputs, "weight": weight})
+
+    linear = planned("linear", x=(4, 6), in_features=6, out_features=5)
+    kernel(linear, "float32", {**drawn(linear), "weight": 2 * drawn(linear)["weight"]})
+    found = shown(kernel, linear)
+    assert found == {"stateful": {"depends_on": "first of its size", "tensors": ["grad.x", "y"]}}
 
 
 def test_inputs_that_are_written_are_told():

@@ -86,4 +86,4 @@ def test_a_param_that_a_kernel_ignores_is_named(tmp_path: Path, parity_run: Call
     done = run_kernel(tmp_path, parity_run, "x * gate * torch.sigmoid(gate)")
     assert {row["id"] for row in done.results["diagnoses"]} == {"param-value"}
     expression = done.results["diagnoses"][0]["evidence"]["expression"]
-    assert expression == "-one(alpha), where the reference has -alpha (in sigmoid)"
+    assert expression == "-1, where the reference has -alpha (in sigmoid)"

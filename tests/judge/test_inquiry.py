@@ -168,7 +168,82 @@ def half_total(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
     return {"grad.bias": total.astype(given["grad.y"].dtype)}
 
 
+def last_window_wins(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+    x, g = given["x"], given["grad.y"]
+    found = np.zeros_like(x)
+    for row, at in np.ndindex(*x.shape[:2]):
+        for i in range(g.shape[2]):
+            found[row, at, i + np.argmax(x[row, at, i : i + params.kernel_size])] = g[row, at, i]
+    return {"grad.x": found}
+
+
+def indices_in_the_window(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+    x, g, m = given["x"], given["grad.y"], params.output_size
+    found, n = np.zeros_like(x), x.shape[2]
+    for row, at, i in np.ndindex(*g.shape):
+        found[row, at, np.argmax(x[row, at, i * n // m : -(-(i + 1) * n // m)])] += g[row, at, i]
+    return {"grad.x": found}
+
+
+def one_block_carried(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    parts = [given["x"][:, i : i + 8] for i in range(0, given["x"].shape[1], 8)]
+    before = [np.zeros((len(given["x"]), 1)), *(part.sum(1, keepdims=True) for part in parts)]
+    return {"y": np.concatenate([b + part.cumsum(1) for b, part in zip(before[:-1], parts, strict=True)], 1)}
+
+
+def zeros_behind_the_end(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    powers = np.exp(given["x"])
+    total = powers.sum(1, keepdims=True) + -given["x"].shape[1] % 8
+    part = powers / total
+    return {"y": np.log(total[:, 0]), "grad.x": part * given["grad.y"][:, None]}
+
+
+def divided_by_whole_blocks(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    n = -(-given["x"].shape[1] // 8) * 8
+    return {"y": given["x"].sum(1) / n, "grad.x": np.broadcast_to(given["grad.y"][:, None] / n, given["x"].shape)}
+
+
+def last_block_of_rows(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    return {"grad.bias": given["grad.y"][(len(given["x"]) - 1) // 8 * 8 :].sum(0)}
+
+
+def suffix_not_flipped_back(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    one, x = np.ones((len(given["x"]), 1)), given["x"]
+    before, after = (np.cumprod(np.concatenate([one, part[:, :-1]], 1), 1) for part in (x, x[:, ::-1]))
+    return {"grad.x": given["grad.y"][:, None] * before * after}
+
+
 UNLISTED = [
+    (
+        planned("max_pool1d", x=(2, 3, 9), kernel_size=3, stride=1),
+        last_window_wins,
+        "repeated-rows",
+        "grad.x = placed_",
+    ),
+    (
+        *(planned("adaptive_max_pool1d", x=(2, 3, 11), output_size=4), indices_in_the_window, "reference-edit"),
+        "grad of matrix = scatter_rows(grad of windows, relative(constant[4, 4]), 11)",
+    ),
+    (
+        *(planned("cumsum", x=(3, 27), dim=1), one_block_carried, "reference-edit"),
+        "y = cumsum_in_blocks(x, axis=1, carried=last, block=8)",
+    ),
+    (
+        *(planned("logsumexp", x=(5, 11), dim=1), zeros_behind_the_end, "reference-edit"),
+        "sum(filled_to_blocks(exp(x - offset), exp(lane_of(x, 1, 0) - offset), 1, 8), axis=(1,))",
+    ),
+    (
+        *(planned("mean", x=(5, 11), dim=1), divided_by_whole_blocks, "reference-edit"),
+        "y = sum(x, axis=(1,)) / 16, where the reference has sum(x, axis=(1,)) / 11",
+    ),
+    (
+        *(planned("linear", x=(21, 4), weight=(3, 4)), last_block_of_rows, "reference-edit"),
+        "grad.bias = sum(only_block(grad.y, 0, 8, -1), axis=0)",
+    ),
+    (
+        *(planned("prod", x=(4, 6), dim=1), suffix_not_flipped_back, "reference-edit"),
+        "after = factors_before(flip(x, (1,)), (1,)), where the reference has flip(",
+    ),
     (NORM, means_of_another_gradient, "reference-edit", "grad.y, where the reference has weight * grad.y, in "),
     (
         *(planned("layer_norm", x=(3, 4, 8), normalized_shape=(8,)), means_over_two_axes, "reference-edit"),
@@ -194,6 +269,18 @@ def test_what_kernels_get_wrong_is_said_in_the_references_names(
     found = judged(case, Kernel(fault))
     assert names(found, "float64") == [name]
     assert str(evidence(found)["expression"]).startswith(expression)
+
+
+def test_an_option_that_is_not_the_default_is_varied():
+    """That 0.5 is beta is no explanation: with another beta it is still 0.5."""
+    case = planned("smooth_l1_loss", x=(6, 5), beta=0.5, reduction="none")
+
+    def without_beta(given: Tensors, params: Any, _right: Tensors) -> Tensors:
+        size = np.abs(given["x"] - given["target"])
+        return {"y": np.where(size < params.beta, 0.5 * size**2 / params.beta, size - 0.5)}
+
+    expression = evidence(judged(case, Kernel(without_beta)))["expression"]
+    assert expression == "0.5 * 1, where the reference has 0.5 * beta (in y)"
 
 
 def test_a_kernel_may_hold_an_option_fixed():

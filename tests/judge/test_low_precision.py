@@ -50,6 +50,13 @@ def running_total(given: Tensors, _params: Any, rounded: Round) -> Tensors:
     return {"y": total + given["bias"]}
 
 
+def transformed(given: Tensors, params: Any, rounded: Round) -> Tensors:
+    """The sum through terms that cancel, as in Winograd's convolutions."""
+    right = given["x"] @ given["weight"].T + given["bias"]
+    large = np.random.default_rng(0).normal(0, 128, right.shape)
+    return {"y": rounded(right + large) - large}
+
+
 def totals_of_blocks(given: Tensors, _params: Any, rounded: Round) -> Tensors:
     """Four terms at a time in float32: no edit of the reference."""
     total = np.zeros(())
@@ -89,6 +96,7 @@ PLANTED: Sequence[tuple[CasePlan, Fault, str, str]] = (
     (case_of("linear", BF16, **LINEAR), running_total, "narrow-accumulation", "running_matmul(x, "),
     (case_of("linear", FP16, **LINEAR), running_total, "narrow-accumulation", "format=float16"),
     (case_of("linear", BF16, x=(6, 3000), out_features=4), totals_of_blocks, "narrow-accumulation", ""),
+    (case_of("linear", BF16, x=(6, 40), out_features=5), transformed, "reduced-precision", ""),
     (case_of("layer_norm", BF16, Normal(20.0, 1.0), **NORM), narrow_statistics, "reduced-precision", ""),
     (case_of("layer_norm", FP16, Normal(0.0, 400.0), **NORM), narrow_squares, "narrow-overflow", "float16"),
     (

@@ -11,7 +11,10 @@ from parity.cases import OPS
 from parity.cases.draw import Uniform
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
+from parity.judge.diagnose.growth import lengthened
 from parity.judge.diagnose.probes import generic, numbers_in
+from parity.judge.diagnose.reduction import sizes_of
+from tests.configs.loading import load_case
 from tests.judge.judging import Tensors, planned
 from tests.judge.test_reduction import CASES, check, reference
 
@@ -124,3 +127,14 @@ def test_without_generic_inputs_explanations_may_look_the_same():
     users = {name: np.zeros_like(values) + 0.5 for name, values in generic(case, 0)[1].items()}
     found = predictions(replace(case, params=replace(case.params, weight_decay=0.0)), users)
     assert any(np.abs(found[a] - found[b]).max() < 1e-3 for a in found for b in found if a < b)
+
+
+def test_a_size_that_an_op_cannot_have_is_left_out(tmp_path):
+    case = load_case(
+        tmp_path,
+        "{op: conv2d, params: {out_channels: 2, kernel_size: 3, padding: same, dilation: 2}, inputs: {x: {shape: [2, 2, 5, 6]}}}",
+    )
+    inputs = {plan.name: plan.sample(0, case.id, "float32") for plan in case.tensors}
+    found = {length: [lengthened(case, inputs, dim, length) for dim in sizes_of(case, inputs)] for length in (16, 1024)}
+    assert all(found[16])
+    assert None in found[1024]

@@ -71,6 +71,9 @@ class JaxTensors(TransformAdapter):
             self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
         return self.numpy.array(array.view(self.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
 
+    def stored(self, tensor: Any, storage: str) -> Any:
+        return tensor.astype(storage)
+
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.__array__()
         return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
@@ -120,6 +123,13 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         y = self.numpy.matmul(x, weight.T)
         return y if bias is None else y + bias
+
+    def stored_linear(self, x: Any, weight: Any, dtype: str, bias: Any = None) -> Any:
+        y = self.stored_matmul(x, weight.T, dtype)
+        return y if bias is None else y + bias
+
+    def stored_matmul(self, x: Any, other: Any, dtype: str) -> Any:
+        return self.numpy.matmul(x, other, preferred_element_type=dtype)
 
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.lax.batch_matmul(x, other)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from parity.adapters.base import named_outputs
+from parity.adapters.bits import values_of
 from parity.adapters.functions import FunctionsAdapter
 from parity.adapters.shapes import AnyAxesAdapter, each, require
 
@@ -59,8 +60,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - mindspore.vjp is told at the call
         if array.dtype == "uint16":
-            values = (array.astype("uint32") << 16).view("float32")
-            return self.framework.Tensor(values).astype(self.framework.bfloat16)
+            return self.framework.Tensor(values_of(array)).astype(self.framework.bfloat16)
         return self.framework.Tensor(array)
 
     def to_numpy(self, tensor: Any) -> Any:

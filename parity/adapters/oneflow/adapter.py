@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
+from parity.adapters.bits import values_of
 from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import TorchStyleAdapter
 
@@ -21,6 +22,9 @@ class OneflowAdapter(TorchStyleAdapter):
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"Cannot find the kernel matching",
         r"no kernel|kernel.*not (found|registered)",
+        # What it says of float16 and bfloat16, which it does not count among the floating-point types everywhere.
+        r"[Oo]nly supports? (the )?float|Data type is not floating|mean of floating types|common dtype to be floating",
+        r"InferDataType Failed\. Expected kB?Float16|not support backward for bfloat16",
     )
     trainers: ClassVar[Mapping[str, str]] = {
         "eager": "parity.training.worker.oneflow_trainer:OneflowTrainer",
@@ -45,8 +49,7 @@ class OneflowAdapter(TorchStyleAdapter):
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         if array.dtype == "uint16":
-            values = (array.astype("uint32") << 16).view("float32")
-            tensor = self.framework.tensor(values).to(self.framework.bfloat16)
+            tensor = self.framework.tensor(values_of(array)).to(self.framework.bfloat16)
         else:
             tensor = self.framework.tensor(array)
         return self.framework.nn.Parameter(tensor) if requires_grad else tensor

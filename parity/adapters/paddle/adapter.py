@@ -334,6 +334,9 @@ class PaddleAdapter(FunctionalAdapter):
             given.pop("lr_decay", None)
         for i, beta in enumerate(given.get("betas", ()), 1):
             state[f"beta{i}_pow_acc"] = self.framework.full([1], beta**step, dtype=param.dtype)
+        if STATES[kind] is MOMENTS and param.element_size() < 4:
+            # Paddle keeps these states of float16 and bfloat16 in float32.
+            state = {own: value.astype("float32") for own, value in state.items()}
         after = self.stepped(kind, param, grad, state, **translated(kind, given), **ALWAYS.get(kind, {}))
         return {"param": after["param"], **{name: after[own] for name, own in kept.items()}}
 

@@ -12,7 +12,11 @@ from parity.adapters.torch_style import TapeAdapter, TorchStyleAdapter
 class TorchTensors(TapeAdapter):
     """PyTorch's tensors, on a CPU or a CUDA device."""
 
-    no_kernel: ClassVar[tuple[str, ...]] = (r'"\w+" not implemented for', "Expected more than 1 value per channel")
+    no_kernel: ClassVar[tuple[str, ...]] = (
+        r'"\w+" not implemented for',
+        "Expected more than 1 value per channel",
+        "Invalid scaling configuration|must be a matrix|itensor_view_from_dense expects",
+    )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         import torch
@@ -44,6 +48,9 @@ class TorchTensors(TapeAdapter):
             tensor = self.framework.from_numpy(array)
         return tensor.to(self.device).requires_grad_(requires_grad)
 
+    def stored(self, tensor: Any, storage: str) -> Any:
+        return tensor.to(getattr(self.framework, storage))
+
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach().cpu()
         if values.dtype == self.framework.bfloat16:
@@ -67,6 +74,18 @@ class TorchAdapter(TorchTensors, TorchStyleAdapter):
 
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         return self.framework.nn.functional.instance_norm(x, weight=weight, bias=bias, eps=eps)
+
+    def stored_linear(self, x: Any, weight: Any, dtype: str, bias: Any = None) -> Any:
+        y = self.scaled(x.reshape(-1, x.shape[-1]), weight.t(), dtype, bias)
+        return y.reshape(*x.shape[:-1], -1)
+
+    def stored_matmul(self, x: Any, other: Any, dtype: str) -> Any:
+        return self.scaled(x, other, dtype)
+
+    def scaled(self, x: Any, other: Any, dtype: str, bias: Any = None) -> Any:
+        """The product of 8-bit matrices with both scales 1."""
+        one = self.framework.ones((), device=x.device)
+        return self.framework._scaled_mm(x, other, one, one, bias=bias, out_dtype=getattr(self.framework, dtype))
 
     def lstm(self, x: Any, h0: Any = None, c0: Any = None, **weights: Any) -> Any:
         y, h, c = self.framework.lstm(x, self.states(x, weights, h0, c0), *self.recurrent(weights))

@@ -18,6 +18,7 @@ from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
+from parity.judge.compare.frontier import NEVER
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.outcome import CellOutcome, Outcome, Output
@@ -102,6 +103,8 @@ class CellJudge:
         metrics = compare(left, right, *limits)
         if self.dtype == "bfloat16":
             metrics = replace(metrics, max_ulp_diff=bfloat16_ulps(metrics.max_ulp_diff))
+        if left.dtype.kind in "iub":
+            metrics = replace(metrics, frontier=(NEVER,) if metrics.n_mismatched else ())
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
         verdict = verdict_of(metrics)
         if verdict.passes and not any_finite(self.oracle.get(tensor)):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parity.judge.compare.frontier import NEVER, Frontier, frontier_of, joined
 from parity.judge.compare.workspace import Workspace, block_length, run_blocks, workspace
 
 Array: TypeAlias = NDArray[Any]
@@ -59,7 +60,8 @@ class Metrics:
     `cosine` is nan where exactly one array is all zero. `required_rtol` is the smallest rtol that would pass with the
     given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the element where |a-e| is
     the most tolerances; None for an empty tensor. `equal` is bit for bit, NaN counting as equal to NaN; across dtypes
-    it means same value and same sign.
+    it means same value and same sign. `frontier` decides for every other tolerance (`frontier.py`); None if it was not
+    taken, in tensors that numba compares.
     """
 
     n_elements: int
@@ -75,6 +77,7 @@ class Metrics:
     actual_value: float
     expected_value: float
     equal: bool
+    frontier: Frontier | None = None
 
 
 class _Sums(NamedTuple):
@@ -104,6 +107,7 @@ class _Partial(NamedTuple):
     excess: Any
     worst: int
     equal: bool
+    frontier: Frontier | None = None
 
 
 class _Tolerance(NamedTuple):
@@ -263,13 +267,15 @@ def _values(
     diff, magnitude, scratch = space.difference[:n], space.expected[:n], space.actual[:n]
     np.absolute(diff, out=diff)
     np.absolute(expected if expected.dtype == magnitude.dtype else magnitude, out=magnitude)
-    max_abs = diff.max()
+    top = int(diff.argmax())
+    max_abs = diff[top]
     max_rel = _largest_ratio(diff, magnitude, scratch)
+    frontier = frontier_of(diff, magnitude, scratch, top) if max_abs else ()
     excess, worst, n_mismatched = _excess(diff, magnitude, scratch, tol, ignored)
     required = _required_rtol(diff, magnitude, scratch, tol.atol, max_abs, max_rel)
     max_ulp = _max_ulp(actual, expected, space, may_cross_zero=not max_rel < 1)
     equal = bool(max_abs == 0 and (np.signbit(actual) == np.signbit(expected)).all())
-    return _Partial(sums, n, n_mismatched, 0, max_abs, max_rel, max_ulp, required, excess, worst, equal)
+    return _Partial(sums, n, n_mismatched, 0, max_abs, max_rel, max_ulp, required, excess, worst, equal, frontier)
 
 
 def _largest_ratio(numerator: Array, denominator: Array, out: Array) -> Any:
@@ -374,6 +380,7 @@ def _joined(parts: list[_Partial], length: int) -> _Partial:
         excess=worst.excess,
         worst=index * length + worst.worst,
         equal=all(p.equal for p in parts),
+        frontier=None if parts[0].frontier is None else joined([p.frontier for p in parts if p.frontier is not None]),
     )
 
 
@@ -404,6 +411,7 @@ def _metrics(total: _Partial, actual: Array, expected: Array, shape: tuple[int, 
         actual_value=float(actual[total.worst]),
         expected_value=float(expected[total.worst]),
         equal=total.equal,
+        frontier=(NEVER,) if total.n_nonfinite and total.frontier is not None else total.frontier,
     )
 
 
@@ -425,4 +433,4 @@ def _index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _empty(actual: Array, expected: Array) -> Metrics:
     """The metrics of empty tensors: nothing differs, and there is no worst element."""
     on_line = _on_line(actual.dtype, expected.dtype)
-    return Metrics(0, 0, 0, 0.0, 0.0, 0 if on_line else None, 0.0, 1.0, 0.0, None, math.nan, math.nan, True)
+    return Metrics(0, 0, 0, 0.0, 0.0, 0 if on_line else None, 0.0, 1.0, 0.0, None, math.nan, math.nan, True, ())

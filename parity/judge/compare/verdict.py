@@ -42,7 +42,8 @@ class Comparison:
     over the tensor), `error_ratio` (actual, expected) the error of both from the oracle over it, in the tensor or in
     its worst row, channel or column; both are known if the comparison fails or is suspect. `culprit` names those whose
     ratio is 8 or more. `suspect` marks a pass that proves little: the tolerance hides an error ratio of 8 or more (then
-    there is a culprit), zeros would have passed too, or no element is finite. `known` is the reason why it is accepted.
+    there is a culprit), zeros would have passed too, or no element is finite. `hidden` is the verdict that the former
+    would have under a tight tolerance. `known` is the reason why it is accepted.
     """
 
     case: str
@@ -61,3 +62,4 @@ class Comparison:
     suspect: bool = False
     message: str = ""
     known: str | None = None
+    hidden: Verdict | None = None

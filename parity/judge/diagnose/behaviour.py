@@ -17,9 +17,10 @@ import numpy as np
 from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import WORK, Array
+from parity.judge.bound.envelope import WORK, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.evaluator import Observed
+from parity.judge.diagnose.growth import resized
 from parity.judge.diagnose.probes import generic
 from parity.judge.diagnose.reduction import Dim, shapes_of, sizes_of
 
@@ -33,12 +34,15 @@ Part = tuple[slice, ...]
 REPEATS = 5
 MANY = 11
 """With fewer calls, one that is wrong in ten would look as if only the first one differed."""
+CLEARLY = 32.0
+"""How much larger an error is that no rounding explains."""
 BOTH = 2.0
 """Two results of a careful implementation for the same inputs differ by two bounds at most."""
 SAME = 0.01
 """A row counts as the same alone and in the batch if the reference, in a wider dtype, differs by this part of the
 bound."""
 CHANGED = "input."
+BY_ROW = "batch-variant"
 
 
 def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, __: Bound) -> Evidence | None:
@@ -50,10 +54,10 @@ def mutated(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obser
 
 
 def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Observed, bound: Bound) -> Evidence | None:
-    """A call's result depends on the calls before it. Seven calls: A A B A A B A.
+    """A call's result depends on the calls before it. Seven calls, A A B A A B A, and four of other sizes.
 
     `accumulated`: every call adds its result to the previous one. `previous`: a call after B differs from one after A,
-    in the same way each time.
+    in the same way each time. `first of its size`: that is right, whatever its inputs, and the second one is not.
     """
     others = {**inputs, **{n: v for n, v in generic(case, 1)[1].items() if v.dtype.kind == "f"}}
     answers = answered(kernel, case, dtype, [inputs, inputs, others, inputs, inputs, others, inputs])
@@ -64,9 +68,35 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
             accumulated.append(name)
         elif exceeds(third, second, bound[name]) and equal(third, last) and equal(second, fourth):
             previous.append(name)
-    if not accumulated + previous:
-        return None
-    return {"depends_on": "accumulated" if accumulated else "previous", "tensors": accumulated + previous}
+    if accumulated + previous:
+        return {"depends_on": "accumulated" if accumulated else "previous", "tensors": accumulated + previous}
+    seconds = second_calls_off(kernel, case, dtype, inputs)
+    return {"depends_on": "first of its size", "tensors": seconds} if seconds else None
+
+
+def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs) -> list[str]:
+    """The tensors that are right in the first call with a size that the kernel has not seen, and off in the second one,
+    for both of two sizes and either order of the inputs."""
+    found: list[set[str]] = []
+    larger = resized(case, inputs)
+    for order in ((1, 4), (4, 1)):
+        larger = None if larger is None else resized(*larger)
+        if larger is None:
+            return []
+        asked = [generic(larger[0], number)[1] for number in order]
+        answers = answered(kernel, larger[0], dtype, asked)
+        exact = [evaluated(larger[0], dtype, given) for given in asked[: len(answers)]]
+        off = [{n: part_off(answer[n], right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)]
+        found.append({n for n in off[0] if off[1][n] > max(CLEARLY * off[0][n], SAME)} if off else set())
+    return sorted(set.intersection(*found))
+
+
+def part_off(values: Array | None, exact: Array | None) -> float:
+    """The error's part of the exact values (root mean squares); inf without one of them."""
+    if values is None or exact is None or values.shape != exact.shape:
+        return float("inf")
+    error, whole = size(np.asarray(values - exact, np.float64)).rms, size(np.asarray(exact, np.float64)).rms
+    return error / whole if whole else error
 
 
 def nondeterministic(
@@ -193,7 +223,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "input-mutated": mutated,
     "stateful": stateful,
     "nondeterministic": nondeterministic,
-    "batch-variant": batch_variant,
+    BY_ROW: batch_variant,
     "layout-dependent": layout_dependent,
 }
 """The behaviours by id in the catalogue."""
@@ -204,7 +234,7 @@ UNREPEATABLE = ("stateful", "nondeterministic")
 def behaviours(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, observed: Observed, bound: Bound
 ) -> Iterator[tuple[str, Evidence]]:
-    """A kernel's behaviours that are not formulas, with the evidence; 18 to 26 calls, more if tensors are strided."""
+    """A kernel's behaviours that are not formulas, with the evidence; 22 to 30 calls, more if tensors are strided."""
     for name, behaviour in BEHAVIOURS.items():
         evidence = behaviour(kernel, case, dtype, inputs, observed, bound)
         if evidence is not None:

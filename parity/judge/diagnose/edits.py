@@ -22,6 +22,7 @@ from parity.cases.edits import (
     with_number,
 )
 from parity.cases.op import IncompatibleError
+from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.causes import Cause, formats_below
@@ -61,12 +62,14 @@ class Budget:
     most: int = 300_000
     untried: int = 0
 
-    def spent_on(self, edits: Iterable[Edit], trial: Trial, n_steps: int) -> Iterator[Edit]:
-        """The edits, while their work is at most `most` and what is left; the simplest first if there may be too many
-        of about `n_steps` steps."""
+    def spent_on(
+        self, edits: Iterable[Edit], trial: Trial, n_steps: int, right: frozenset[int] = frozenset()
+    ) -> Iterator[Edit]:
+        """The edits, while their work is at most `most` and what is left; if there may be too many of about `n_steps`
+        steps, those first that are not at steps which `right` tensors follow from too, and the simplest."""
         listed, start = list(edits), trial.work
         if len(listed) * n_steps > self.most:
-            listed.sort(key=lambda edit: (edit.kind in OF_ANY_SIZE, edit.cost))
+            listed.sort(key=lambda e: (e.kind in OF_ANY_SIZE, not right.isdisjoint(e.positions), e.cost))
         most = min(self.most, self.left)
         for number, edit in enumerate(listed):
             if trial.work - start > most:
@@ -106,6 +109,8 @@ class Match:
             return "narrow-accumulation" if edit.kind == ACCUMULATED else id_, {"format": name}
         if edit.kind == RETURNED and edit.value[0] == "instead" and edit.value[1][0] == "input":
             return "stale", {"equals": {edit.function: edit.value[1][1]}}
+        if edit.kind == "function" and edit.value in OVERWRITING:
+            return "repeated-rows", {"kept": edit.value}
         if edit.kind == "along" and edit.operand == RESULT:
             return "localized", {
                 "where": dict.fromkeys(sorted(self.tensors), f"{edit.value[0]} of axis {edit.value[1]}")
@@ -180,6 +185,9 @@ class Scan:
             and name in self._program.outputs
         }
         self._limits = {name: self._limit(name) for name in self._wrong}
+        self._right = frozenset(
+            self._program.reach([name for name in self._program.outputs if name not in origin.wrong])
+        )
         self._formats = formats_below(self._evaluator.dtype)
         self._n_own = 0
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
@@ -211,7 +219,7 @@ class Scan:
     def matches(self, target: str, budget: Budget) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         edits = (edit for edit in edits_of(self._program, self._trial.shapes, target) if self._is_tried(edit))
-        for edit in budget.spent_on(edits, self._trial, self._trial.costs[target]):
+        for edit in budget.spent_on(edits, self._trial, self._trial.costs[target], self._right):
             yield from self._matched(edit, target)
 
     def _is_tried(self, edit: Edit) -> bool:

@@ -82,7 +82,10 @@ def lengthened(
     tensors = tuple(replace(plan, shape=every[plan.name]) for plan in case.tensors)
     if max(int(np.prod(plan.shape)) for plan in tensors) > MOST:
         return None
-    return generic(replace(case, params=params, tensors=tensors), number)
+    try:
+        return generic(replace(case, params=params, tensors=tensors), number)
+    except ValueError:
+        return None  # The op has no such size: windows would lie mostly outside of the tensor.
 
 
 def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapping[str, Array]] | None:

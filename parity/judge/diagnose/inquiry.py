@@ -20,7 +20,7 @@ from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.asking import Kernel
-from parity.judge.diagnose.behaviour import behaviours
+from parity.judge.diagnose.behaviour import BY_ROW, behaviours, part_off
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import Budget, Match, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
@@ -52,6 +52,10 @@ SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 N_COPIES = 6
 """Results that tell one element of a tensor from another."""
+DIGITS_LOST = 2.0**-4
+"""The most that steps in a narrow dtype lose, as a part of the values: 16 units of roundoff of bfloat16."""
+FINER = 2.0**8
+"""The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -125,8 +129,11 @@ class Inquiry:
             )
         if result.best.explains:
             return result
+        if lost := self._lost_when_narrow():
+            return replace(result, best=result.start, behaviours=lost)
         same = set(result.start.wrong) <= set(exact)
-        return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small))
+        milder = None if same else self._milder()
+        return milder or replace(result, behaviours=self._behaviours(small, result.best))
 
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
@@ -283,15 +290,18 @@ class Inquiry:
             return None
         return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
 
-    def _behaviours(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """The backend's behaviours that are not formulas."""
+    def _behaviours(self, small: Question | None, best: KernelExplanation) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The backend's behaviours that are not formulas, without those that may follow from a formula which explains
+        a part."""
         question, kernel = small or self._question, self._kernel
         if kernel is None:
             return ()
         evaluator = question.evaluator
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
-        return tuple(behaviours(kernel, case, evaluator.dtype, inputs, observed, bound))
+        found = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
+        formula = any(cause.alteration is not None for cause in best.causes)
+        return tuple((name, evidence) for name, evidence in found if not (formula and name == BY_ROW))
 
     def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""
@@ -300,6 +310,22 @@ class Inquiry:
             return ()
         grown = growing(evaluator.case, evaluator.inputs, self._ratios)
         return () if grown is None else (("narrow-accumulation", grown),)
+
+    def _lost_when_narrow(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The digits that steps in a narrow dtype lose: with the same inputs, the backend is right in a wider one."""
+        evaluator, observed = self._question.evaluator, self._question.observed
+        dtype = COMPUTED_IN.get(evaluator.dtype)
+        answer = self._kernel(evaluator.case, dtype, evaluator.inputs) if self._kernel and dtype else None
+        if answer is None or dtype is None:
+            return ()
+        wide = self._prepare(evaluator.case, dtype, evaluator.inputs, {})
+        wrong = unaltered(evaluator, observed).wrong
+        lost = {name: part_off(observed[name], wide.base[name].values) for name in wrong}
+        left = {name: part_off(answer.get(name), wide.base[name].values) for name in wrong}
+        if any(lost[n] > DIGITS_LOST or FINER * left[n] > lost[n] for n in wrong):
+            return ()
+        evidence = {"parameters": {"format": evaluator.dtype}, "error": lost, f"error_in_{dtype}": left}
+        return (("reduced-precision", evidence),)
 
     def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
         """The ratios of root mean squares for other inputs; None without a result. The worst element's would grow with
@@ -375,7 +401,16 @@ class Inquiry:
         self, explanations: Sequence[KernelExplanation], answers: Sequence[Question]
     ) -> list[KernelExplanation]:
         ranked = sorted(explanations, key=lambda e: e.rank)
-        return [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+        kept = [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+        if len(kept) < 2 or not self._is_of_this_size(kept[0]):
+            return kept
+        return sorted(kept, key=self._is_of_this_size)
+
+    def _is_of_this_size(self, explanation: KernelExplanation) -> bool:
+        """Whether an edit does not predict the result for other sizes: several sizes of blocks give the same for one
+        length."""
+        edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
+        return edits and not all(holds(explanation, question) for question in self.resized)
 
     def _further(self, explanation: KernelExplanation) -> Sequence[Question]:
         """The results in other dtypes and of other sizes that an explanation must predict too."""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, generator
-from parity.cases.dtypes import held_by_all
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
@@ -30,6 +29,8 @@ SMALL, LARGE, ABOVE = (0.08, 0.45), (0.55, 0.92), (1.2, 1.9)
 the variance or more."""
 KEEPS_SPECIAL, KEEPS_ALL = 1, 2
 """The numbers modulo 3 that keep options."""
+CHOOSING = (1.0, 2.0)
+"""Values of which kernels have a formula of their own."""
 TINY = 0.01
 STRENGTHS = (1.0, 0.5, 0.0)
 """How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
@@ -43,6 +44,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     tenth of their square. All values are exact in float32 and in the case's dtypes.
     """
     op = case.definition
+    plans = {plan.name: plan for plan in case.tensors}
     given = {plan.name: np.empty(plan.shape) for plan in case.tensors}
     shapes = op.infer_shapes(case.params, shapes_of(case, given))
     params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)
@@ -54,7 +56,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
             values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
                 values = values * np.sqrt(10 * tiny)
-            inputs[name] = values if values.dtype.kind == "i" else held_by_all(values, (*case.dtypes, "float32"))
+            inputs[name] = values if values.dtype.kind == "i" else plans[name].held(values, (*case.dtypes, "float32"))
         with np.errstate(all="ignore"):
             outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
         if all(np.isfinite(values).all() for values in outputs.values()):
@@ -104,7 +106,7 @@ def with_options(op: Op, params: Any, shapes: TensorShapes, number: int) -> Any:
         changed: Any = value
         if is_counter(op, value, field.default):
             changed = value if number % 3 == KEEPS_SPECIAL else 3 + number // 3 % 5
-        elif not is_branch(field.default):
+        elif not is_branch(value, field.default):
             options = tuple(option(v, taken, number, rng) for v in (value if isinstance(value, tuple) else (value,)))
             changed = options if isinstance(value, tuple) else options[0]
         if changed != value:
@@ -123,9 +125,11 @@ def is_counter(op: Op, value: Any, default: Any) -> bool:
     return type(value) is int and type(default) is int and any(item.state for item in op.inputs)
 
 
-def is_branch(default: Any) -> bool:
-    """Whether a number chooses a formula: its default is an integer above 0, such as the type of a norm."""
-    return type(default) is float and default >= 1 and default.is_integer()
+def is_branch(value: Any, default: Any) -> bool:
+    """Whether a number chooses a formula, such as the type of a norm: its default is an integer above 0, and it is that
+    or one of `CHOOSING`."""
+    chooses = type(default) is float and default >= 1 and default.is_integer()
+    return chooses and value in (default, *CHOOSING)
 
 
 def option(value: Any, taken: set[float], number: int, rng: np.random.Generator) -> Any:

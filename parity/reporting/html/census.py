@@ -1,4 +1,4 @@
-"""A run as one table: ops down, backends across, a verdict with its cause in each cell, and the evidence below.
+"""Runs as one table: ops down, backends across, a mark per dtype and a cause in each cell, and the evidence below.
 
 One self-contained page: no script, no request, everything escaped.
 """
@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from markupsafe import Markup
 
 from parity.cases.dtypes import COARSENESS
+from parity.judge.compare.verdict import Verdict
 from parity.outcome import Outcome
 from parity.reporting.html.summary import marked_up
 from parity.reporting.html.templates import rendered, source
 from parity.reporting.results.cells import LABELS, CellResult, Status, cells
-from parity.reporting.results.rows import SEVERITY, Results
+from parity.reporting.results.rows import FINDINGS, SEVERITY, Results
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.words import grouped, plural, unique
 
-GAPS: Mapping[Status, str] = {
-    Status.UNSUPPORTED: "–",
-    Status.ERROR: "no result",
-    Status.NOT_RUN: "not run",
-}
+GAPS: Mapping[Status, str] = {Status.UNSUPPORTED: "", Status.ERROR: "no result", Status.NOT_RUN: "not run"}
 """What a cell of the table says if no tensor could be compared."""
 
 
@@ -54,13 +53,16 @@ class Entry:
         return min(having or [status for _, status in self.marks], key=urgency)
 
     @property
-    def verdict(self) -> str:
-        """The worst verdict and its cause, `semantic: running-var-ddof`; the cause alone if the tolerance hides it."""
+    def cause(self) -> str:
+        """The id of the worst finding, else its verdict; nothing for rounding."""
         if not self.findings:
             return GAPS.get(self.status, "")
-        worst = self.findings[0]
-        verdict = worst.worst.row.verdict if worst.worst.row.fails else ""
-        return ": ".join(filter(None, (verdict, worst.id)))
+        return "" if is_rounding(self.findings[0]) else self.findings[0].id or self.findings[0].worst.row.verdict
+
+    @property
+    def differs(self) -> bool:
+        """Whether it differs by more than rounding, accepted or not."""
+        return any(shown_by(finding).row.verdict in FINDINGS for finding in self.findings)
 
     @property
     def gaps(self) -> list[str]:
@@ -80,18 +82,18 @@ def urgency(status: Status) -> int:
     return list(Status).index(status)
 
 
-def census(results: Results) -> list[list[Entry]]:
-    """The entries of every op, backend by backend."""
+def census(results: Results) -> list[dict[str, Entry]]:
+    """The entries of every op by backend."""
     differing = [row for row in results.comparisons if row.fails or row.hides]
     found = by_cause(results, differing)
     made, anchors = grouped(((cell.op, cell.backend), cell) for cell in cells(results)), set[str]()
     ops = dict.fromkeys(case.op for case in results.cases)
     return [
-        [
-            Entry(op, name, unique(f"{op}.{name}", anchors), made[op, name], findings_of(found, op, name))
+        {
+            name: Entry(op, name, unique(f"{op}.{name}", anchors), made[op, name], findings_of(found, op, name))
             for name in results.backend_names
             if (op, name) in made
-        ]
+        }
         for op in ops
     ]
 
@@ -107,40 +109,75 @@ def findings_of(found: Sequence[Finding], op: str, backend: str) -> list[Finding
 
 
 def weight(finding: Finding) -> tuple[float, ...]:
-    """Orders findings: by verdict, then by size; of causes of the same tensor, by how many dtypes have them."""
+    """Orders findings: rounding last, then by verdict and size; of causes of a tensor, by how many dtypes have them."""
     worst = finding.worst.row
-    return SEVERITY[worst.verdict], finding.report.excess(worst), len(finding.dtypes), finding.n_tensors
+    return (
+        not is_rounding(finding),
+        SEVERITY[worst.verdict],
+        finding.report.excess(worst),
+        len(finding.dtypes),
+        finding.n_tensors,
+    )
+
+
+def is_rounding(finding: Finding) -> bool:
+    """Whether a finding is rounding alone, which a cell leaves to its marks."""
+    return (finding.id or finding.worst.row.verdict) == Verdict.ROUNDING.value
 
 
 def shown_by(finding: Finding) -> Difference:
-    """The difference that a script shows: the worst one outside the tolerance, where there is one."""
-    return next((d for d in finding.differences if d.row.fails), finding.worst)
+    """The difference that stands for a finding: the worst one beyond rounding, where there is one."""
+    return next((d for d in finding.differences if d.row.verdict in FINDINGS), finding.worst)
 
 
 def to_script(results: Results) -> list[CellResult]:
-    """The cells that deserve a script: one for each finding of the table."""
-    shown = (shown_by(finding) for row in census(results) for entry in row for finding in entry.findings)
-    wanted = {(d.row.case, d.row.dtype, d.backend) for d in shown}
+    """The cells that deserve a script: one for each finding outside the tolerance that is more than rounding."""
+    shown = (shown_by(finding) for row in census(results) for entry in row.values() for finding in entry.findings)
+    wanted = {(d.row.case, d.row.dtype, d.backend) for d in shown if d.row.verdict in FINDINGS}
     return [cell for cell in cells(results) if (cell.id, cell.dtype, cell.backend) in wanted]
 
 
-def census_page(results: Results, scripts: Collection[str] = ()) -> str:
-    """The page; `scripts` are the names of the scripts in the folder `repro` beside it, without their ending."""
-    style = source("census.css")
+@dataclass(frozen=True)
+class Section:
+    """The ops of a config file: its name, their entries, and the findings of each entry in lines."""
+
+    name: str
+    rows: Sequence[Mapping[str, Entry]]
+    told: Sequence[tuple[Entry, Sequence[Mapping[str, Markup | str]]]]
+
+
+def sections(results: Results, scripts: Collection[str]) -> list[Section]:
+    """The sections of a run."""
     names = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in cells(results)}
-    rows = census(results)
-    entries = [entry for row in rows for entry in row]
+    files = {case.op: Path(case.source.file).stem for case in results.cases}
+    found = []
+    for name, rows in grouped((files[next(iter(row.values())).op], row) for row in census(results)).items():
+        entries = [entry for row in rows for entry in row.values()]
+        lines = [(entry, [told(f, names, scripts) for f in entry.findings]) for entry in entries]
+        found.append(Section(name, rows, lines))
+    return found
+
+
+def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
+    """The page; `scripts` are the names of the scripts in the folder `repro` beside it, without their ending."""
+    backends = {row.name: row for results in runs for row in results.backends}
+    style = source("census.css") + "".join(
+        f"main:has(#only-{i}:checked) tr.op:not(.differs-{i}) {{ display: none }}\n" for i in range(len(backends))
+    )
+    found = [section for results in runs for section in sections(results, scripts)]
+    entries = [entry for section in found for row in section.rows for entry in row.values()]
+    counted = Counter(status_of(cell) for entry in entries for cell in entry.cells)
     return str(
         rendered(
             "census",
             style=Markup(style),  # noqa: S704 - a file of this package
             style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-            run=results.run,
-            backends=results.backends,
-            rows=rows,
-            told=[(entry, [told(f, names, scripts) for f in entry.findings]) for entry in entries],
-            size=f"{plural(len(rows), 'op')}, {plural(len(results.cases), 'case')}, "
-            f"{plural(sum(len(entry.cells) for entry in entries), 'cell')}",
+            backends=list(backends.values()),
+            sections=found,
+            size=f"{plural(sum(len(section.rows) for section in found), 'op')}, "
+            f"{plural(sum(len(results.cases) for results in runs), 'case')}, "
+            f"{plural(counted.total(), 'cell')}",
+            counts={status.value: counted[status] for status in Status},
         )
     )
 
@@ -156,5 +193,5 @@ def told(
         "formula": finding.formula(),
         "values": finding.values(),
         "known": next((d.row.known for d in finding.differences if d.row.known), None) or "",
-        "script": script if script in scripts else "",
+        "script": script if script in scripts and worst.row.verdict in FINDINGS else "",
     }

@@ -108,7 +108,7 @@ def brought_row(case: CasePlan) -> BroughtRow | None:
 def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
     """A row for one input."""
     file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias)
+    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias, tensor.storage)
 
 
 def describe_draw(tensor: TensorPlan) -> str:
@@ -118,6 +118,7 @@ def describe_draw(tensor: TensorPlan) -> str:
     text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
     text += f" with {tensor.special.count} special values" if tensor.special else ""
     text += f", {tensor.layout}" if tensor.layout else ""
+    text += f", stored in {tensor.storage}" if tensor.storage else ""
     return text + (f", in the memory of {tensor.alias}" if tensor.alias else "")
 
 
@@ -147,7 +148,7 @@ def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
 
 
 MEASURES = tuple(
-    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "cosine", "equal", "worst_index")
+    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier")
 )
 
 
@@ -173,6 +174,8 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         error_ratio=Ratios(*comparison.error_ratio),
         envelope=None if envelope is None else EnvelopeRow(*envelope),
         message=comparison.message,
+        frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
+        hidden=None if comparison.hidden is None else comparison.hidden.value,
     )
 
 

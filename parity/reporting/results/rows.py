@@ -97,7 +97,8 @@ class BackendRow(Struct, frozen=True, kw_only=True):
 class InputRow(Struct, frozen=True):
     """A stored input; `file` is relative to the run directory, None if the input was not drawn.
 
-    `layout` and `alias` say how the workers' tensors lay in memory, empty if contiguous and on their own.
+    `layout` and `alias` say how the workers' tensors lay in memory, empty if contiguous and on their own; `storage`
+    is the dtype in which an operand was stored, if narrower than the case's.
     """
 
     shape: list[int]
@@ -105,6 +106,7 @@ class InputRow(Struct, frozen=True):
     file: str | None
     layout: str = ""
     alias: str = ""
+    storage: str = ""
 
 
 class BroughtRow(Struct, frozen=True):
@@ -166,7 +168,10 @@ class EnvelopeRow(Struct, frozen=True):
 
 
 class ComparisonRow(Struct, frozen=True, kw_only=True):
-    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge."""
+    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
+
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`.
+    """
 
     case: str
     dtype: str
@@ -183,6 +188,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     max_rel_diff: float | None = None
     max_ulp_diff: int | None = None
     rmse: float | None = None
+    cosine: float | None = None
     required_rtol: float | None
     worst_index: list[int] | None
     actual_value: float | None
@@ -193,6 +199,8 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     error_ratio: Ratios
     envelope: EnvelopeRow | None = None
     message: str
+    frontier: list[tuple[float, float]] | None = None
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

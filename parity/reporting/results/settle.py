@@ -7,13 +7,23 @@ import json
 from collections.abc import Collection, Sequence
 
 from parity import exit_codes
-from parity.config.plan import Plan
+from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
 from parity.judge.known import LedgerEntry, apply, means
 from parity.outcome import Outcome
 from parity.reporting.results import record
 from parity.reporting.results.resume import comparison, key
 from parity.reporting.results.rows import KnownRow
-from parity.reporting.results.store import AMONG, COMPARISONS, DIAGNOSES, KNOWN, OUTCOMES, SUMMARY, Store
+from parity.reporting.results.store import (
+    AMONG,
+    BACKENDS,
+    COMPARISONS,
+    DIAGNOSES,
+    KNOWN,
+    OUTCOMES,
+    RUN,
+    SUMMARY,
+    Store,
+)
 
 ACCEPT = """
     UPDATE comparisons SET known = ? WHERE case_id = ? AND dtype = ? AND tensor = ? AND actual = ? AND expected = ?"""
@@ -34,6 +44,37 @@ def settle(
     code = exit_codes.code_of(seen, fail_on=fail_on, ledger_fails=any(row.fails for row in rows))
     store.put(SUMMARY, [store.numbers(exit_codes.INTERRUPTED if interrupted else code)])
     store.flush()
+
+
+def settle_again(store: Store, known: Sequence[KnownRow], *, interrupted: bool) -> None:
+    """The same from stored rows alone, whose `known` entries are these."""
+    run = store.one(RUN)
+    rows = store.select("SELECT id, dtypes, backends FROM cases ORDER BY rowid")
+    asked = [(case, tuple(json.loads(dtypes)), tuple(json.loads(backends))) for case, dtypes, backends in rows]
+    entries = [(row, deviation(row)) for row in known]
+    told = [entry for _, entry in entries if any(means(entry, case) for case, _, _ in asked)]
+    names = tuple(row.name for row in store.rows(BACKENDS))
+    cases = tuple((case, dtypes) for case, dtypes, _ in asked)
+    everything = Asked(cases, names, narrower={case: backends for case, _, backends in asked if backends})
+    plan = Plan("", (), (), run.baseline, 0, (), tuple(told), everything)
+    others = [row for row, entry in entries if entry not in told]
+    settle(store, plan, run.fail_on, interrupted=interrupted, others=others)
+
+
+def deviation(row: KnownRow) -> KnownDeviation:
+    """The entry of the config; raises ValueError for a date that is none."""
+    return KnownDeviation(
+        row.case,
+        row.reason,
+        row.backend,
+        row.tensor,
+        row.diagnosis,
+        None if row.until is None else datetime.date.fromisoformat(row.until),
+        WrittenAt(*((row.source.file, row.source.line) if row.source else ("", 0))),
+        row.dtype,
+        row.error_ratio,
+        unsupported=row.outcome is not None,
+    )
 
 
 def accept(store: Store, plan: Plan, cases: Collection[str]) -> Sequence[LedgerEntry]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -319,8 +320,8 @@ class Store:
         try:
             with self.db:
                 self.db.execute("BEGIN IMMEDIATE")
-                for statement, values in waiting:
-                    self.db.execute(statement, values)
+                for statement, alike in itertools.groupby(waiting, key=itemgetter(0)):
+                    self.db.executemany(statement, map(itemgetter(1), alike))
         except sqlite3.OperationalError as error:
             if self.path is None:
                 raise

@@ -1,13 +1,16 @@
-"""interpolate of tensorflow 2.21.0 computes a different formula in float32: y, grad.x
+"""interpolate of tensorflow 2.21.0 computes a different formula in float32: grad.x, y
 
 case       interpolate-bicubic (configs/ops/resample.yaml:12)
 seen with  tensorflow 2.21.0, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
            Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
-y          semantic: the error of tensorflow is 3.8e+05 times that of a careful implementation in
+grad.x     semantic: the error of tensorflow is 1.95e+05 times that of a careful implementation in
            float32: the formula differs, as far as one dtype can tell
-grad.x     semantic: the error of tensorflow is 2.17e+05 times that of a careful implementation in
-           float32: the formula differs, as far as one dtype can tell
-cause      unexplained: no known cause explains the error (y and grad.x)
+y          unstable: the error of tensorflow is 4.11e+05 times that of a careful implementation in
+           float32: it looks like an algorithm that loses digits; a run in float64 would tell
+cause      cubic-coefficient: another coefficient of the cubic kernel (y and grad.x)
+cause      padding-mode: the padding has other values (y and grad.x)
+cause      attribute-precision: an attribute of a float64 computation is stored in float32 (y and
+           grad.x)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-bicubic.float32.tensorflow.py (needs tensorflow and numpy;
@@ -44,11 +47,12 @@ DATA = np.load(os.path.splitext(os.path.abspath(__file__))[0] + ".npz", allow_pi
 
 
 def leaf(array, requires_grad):
-    return tensorflow.constant(array)
+    low = tensorflow.bfloat16.as_numpy_dtype
+    return tensorflow.constant(array.view(low) if array.dtype == "uint16" else array)
 
 
 def to_numpy(tensor):
-    return tensor.numpy()
+    return tensor.numpy().view("uint16") if tensor.dtype == "bfloat16" else tensor.numpy()
 
 
 def staged(function):
@@ -219,15 +223,15 @@ def inaccurate(tensor, rms, largest, limit):
 RESULT = compute()
 DIFFERS = [
     (
-        check("y", "exact", rtol=1.3e-06, atol=1e-05)
-        | check("y", "torch", rtol=1.3e-06, atol=1e-05)
-    )
-    and inaccurate("y", rms=3.911142690447945e-07, largest=1.2983979097991316e-06, limit=8.0),
-    (
         check("grad.x", "exact", rtol=0.0001, atol=1e-05)
         | check("grad.x", "torch", rtol=0.0001, atol=1e-05)
     )
-    and inaccurate("grad.x", rms=5.778690234484598e-07, largest=1.8590634183746069e-06, limit=8.0),
+    and inaccurate("grad.x", rms=5.804776950530007e-07, largest=1.962152931522798e-06, limit=8.0),
+    (
+        check("y", "exact", rtol=1.3e-06, atol=1e-05)
+        | check("y", "torch", rtol=1.3e-06, atol=1e-05)
+    )
+    and inaccurate("y", rms=3.9308405446545446e-07, largest=1.3049135402787293e-06, limit=8.0),
 ]
 if any(DIFFERS):
     print("the difference is there")

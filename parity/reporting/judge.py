@@ -1,0 +1,118 @@
+"""`parity judge`: a stored run under other tolerances, exactly, without running anything.
+
+A passing tensor that now fails has the verdict that the run would have given: what the tolerance hid, else `rounding`,
+since no backend exceeds the error bound in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from parity.config.plan import ToleranceRule, ToleranceTable
+from parity.exit_codes import INTERRUPTED
+from parity.judge.compare.frontier import NEVER, accepts
+from parity.judge.compare.verdict import Verdict
+from parity.reporting.kinds import report_of
+from parity.reporting.results.resume import stored
+from parity.reporting.results.rows import FAILING, PASSING, Results
+from parity.reporting.results.settle import settle_again
+from parity.reporting.results.store import KNOWN, RUN, STORE, SUMMARY, Store
+
+ROWS = """
+    SELECT p.rowid, c.op, p.case_id, dtype, tensor, actual, expected, verdict, culprit, suspect, rtol, atol, frontier,
+        hidden FROM comparisons p JOIN cases c ON c.id = p.case_id
+    WHERE n_elements IS NOT NULL AND verdict NOT IN ('structure', 'nonfinite', 'not-compared')"""
+CHANGE = "UPDATE comparisons SET verdict = ?, suspect = ?, rtol = ?, atol = ?, n_mismatched = NULL WHERE rowid = ?"
+LOST = "UPDATE comparisons SET verdict = ?, message = ? WHERE rowid = ?"
+FRONTIER = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+"""Reads a stored frontier."""
+NOT_KEPT = "its tolerance frontier was not kept, so it can be judged only by running it again"
+
+
+class JudgeError(Exception):
+    """A run that cannot be judged; the message says why."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A comparison with another verdict than before."""
+
+    place: tuple[str, str, str, str, str]
+    before: str
+    now: str
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails now."""
+        return self.now in FAILING
+
+
+@dataclass(frozen=True)
+class Rejudged:
+    """A run under other tolerances: what reports show of it, what changed, and how many tensors could not be judged."""
+
+    results: Results
+    changes: Sequence[Change]
+    n_lost: int
+
+
+def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -> Rejudged:
+    """A run with more rules for its tolerances; raises JudgeError, and ResultsError if it cannot be read."""
+    with stored(run_dir) as source, copied(source) as store:
+        run, known = store.one(RUN), list(store.rows(KNOWN))
+        store.put(RUN, [structs.replace(run, fail_on=fail_on or run.fail_on)])
+        changes, n_lost, n = [], 0, 0
+
+        @functools.cache
+        def limits_of(dtype: str, tensor: str, rtol: float, atol: float) -> tuple[float, float]:
+            limits = ToleranceTable((ToleranceRule(rtol=rtol, atol=atol), *rules)).lookup(dtype, tensor)
+            return limits.rtol, limits.atol
+
+        for row in store.select(ROWS):
+            number, op, *place, before, culprit, suspect, rtol, atol, frontier, hidden = row
+            if report_of(op).resumes_by_dtype:
+                continue  # a training is judged by its envelope
+            n += 1
+            if frontier is None:
+                n_lost += 1
+                store.change(LOST, Verdict.NOT_COMPARED.value, NOT_KEPT, number)
+                continue
+            case, dtype, tensor, actual, expected = place
+            limits = limits_of(dtype, tensor, rtol, atol)
+            vertices = FRONTIER.decode(frontier)
+            if limits == (rtol, atol) or vertices in ([], [NEVER]):
+                continue
+            now = verdict_of(before, hidden, passes=accepts(vertices, *limits))
+            if now != before:
+                doubtful = culprit != "[]" if now in PASSING else suspect
+                store.change(CHANGE, now, bool(doubtful), *limits, number)
+                changes.append(Change((case, dtype, tensor, actual, expected), before, now))
+        if n and n_lost == n:
+            raise JudgeError(
+                f"{run_dir}: the run has no tolerance frontiers, as an earlier release wrote it; run it again"
+            )
+        settle_again(store, known, interrupted=store.one(SUMMARY).exit_code == INTERRUPTED)
+        return Rejudged(store.shown(), changes, n_lost)
+
+
+def verdict_of(before: str, hidden: str | None, *, passes: bool) -> str:
+    """The verdict of a comparison that now passes, or not."""
+    if passes == (before in PASSING):
+        return before
+    return Verdict.CLOSE.value if passes else hidden or Verdict.ROUNDING.value
+
+
+@contextlib.contextmanager
+def copied(source: Store) -> Iterator[Store]:
+    """A copy of a store, which may be changed, until the end of the context."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Store(Path(folder) / STORE)) as store:
+        source.db.backup(store.db)
+        yield store

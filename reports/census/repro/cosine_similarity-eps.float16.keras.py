@@ -1,0 +1,279 @@
+"""cosine_similarity of keras 3.15.1 computes a different formula in float16: y, grad.x, grad.other
+
+case        cosine_similarity-eps (configs/ops/loss.yaml:58)
+seen with   keras 3.15.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+            Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+y           semantic: the error of keras is 7.87e+03 times that of a careful implementation in
+            float16 (the largest: 0.533 in bfloat16, 0.53 in float16, 0.53 in float32, 0.53 in
+            float64): the error is the same in every precision, so the formula differs
+grad.x      semantic: the error of keras is 5.45e+03 times that of a careful implementation in
+            float16 (the largest: 0.677 in bfloat16, 0.67 in float16, 0.669 in float32, 0.669 in
+            float64): the error is the same in every precision, so the formula differs
+grad.other  semantic: the error of keras is 9.93e+03 times that of a careful implementation in
+            float16 (the largest: 0.24 in bfloat16, 0.236 in float16, 0.236 in float32, 0.236 in
+            float64): the error is the same in every precision, so the formula differs
+cause       eps-value: a different epsilon (y, grad.x and grad.other)
+cause       narrow-accumulation: sums are accumulated in a narrow format (y, grad.x and grad.other)
+exact       the textbook formula in extended precision on the same inputs, rounded to float64
+torch       the result of torch 2.13.0+cpu in the same run
+run         python cosine_similarity-eps.float16.keras.py (needs keras and numpy)
+exit code   1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+# Without a word, Keras is on TensorFlow.
+os.environ["KERAS_BACKEND"] = "tensorflow" if "eager" == "eager" else "eager"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow
+
+tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+latest = SimpleNamespace()
+import keras
+
+DATA = {
+    "inputs/x": np.array(
+        [
+            -0.961, 2.078, -0.4434, -1.047, 1.859, -0.02783, 0.1533, -1.008, -0.883, -0.801, 1.766,
+            0.0718, 0.248, -0.2197, 0.3633, -0.10254, -2.234, -1.016, 0.715, 1.578, -0.8438, -0.801,
+            -1.6875, 0.373
+        ],
+        "float16",
+    ).reshape(6, 4),
+    "inputs/other": np.array(
+        [
+            -1.1875, 0.4238, -0.09863, 2.547, -2.156, 0.711, 1.555, -0.04565, -1.516, -0.6367, -0.5156,
+            0.3164, 0.04272, 1.0, -2.438, -0.957, -0.707, 0.6953, -0.5273, 0.5664, 1.031, -0.4883,
+            0.918, 0.8633
+        ],
+        "float16",
+    ).reshape(6, 4),
+    "inputs/grad.y": np.array([1.664, 2.078, 0.871, 0.84, -0.9023, -0.0515], "float16"),
+    "exact/y": np.array(
+        [
+            -0.0826313107061401, -0.6416235174560063, 0.22524187649329738, -0.17772850478464788,
+            0.23142153818869138, -0.4094870830248059
+        ],
+        "float64",
+    ),
+    "torch/y": np.array([-0.0825, -0.6416, 0.2253, -0.1777, 0.2314, -0.4092], "float16"),
+    "exact/grad.x": np.array(
+        [
+            -0.29206935702375997, 0.1407542163662943, -0.03190899697886654, 0.5610148361634884,
+            -0.21649714488177882, 0.24489221413106246, 0.5990362127837535, -0.3150594055722799,
+            -0.27157748340954513, -0.09552406581356651, -0.18161507356268045, 0.061554748734325246,
+            0.00639969202064158, 0.14978936295170237, -0.3651115721947745, -0.14335310126237139,
+            0.054484136449027096, -0.12791982521371587, 0.09573527097871579, -0.04854896805897924,
+            -0.008649078029713606, 0.009929101564501391, -0.003147516862325242, -0.012486516421150347
+        ],
+        "float64",
+    ).reshape(6, 4),
+    "torch/grad.x": np.array(
+        [
+            -0.292, 0.1406, -0.0319, 0.561, -0.2168, 0.2446, 0.5986, -0.3152, -0.2717, -0.09546,
+            -0.1818, 0.06158, 0.04324, 0.1171, -0.3113, -0.1587, 0.0545, -0.1279, 0.09576, -0.04855,
+            -0.00865, 0.00992, -0.003166, -0.012474
+        ],
+        "float16",
+    ).reshape(6, 4),
+    "exact/grad.other": np.array(
+        [
+            -0.24017621125989963, 0.4829423672112863, -0.1031733819069344, -0.19634653828003704,
+            0.28246862752506446, 0.11524793760786471, 0.32829028345416816, -0.36688983396323366,
+            -0.18039430520515437, -0.1636320025091002, 0.36078861041030874, 0.014667014859047397,
+            0.03796622753566901, -0.013920271950895855, 0.008121619202778386, -0.033535609748129275,
+            0.33555577034192025, 0.1525253501554183, -0.10735438107092904, -0.2370009287030346,
+            0.010431870534382338, 0.009900617868279534, 0.020863741068764676, -0.00461223905571071
+        ],
+        "float64",
+    ).reshape(6, 4),
+    "torch/grad.other": np.array(
+        [
+            -0.2401, 0.4827, -0.10315, -0.1963, 0.282, 0.11523, 0.3281, -0.367, -0.0955, -0.128, 0.3896,
+            -0.003044, 0.038, -0.013916, 0.00812, -0.03357, 0.2769, 0.2102, -0.1511, -0.1901, 0.004036,
+            0.012924, 0.01517, -0.009964
+        ],
+        "float16",
+    ).reshape(6, 4),
+}
+
+
+def leaf(array, requires_grad):
+    low = tensorflow.bfloat16.as_numpy_dtype
+    return tensorflow.constant(array.view(low) if array.dtype == "uint16" else array)
+
+
+def to_numpy(tensor):
+    return tensor.numpy().view("uint16") if tensor.dtype == "bfloat16" else tensor.numpy()
+
+
+def shape_of(value):
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)
+
+
+def named_outputs(result):
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def staged(function):
+    """The function with the dtype of its tensors as that of Keras's numbers (floatx) and layers (policy)."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        values = [*args, *given.values()]
+        tensors = [part for value in values for part in (value if isinstance(value, list) else [value])]
+        dtypes = [keras.backend.standardize_dtype(v.dtype) for v in tensors if hasattr(v, "dtype")]
+        dtype = next(dtype for dtype in dtypes if "float" in dtype)
+        keras.config.set_floatx(dtype)
+        keras.config.set_dtype_policy(dtype)
+        return named_outputs(function(*args, **given))
+
+    return call
+
+
+def in_mode(function):
+    """The function in its stage, under the tape that `gradients` reads."""
+    staged_ = staged(function)
+
+    def call(**given: Any) -> Any:
+        # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+        bound = inspect.signature(function).bind(**given)
+        with tensorflow.GradientTape() as latest.tape:
+            for value in given.values():
+                if tensorflow.is_tensor(value) and value.dtype.is_floating:
+                    latest.tape.watch(value)
+            return named_outputs(staged_(*bound.args, **bound.kwargs))
+
+    return call
+
+
+def gradients(outputs, upstream, leaves):
+    given = [tensorflow.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
+    found = latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
+    return [None if grad is None else tensorflow.convert_to_tensor(grad) for grad in found]
+
+
+def cosine_similarity(x, other, dim=1, eps=1e-08):
+    return -keras.losses.cosine_similarity(x, other, dim)
+
+
+def compute():
+    """The outputs and the gradients, by name."""
+    x = leaf(DATA["inputs/x"], True)
+    other = leaf(DATA["inputs/other"], True)
+    result = in_mode(cosine_similarity)(x=x, other=other, dim=1, eps=2.0)
+    outputs = result if isinstance(result, dict) else {"y": result}
+    returned = gradients([outputs["y"]], [leaf(DATA["inputs/grad.y"], False)], [x, other])
+    outputs.update(zip(["grad.x", "grad.other"], returned))
+    return {name: to_numpy(value) for name, value in outputs.items() if value is not None}
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    here, there = described(live), described(other, "float16")
+    if here != there:
+        print(f"{tensor}: keras has {here}, {side} has {there}")
+        return here != there
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"keras": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+def inaccurate(tensor, rms, largest, limit):
+    """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
+    live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
+    if described(live) != described(exact, "float16"):
+        return True
+    live = live.astype("float64")
+    if (np.isfinite(live) != np.isfinite(exact)).any():
+        print("    NaN or infinity where the exact answer is finite, or the reverse")
+        return True
+    with np.errstate(all="ignore"):
+        error = np.abs(live - exact)
+        error = error[np.isfinite(error)]
+        peak = error.max() if error.size else 0.0
+        ratio = max(peak * np.sqrt(np.mean((error / peak) ** 2)) / rms, peak / largest) if peak else 0.0
+    print(f"    its error is {float(ratio):.3g} times that of a careful implementation;", end=" ")
+    print(f"the error bound is {limit:g}")
+    return bool(ratio >= limit)
+
+
+RESULT = compute()
+DIFFERS = [
+    (
+        check("y", "exact", rtol=0.001, atol=1e-05)
+        | check("y", "torch", rtol=0.001, atol=1e-05)
+    )
+    and inaccurate("y", rms=7.114297777684787e-05, largest=0.00013158294791578253, limit=8.0),
+    (
+        check("grad.x", "exact", rtol=0.01, atol=0.001)
+        | check("grad.x", "torch", rtol=0.01, atol=0.001)
+    )
+    and inaccurate("grad.x", rms=5.939222348931223e-05, largest=0.0001228492233247932, limit=8.0),
+    (
+        check("grad.other", "exact", rtol=0.01, atol=0.001)
+        | check("grad.other", "torch", rtol=0.01, atol=0.001)
+    )
+    and inaccurate("grad.other", rms=5.089341909763518e-05, largest=0.00010655159192024533, limit=8.0),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")

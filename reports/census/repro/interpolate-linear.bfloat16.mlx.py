@@ -1,0 +1,283 @@
+"""interpolate of mlx 0.32.4 returns a different shape, dtype or set of outputs in bfloat16: y
+
+case       interpolate-linear (configs/ops/resample.yaml:8)
+seen with  mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+y          structure: mlx has dtype float32, oracle bfloat16; the values were not compared
+exact      the textbook formula in extended precision on the same inputs, rounded to float64
+torch      the result of torch 2.13.0+cpu in the same run
+run        python interpolate-linear.bfloat16.mlx.py (needs mlx and numpy)
+exit code  1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+import mlx.core
+import mlx.nn
+import mlx.optimizers
+
+mlx.core.set_default_device(mlx.core.cpu)
+latest = SimpleNamespace()
+
+DATA = {
+    "inputs/x": np.array(
+        [
+            1.1015625, 0.21191406, -1.0625, 0.14453125, -1.0078125, 0.359375, -0.703125, -0.56640625,
+            -0.60546875, -1.125, -1.65625, 0.640625, -1.4140625, -0.091796875, 1.6953125, 0.578125,
+            -0.51953125, 0.42578125, 1.546875, -1.7109375, 0.6796875, -1.4296875, 0.15429688, -1.125,
+            0.40234375, -0.04248047, -1.2109375, 1.25, -0.79296875, -0.72265625
+        ],
+        "float32",
+    ).reshape(2, 3, 5),
+    "inputs/grad.y": np.array(
+        [
+            0.625, 1.453125, -0.040283203, 0.58984375, -1.984375, 0.2734375, -0.875, 0.61328125,
+            1.8984375, 0.3671875, 0.24902344, -0.41015625, 1.265625, -0.23242188, 1.7421875, -0.265625,
+            -0.34375, 0.5, 0.45507812, 0.37890625, -0.9453125, -0.38476562, -0.3203125, 2.0625,
+            -0.5390625, -1.1171875, -0.73046875, 1.953125, -0.45898438, -0.002670288, 0.030639648, 1.25,
+            -0.625, 0.0031280518, 1.2421875, -1.578125, -0.15527344, -1.0234375, -0.97265625,
+            0.05053711, -0.022460938, -0.12597656, 0.09033203, 0.80859375, 1.265625, 1.3125, -1.59375,
+            0.12402344
+        ],
+        "float32",
+    ).reshape(2, 3, 8),
+    "exact/y": np.array(
+        [
+            1.1015625, 0.71234130859375, 0.13226318359375, -0.66424560546875, -0.685302734375,
+            0.069091796875, -0.503662109375, -1.0078125, 0.359375, -0.10546875, -0.694580078125,
+            -0.609130859375, -0.57861328125, -0.60302734375, -0.897705078125, -1.125, -1.65625,
+            -0.6513671875, 0.51220703125, -0.77197265625, -1.0008544921875, -0.1744384765625,
+            0.9134521484375, 1.6953125, 0.578125, 0.097900390625, -0.46044921875, 0.13037109375,
+            0.776123046875, 1.476806640625, -0.28564453125, -1.7109375, 0.6796875, -0.2431640625,
+            -1.3306884765625, -0.3406982421875, -0.2454833984375, -1.0450439453125, -0.265869140625,
+            0.40234375, -0.04248046875, -0.553680419921875, -1.05712890625, 0.48095703125,
+            0.611572265625, -0.665283203125, -0.75341796875, -0.72265625
+        ],
+        "float64",
+    ).reshape(2, 3, 8),
+    "torch/y": np.array(
+        [
+            1.1015625, 0.7109375, 0.13183594, -0.6640625, -0.68359375, 0.06933594, -0.50390625,
+            -1.0078125, 0.359375, -0.10546875, -0.6953125, -0.609375, -0.578125, -0.6015625, -0.8984375,
+            -1.125, -1.65625, -0.65234375, 0.51171875, -0.7734375, -1.0, -0.17480469, 0.9140625,
+            1.6953125, 0.578125, 0.09765625, -0.4609375, 0.13085938, 0.77734375, 1.4765625, -0.28515625,
+            -1.7109375, 0.6796875, -0.24316406, -1.328125, -0.33984375, -0.24511719, -1.046875,
+            -0.265625, 0.40234375, -0.04248047, -0.5546875, -1.0546875, 0.48046875, 0.61328125,
+            -0.6640625, -0.75390625, -0.72265625
+        ],
+        "float32",
+    ).reshape(2, 3, 8),
+}
+
+# NumPy has no bfloat16: float32 holds its numbers, and uint16 the bits that a framework's tensors are made of.
+DATA = dict(DATA)
+for name, values in DATA.items():
+    if name.startswith("inputs/") and values.dtype == "float32":
+        DATA[name] = np.asarray(values.view("uint32") >> 16, "uint16")
+
+
+def leaf(array, requires_grad):
+    tensor = mlx.core.array(array, dtype=getattr(mlx.core, str(array.dtype)))
+    return tensor.view(mlx.core.bfloat16) if array.dtype == "uint16" else tensor
+
+
+def to_numpy(tensor):
+    return (tensor.view(mlx.core.uint16) if tensor.dtype == mlx.core.bfloat16 else tensor).__array__()
+
+
+def staged(function):
+    """The function as it is in eager mode."""
+    return function
+
+
+def shape_of(value):
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)
+
+
+def named_outputs(result):
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def in_mode(function):
+    """The function in its stage."""
+    staged_ = staged(function)
+
+    def call(**given: Any) -> Any:
+        outputs = named_outputs(staged_(**given))
+        latest.function, latest.given, latest.outputs = staged_, given, outputs
+        return outputs
+
+    return call
+
+
+def pullback(forward, leaves, upstream):
+    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+
+
+def gradients(outputs, upstream, leaves):
+    function, given = latest.function, latest.given
+    wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
+    names = [name for leaf in leaves for name, value in given.items() if value is leaf]
+
+    def forward(*values: Any) -> Any:
+        results = named_outputs(function(**{**given, **dict(zip(names, values))}))
+        return [results[name] for name in wanted]
+
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+
+
+class Unsupported(Exception):
+    """The framework cannot do this; the message says why."""
+
+
+def require(held, lacking):
+    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    if not held:
+        raise Unsupported(lacking)
+
+
+RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+
+
+def each(value, n):
+    """A param of `n` axes: one for all, or one per axis."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+def channels_first(framework, x):
+    """[N, ..., C] to [N, C, ...]."""
+    return framework.transpose(x, [0, x.ndim - 1, *range(1, x.ndim - 1)])
+
+
+def channels_last(framework, x):
+    """[N, C, ...] to [N, ..., C], for images and for weights."""
+    return framework.transpose(x, [0, *range(2, x.ndim), 1])
+
+
+def interpolate(x, size=None, scale_factor=None, mode='nearest', align_corners=None):
+    n = x.ndim - 2
+    require(mode in RESIZES, f"mlx.nn.Upsample has no mode {mode}")
+    # It takes factors, which it multiplies by the sizes and truncates.
+    factors = each(scale_factor, n) if size is None else [a / b for a, b in zip(each(size, n), x.shape[2:])]
+    exact = size is None or tuple(int(f * b) for f, b in zip(factors, x.shape[2:])) == each(size, n)
+    require(exact, "mlx.nn.Upsample takes factors, which do not say this size")
+    layer = mlx.nn.Upsample(tuple(factors), RESIZES[mode], bool(align_corners))
+    return channels_first(mlx.core, layer(channels_last(mlx.core, x)))
+
+
+def to_arrays(outputs):
+    """NumPy arrays by name; those of a list are `grads.0`, `grads.1`, ..."""
+    arrays = {}
+    for name, value in outputs.items():
+        listed = isinstance(value, (list, tuple))
+        for i, item in enumerate(value if listed else [value]):
+            if item is not None:
+                arrays[f"{name}.{i}" if listed else name] = to_array(item)
+    return arrays
+
+
+def to_array(value):
+    """One output; dtypes that NumPy lacks stay as they are."""
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, "bfloat16")
+    try:
+        return np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else to_numpy(value))
+    except TypeError:
+        return value
+
+
+def compute():
+    """The outputs and the gradients, by name."""
+    x = leaf(DATA["inputs/x"], True)
+    result = in_mode(interpolate)(x=x, size=8, scale_factor=None, mode="linear", align_corners=None)
+    outputs = result if isinstance(result, dict) else {"y": result}
+    wanted = [name for name in ["y"] if tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape]
+    if wanted:
+        returned = gradients([outputs[name] for name in wanted], [leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted], [x])
+        outputs.update(zip(["grad.x"], returned))
+    return to_arrays(outputs)
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    own = "bfloat16" if own == "uint16" else own
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def numbers(values):
+    """The numbers of a bfloat16 tensor."""
+    return (values.view("uint16").astype("uint32") << 16).view("float32")
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"] if f"{side}/{tensor}" in DATA else None
+    here, there = described(live), described(other, "bfloat16" if side == "exact" or getattr(other, "dtype", "") == "float32" else "")
+    if here != there or other is None:
+        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        return here != there
+    live = numbers(live)
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+RESULT = compute()
+DIFFERS = [
+    check("y", "exact", rtol=0.016, atol=1e-05),
+    check("y", "torch", rtol=0.016, atol=1e-05),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")

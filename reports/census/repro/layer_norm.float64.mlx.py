@@ -1,0 +1,214 @@
+"""layer_norm of mlx 0.32.4 has only float32 accuracy in float64: grad.weight, grad.x, y
+
+case         layer_norm (configs/ops/norm.yaml:6)
+seen with    mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+grad.weight  degraded: the error of mlx is 2.41e+08 times that of a careful implementation in
+             float64, 3.81e-07 of the value where it is worst: the float64 result has float32
+             accuracy (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower
+             precision
+grad.x       degraded: the error of mlx is 2.29e+08 times that of a careful implementation in
+             float64, 3.91e-07 of the value where it is worst: the float64 result has float32
+             accuracy (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower
+             precision
+y            degraded: the error of mlx is 2.79e+08 times that of a careful implementation in
+             float64, 3.75e-07 of the value where it is worst: the float64 result has float32
+             accuracy (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower
+             precision
+cause        reduced-precision: computed in or through a lower precision (y and grad.weight)
+cause        reduced-precision: computed in or through a lower precision (grad.x)
+exact        the textbook formula in extended precision on the same inputs, rounded to float64
+torch        the result of torch 2.13.0+cpu in the same run
+run          python layer_norm.float64.mlx.py (needs mlx and numpy; layer_norm.float64.mlx.npz must
+             lie beside it)
+exit code    1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+import mlx.core
+import mlx.nn
+import mlx.optimizers
+
+mlx.core.set_default_device(mlx.core.cpu)
+latest = SimpleNamespace()
+
+DATA = np.load(os.path.splitext(os.path.abspath(__file__))[0] + ".npz", allow_pickle=False)
+
+
+def leaf(array, requires_grad):
+    tensor = mlx.core.array(array, dtype=getattr(mlx.core, str(array.dtype)))
+    return tensor.view(mlx.core.bfloat16) if array.dtype == "uint16" else tensor
+
+
+def to_numpy(tensor):
+    return (tensor.view(mlx.core.uint16) if tensor.dtype == mlx.core.bfloat16 else tensor).__array__()
+
+
+def staged(function):
+    """The function as it is in eager mode."""
+    return function
+
+
+def shape_of(value):
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)
+
+
+def named_outputs(result):
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def in_mode(function):
+    """The function in its stage."""
+    staged_ = staged(function)
+
+    def call(**given: Any) -> Any:
+        outputs = named_outputs(staged_(**given))
+        latest.function, latest.given, latest.outputs = staged_, given, outputs
+        return outputs
+
+    return call
+
+
+def pullback(forward, leaves, upstream):
+    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+
+
+def gradients(outputs, upstream, leaves):
+    function, given = latest.function, latest.given
+    wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
+    names = [name for leaf in leaves for name, value in given.items() if value is leaf]
+
+    def forward(*values: Any) -> Any:
+        results = named_outputs(function(**{**given, **dict(zip(names, values))}))
+        return [results[name] for name in wanted]
+
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+
+
+def layer_norm(x, normalized_shape, eps, weight=None, bias=None):
+    rows = x.reshape((*x.shape[: -len(normalized_shape)], -1))
+    weight, bias = (v if v is None else v.reshape((-1,)) for v in (weight, bias))
+    return mlx.core.fast.layer_norm(rows, weight, bias, eps).reshape(x.shape)
+
+
+def compute():
+    """The outputs and the gradients, by name."""
+    x = leaf(DATA["inputs/x"], True)
+    weight = leaf(DATA["inputs/weight"], True)
+    bias = leaf(DATA["inputs/bias"], True)
+    result = in_mode(layer_norm)(x=x, weight=weight, bias=bias, normalized_shape=(5, 9), eps=1e-05)
+    outputs = result if isinstance(result, dict) else {"y": result}
+    returned = gradients([outputs["y"]], [leaf(DATA["inputs/grad.y"], False)], [x, weight, bias])
+    outputs.update(zip(["grad.x", "grad.weight", "grad.bias"], returned))
+    return {name: to_numpy(value) for name, value in outputs.items() if value is not None}
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    here, there = described(live), described(other, "float64")
+    if here != there:
+        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        return here != there
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+def inaccurate(tensor, rms, largest, limit):
+    """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
+    live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
+    if described(live) != described(exact, "float64"):
+        return True
+    live = live.astype("longdouble")
+    if (np.isfinite(live) != np.isfinite(exact)).any():
+        print("    NaN or infinity where the exact answer is finite, or the reverse")
+        return True
+    with np.errstate(all="ignore"):
+        error = np.abs(live - exact)
+        error = error[np.isfinite(error)]
+        peak = error.max() if error.size else 0.0
+        ratio = max(peak * np.sqrt(np.mean((error / peak) ** 2)) / rms, peak / largest) if peak else 0.0
+    print(f"    its error is {float(ratio):.3g} times that of a careful implementation;", end=" ")
+    print(f"the error bound is {limit:g}")
+    return bool(ratio >= limit)
+
+
+RESULT = compute()
+DIFFERS = [
+    (
+        check("grad.weight", "exact", rtol=1e-07, atol=1e-07)
+        | check("grad.weight", "torch", rtol=1e-07, atol=1e-07)
+    )
+    and inaccurate("grad.weight", rms=9.794498684694375e-16, largest=1.8726339923169633e-15, limit=8.0),
+    (
+        check("grad.x", "torch", rtol=1e-07, atol=1e-07)
+        | check("grad.x", "exact", rtol=1e-07, atol=1e-07)
+    )
+    and inaccurate("grad.x", rms=4.3340328111173256e-16, largest=2.9043607796541693e-15, limit=8.0),
+    (
+        check("y", "torch", rtol=1e-07, atol=1e-07)
+        | check("y", "exact", rtol=1e-07, atol=1e-07)
+    )
+    and inaccurate("y", rms=3.6913028508547667e-16, largest=1.190887666258078e-15, limit=8.0),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")
