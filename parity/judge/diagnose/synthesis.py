@@ -168,8 +168,10 @@ def row_of(
 def missing(shape: Shape, whole: Shape) -> tuple[int, ...]:
     """The axes that a value lacks to have a shape but for their lengths, first its last ones; none where it has it."""
     n = len(whole) - len(shape)
+    if n <= 0 or not shape or shape == whole[n:]:
+        return ()
     fits = (axes for axes in combinations(range(len(whole)), n) if shape == tuple(np.delete(whole, axes)))
-    return () if n <= 0 or not shape or shape == whole[n:] else next(fits, ())
+    return next(fits, ())
 
 
 def proportional(row: Columns, other: Columns) -> bool:
