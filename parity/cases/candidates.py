@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from typing import Any
 
 import numpy as np
@@ -462,8 +462,8 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
         if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
-            kinds = ("without one", "only one") if length > 2 else ("without one",)
-            yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
+            kinds = product(("without one", "only one"), (0, -1))
+            yield from (("along", operand, (kind, axis, index)) for kind, index in kinds)
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
             yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)
