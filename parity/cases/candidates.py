@@ -100,9 +100,9 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     for position in single:
         edits = step_edits(program, position, scope)
         yield from in_every_turn(edits, position, scope) if position in same else edits
+    yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
     for chain in chains(program, reach) if not same else ():
         yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
-    yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
@@ -496,8 +496,8 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
         if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
-            kinds = ("without one", "only one") if length > 2 else ("without one",)
-            yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
+            kinds = product(("without one", "only one"), (0, -1))
+            yield from (("along", operand, (kind, axis, index)) for kind, index in kinds)
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
             yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)

@@ -175,6 +175,14 @@ class Inquiry:
                 kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
+    def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
+        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        if self._question.evaluator.dtype != "float16" or not self.can_ask:
+            return []
+        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
+        return sorted(found, key=lambda e: e.rank)
+
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
         start = whole.start
@@ -202,14 +210,6 @@ class Inquiry:
         alone = Inquiry(question, self._kernel, self._prepare, about(self._same), self._budget)
         alone.probes, alone.alike = about(self.probes), about(self.alike)
         return alone
-
-    def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
-        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
-        if self._question.evaluator.dtype != "float16" or not self.can_ask:
-            return []
-        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
-        return sorted(found, key=lambda e: e.rank)
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
         """Without an explanation by values that the backend's results for other inputs with the same options
