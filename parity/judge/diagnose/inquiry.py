@@ -186,7 +186,7 @@ class Inquiry:
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
         start = whole.start
-        one = len(start.wrong) < 2 or self._kernel is None or not self.probes
+        one = len(start.wrong) < 2 or self._kernel is None or not self.probes or self._budget.untried
         if one or len(structure(start.evaluator)) > MAX_STEPS:
             return whole
         owners: dict[str, tuple[Cause, set[str]]] = {}
