@@ -161,6 +161,11 @@ def searched(search: Search, request: Request, subject: Subject, folder: Path, d
             search.keep_pending()
             save()
             return True
+        except Exception:
+            # What was found is on the disk, whatever fails.
+            search.keep_pending()
+            save()
+            raise
     save()
     return False
 
