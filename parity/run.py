@@ -35,7 +35,7 @@ from parity.engine.inputs import save_array, slug
 from parity.engine.shards import shards
 from parity.judge import known as deviations
 from parity.judge.bound.envelope import dtype_of
-from parity.judge.case import CaseJudge
+from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -458,6 +458,11 @@ def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequenc
     """The comparisons of a case, the accepted ones marked; its tensors are stored if it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
+    return keep(state, case, judged)
+
+
+def keep(state: RunState, case: CaseJudge, judged: Judged) -> Sequence[Comparison]:
+    """Record a judged case, and store its tensors if it fails."""
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
     place = state.folders.pop(case.case.id, None)
     if place is None:
