@@ -24,6 +24,7 @@ CONNECT_S = 10.0
 RECONNECT_S = 60.0
 WORKER_S = 60.0
 """How long a scheduler, a restarted scheduler, and the first worker are waited for."""
+POLL_S = 0.2
 START = "start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`"
 
 
@@ -66,10 +67,7 @@ class Cluster:
                 target = stack.enter_context(local_cluster(self._n_local)) if self.is_local else self.address
                 self.client = Client(target, timeout=wait_s or CONNECT_S, set_as_default=False)
                 stack.callback(closed, self.client)
-            with contextlib.suppress(TimeoutError):
-                self.client.wait_for_workers(1, timeout=WORKER_S)
-            if not self.workers():
-                raise OSError(f"no worker has come within {WORKER_S:.0f} s")
+            self.await_worker()
         except (OSError, ValueError, RuntimeError) as error:
             stack.close()
             raise ClusterError(f"{self.address}: {error}; {START}") from error
@@ -78,16 +76,30 @@ class Cluster:
             raise
         self._open = stack
 
+    def await_worker(self) -> None:
+        """Wait for the first worker; raises OSError if none comes, or the scheduler is gone."""
+        with contextlib.suppress(TimeoutError):
+            self.client.wait_for_workers(1, timeout=WORKER_S)
+        if not self.workers():
+            raise OSError(f"no worker has come within {WORKER_S:.0f} s")
+
     def reconnect(self) -> None:
         """Connect again to a scheduler that has gone away; raises ClusterError after a minute."""
         end = time.monotonic() + RECONNECT_S
+        time.sleep(POLL_S)
+        # The client itself tries first, and closes if it does not succeed.
+        while str(self.client.status) == "connecting":
+            time.sleep(POLL_S)
+        if self.is_connected:
+            with contextlib.suppress(OSError):
+                return self.await_worker()
         while True:
             try:
                 return self.connect(max(1.0, end - time.monotonic()))
             except ClusterError:
                 if time.monotonic() >= end:
                     raise
-                time.sleep(1.0)
+                time.sleep(POLL_S)
 
     @property
     def is_connected(self) -> bool:
