@@ -175,9 +175,12 @@ class RunState:
         if earlier is not None and earlier.version != row.version:
             raise ResumeError(f"{row.name} was {row.framework} {earlier.version} and is now {row.version}")
         self.backends[row.name] = row
-        spec = next(spec for spec in self.plan.backends if spec.name == row.name)
+        # The members of a training's ensemble are none of the plan's backends.
+        spec = next((spec for spec in self.plan.backends if spec.name == row.name), None)
+        if spec is None or spec.ops is None:
+            return
         copy = self.run_dir / record.ops_copy(spec)
-        if spec.ops is not None and not copy.exists():
+        if not copy.exists():
             with self.losses.at(copy):
                 copy.parent.mkdir(exist_ok=True)
                 write_atomically(copy, spec.ops.read_bytes())

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import itertools
 import json
 import math
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -247,13 +249,7 @@ dtype and backend, `tensors` one for each tensor, and `findings` one for each te
 worst comparison, that with the oracle if several are as bad (SQLite takes bare columns from the row of the maximum)."""
 
 AMONG = "case_id IN (SELECT value FROM json_each(?))"
-OPEN = """
-    SELECT case_id FROM cells WHERE status != 'passed'
-    GROUP BY case_id ORDER BY min(instr(?, status)), max(error_ratio) DESC LIMIT ?"""
-MATRIX = """
-    SELECT op, backend, dtype, status, verdict, n FROM (
-        SELECT op, backend, dtype, status, verdict, count(*) AS n, max(severity)
-        FROM cells JOIN verdicts USING (verdict) GROUP BY op, backend, dtype, status)"""
+OVERVIEW = "SELECT op, backend, dtype, status, verdict, case_id, error_ratio FROM cells"
 URGENCY = ("failed", "error", "not-run", "unsupported", "known", "below", "suspect", "passed")
 """The values of `cells.Status`, in its order."""
 
@@ -268,6 +264,7 @@ class Store:
         self.path, self._lost = path, lost
         self._waiting: list[tuple[str, tuple[Any, ...]]] = []
         self._due = time.monotonic() + COMMIT_S
+        self._overview: tuple[list[MatrixRow], list[str]] | None = None
         try:
             self.db = connected(path)
             self._prepare()
@@ -289,6 +286,7 @@ class Store:
     def add(self, rows: Iterable[Any]) -> None:
         """Rows of any type, all or none of them, to be written with the next transaction."""
         self._waiting += [(table.insert, table.values(row)) for row in rows for table in (BY_ROW[type(row)],)]
+        self._overview = None
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
@@ -300,6 +298,7 @@ class Store:
         """Replace a whole table."""
         self._waiting.append((f'DELETE FROM "{table.name}"', ()))  # noqa: S608
         self._waiting += [(table.insert, table.values(row)) for row in rows]
+        self._overview = self._overview if table in (KNOWN, SUMMARY) else None
 
     def keep(self, cells: Iterable[tuple[str, str]]) -> None:
         """Leave only the rows of these (case, dtype)."""
@@ -314,6 +313,7 @@ class Store:
     def change(self, statement: str, *values: Any) -> None:
         """Any other change."""
         self._waiting.append((statement, values))
+        self._overview = None
 
     def flush(self) -> None:
         """Write what waits, in one transaction, and once also if Ctrl-C comes in between."""
@@ -399,10 +399,28 @@ class Store:
         """All rows, or of a large run those of the cases that have something to tell, the most urgent ones."""
         if self.n_outcomes < LARGE:
             return self.results()
-        cases = [case for (case,) in self.select(OPEN, " ".join(URGENCY), MAX_CASES)]
+        rows, cases = self.overview()
         part = self.results(AMONG, json.dumps(cases))
-        rows = [MatrixRow(*row) for row in self.select(MATRIX)]
         return structs.replace(part, left_out=sum(row.n_cells for row in rows) - n_cells(part), matrix=rows)
+
+    def overview(self) -> tuple[list[MatrixRow], list[str]]:
+        """How many cells of each op, backend and dtype have each status, and the most urgent cases that have not
+        passed; kept until rows change, since going over all cells takes seconds where they are 10^5."""
+        self.flush()
+        if self._overview is None:
+            counts: Counter[tuple[str, str, str, str]] = Counter()
+            worst: dict[tuple[str, str, str, str], str] = {}
+            urgent: dict[str, tuple[int, float]] = {}
+            for op, backend, dtype, status, verdict, case, ratio in self.db.execute(OVERVIEW):
+                key = op, backend, dtype, status
+                counts[key] += 1
+                worst[key] = max(worst.get(key, verdict), verdict, key=SEVERITY.__getitem__)
+                if status != URGENCY[-1]:
+                    rank = URGENCY.index(status), -(ratio or 0.0)
+                    urgent[case] = min(urgent.get(case, rank), rank)
+            rows = [MatrixRow(*key, verdict=worst[key], n_cells=n) for key, n in counts.items()]
+            self._overview = rows, heapq.nsmallest(MAX_CASES, urgent, key=urgent.__getitem__)
+        return self._overview
 
     @property
     def n_outcomes(self) -> int:
@@ -415,11 +433,11 @@ class Store:
             dict(self.select(f"SELECT {name}, count(*) FROM {table} GROUP BY 1 ORDER BY min(rowid)"))  # noqa: S608
             for name, table in (("outcome", "outcomes"), ("verdict", "comparisons"))
         )
-        cells, tensors = (
-            dict(self.select(f"SELECT status, count(*) FROM {view} GROUP BY 1"))  # noqa: S608
-            for view in ("cells", "tensors")
-        )
-        cells = {status: cells[status] for status in URGENCY if status in cells}
+        tensors = dict(self.select("SELECT status, count(*) FROM tensors GROUP BY 1"))
+        statuses: Counter[str] = Counter()
+        for row in self.overview()[0]:
+            statuses[row.status] += row.n_cells
+        cells = {status: statuses[status] for status in URGENCY if statuses[status]}
         return Summary(outcomes=outcomes, verdicts=verdicts, cells=cells, tensors=tensors, exit_code=exit_code)
 
     def close(self) -> None:
@@ -487,7 +505,7 @@ def read_only(path: Path) -> Iterator[Store]:
     if not path.is_file():
         raise ResultsError(f"{path}: No such file or directory; is {path.parent} a run directory?")
     store = Store.__new__(Store)
-    store.path, store._lost, store._waiting = path, None, []
+    store.path, store._lost, store._waiting, store._overview = path, None, [], None
     try:
         store.db = opened(path)
         version = version_of(store.db)
