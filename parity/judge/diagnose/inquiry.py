@@ -29,7 +29,7 @@ from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import UNNAMED, absent, proposals, recounted
+from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -46,8 +46,6 @@ MAX_TRANSFERRED = 8
 TIED = 0.3
 FAR = 8.0
 """How much larger numbers are that show the limits of a formula."""
-ALIKE = 1e-2
-"""How far the same factor may be from itself, as bfloat16 shows it."""
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 N_COPIES = 6
@@ -564,14 +562,15 @@ def defined(predicted: Predicted) -> Predicted:
 
 
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
-    """The same cause for other inputs: edits and fitted numbers unchanged, others with those inputs' numbers."""
+    """The same cause for other inputs: edits, changes and fitted numbers stay, others have those inputs' numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
     alike = [replace(c, only=cause.only) for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
     if cause.change is not None and not cause.counted:
-        yield cause
+        yield from (cause, *same)
+        return
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
@@ -588,8 +587,5 @@ def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
 
 
 def similar(one: Cause, other: Cause) -> bool:
-    """Whether two causes differ in their numbers only; a factor that has no meaning is one number."""
-    ours, theirs = one.parameters, other.parameters
-    factors = ours.get("factor", 1.0), theirs.get("factor", 1.0)
-    same = ours.get("meaning") != UNNAMED or bool(np.isclose(*factors, rtol=ALIKE))
-    return one.id == other.id and ours.keys() == theirs.keys() and same
+    """Whether two causes differ in their numbers only."""
+    return one.id == other.id and one.parameters.keys() == other.parameters.keys()
