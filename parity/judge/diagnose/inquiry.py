@@ -44,6 +44,8 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+MOST_ALONE = 6
+"""More wrong tensors are not searched for one by one: each takes as long as all together."""
 FAR = 8.0
 """How much larger numbers are that show the limits of a formula."""
 SAME = 0.25
@@ -178,7 +180,7 @@ class Inquiry:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
         start = whole.start
         one = len(start.wrong) < 2 or self._kernel is None or not self.probes
-        if one or len(structure(start.evaluator)) > MAX_STEPS:
+        if one or len(start.wrong) > MOST_ALONE or len(structure(start.evaluator)) > MAX_STEPS:
             return whole
         owners: dict[str, tuple[Cause, set[str]]] = {}
         for name in start.wrong:
