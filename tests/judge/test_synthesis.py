@@ -18,7 +18,7 @@ NORM = planned("layer_norm", x=(6, 8), normalized_shape=(8,))
     ("fault", "told"),
     [
         (lambda x, y: y / (1 + np.abs(x)), "y = y / (1 + absolute(x))"),
-        (lambda x, y: np.where((x > 0.5) & (x < 1), x * y, y), "x * y"),
+        (lambda x, y: np.where((x > 0.5) & (x < 1), x * y, y), "y * x, y)"),
         (lambda x, y: np.where(x > 0, x, 3 * y), "y = where(greater(x, 0), x, 3 * y)"),
     ],
 )

@@ -29,7 +29,7 @@ from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import UNNAMED, absent, proposals, recounted
+from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
@@ -44,10 +44,10 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+MOST_ALONE = 6
+"""More wrong tensors are not searched for one by one: each takes as long as all together."""
 FAR = 8.0
 """How much larger numbers are that show the limits of a formula."""
-ALIKE = 1e-2
-"""How far the same factor may be from itself, as bfloat16 shows it."""
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 DIGITS_LOST = 2.0**-4
@@ -187,7 +187,7 @@ class Inquiry:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
         start = whole.start
         one = len(start.wrong) < 2 or self._kernel is None or not self.probes or self._budget.untried
-        if one or len(structure(start.evaluator)) > MAX_STEPS:
+        if one or len(start.wrong) > MOST_ALONE or len(structure(start.evaluator)) > MAX_STEPS:
             return whole
         owners: dict[str, tuple[Cause, set[str]]] = {}
         for name in start.wrong:
@@ -571,14 +571,15 @@ def defined(predicted: Predicted) -> Predicted:
 
 
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
-    """The same cause for other inputs: edits and fitted numbers unchanged, others with those inputs' numbers."""
+    """The same cause for other inputs: edits, changes and fitted numbers stay, others have those inputs' numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
     alike = [replace(c, only=cause.only) for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
     if cause.change is not None and not cause.counted:
-        yield cause
+        yield from (cause, *same)
+        return
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
@@ -595,8 +596,5 @@ def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
 
 
 def similar(one: Cause, other: Cause) -> bool:
-    """Whether two causes differ in their numbers only; a factor that has no meaning is one number."""
-    ours, theirs = one.parameters, other.parameters
-    factors = ours.get("factor", 1.0), theirs.get("factor", 1.0)
-    same = ours.get("meaning") != UNNAMED or bool(np.isclose(*factors, rtol=ALIKE))
-    return one.id == other.id and ours.keys() == theirs.keys() and same
+    """Whether two causes differ in their numbers only."""
+    return one.id == other.id and one.parameters.keys() == other.parameters.keys()
