@@ -2,4 +2,6 @@
 
 from parity.cli import main
 
-main()
+# Processes that multiprocessing starts, as Dask does, import the main module.
+if __name__ == "__main__":
+    main()

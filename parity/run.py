@@ -7,8 +7,9 @@ import datetime
 import errno
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,9 +18,8 @@ from msgspec import structs
 from parity import exit_codes
 from parity.clients import CLIENTS, JudgedCase, client_of
 from parity.config.nodes import printable
-from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
+from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import (
-    BackendInfo,
     BackendStarted,
     CasePrepared,
     CellFinished,
@@ -27,13 +27,15 @@ from parity.engine import (
     Event,
     Judging,
     Resumed,
+    ShardFinished,
     TrainingFinished,
     execute,
 )
 from parity.engine.inputs import save_array, slug
+from parity.engine.shards import shards
 from parity.judge import known as deviations
 from parity.judge.bound.envelope import dtype_of
-from parity.judge.case import CaseJudge
+from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -51,7 +53,7 @@ from parity.reporting.results.results import (
     new_directory,
     write_atomically,
 )
-from parity.reporting.results.resume import Finished, ResumeError, finished, going_on, stored
+from parity.reporting.results.resume import Finished, ResumeError, comparison, finished, going_on, stored
 from parity.reporting.results.rows import BackendRow, Results, TrainingRow
 from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, TRAININGS, Store, placed, remove
@@ -59,6 +61,10 @@ from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, T
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0
 """Results are written every four seconds; writing takes at most a twentieth of the run's time."""
+
+
+Source = Callable[[Plan, EngineOptions, Path, Collection[str]], Iterator[Event]]
+"""Runs the cases of ops, except the finished ones, like `engine.execute`."""
 
 
 class Observer(Protocol):
@@ -86,7 +92,7 @@ class RunState:
     n_outcomes: int = 0
     trainings: list[TrainingRow] = field(default_factory=list)
     judging_s: float = 0.0
-    memory: Memory = field(default_factory=Memory)
+    memories: dict[int, Memory] = field(default_factory=dict)
     judges: dict[str, CaseJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
     losses: Losses = field(default_factory=Losses)
@@ -140,6 +146,46 @@ class RunState:
         """Record a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
         self.store.add(map(record.comparison_row, comparisons))
         self.store.add(diagnoses)
+        return self.accepted(case, comparisons, diagnoses)
+
+    def take_shard(self, shard: ShardFinished) -> Sequence[Comparison]:
+        """Record cases that were run and judged elsewhere; the comparisons of those in which something differs."""
+        for row in shard.backends:
+            self.take_backend(row)
+        for name, content in shard.tensors.items():
+            with self.losses.at(self.run_dir / name):
+                (self.run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.run_dir / name).write_bytes(content)
+        self.losses.reasons |= {self.run_dir / name: OSError(errno.EIO, why) for name, why in shard.lost.items()}
+        for case, folder in shard.folders.items():
+            self.store.change(*placed(record.case_row(self.cases[case], Path(folder))))
+        self.n_outcomes += len(shard.outcomes)
+        self.judging_s += shard.judge_seconds
+        for rows in (shard.outcomes, shard.comparisons, shard.diagnoses):
+            self.store.add(rows)
+        held: list[Comparison] = []
+        for case in dict.fromkeys(row.case for row in shard.comparisons if row.fails):
+            mine = [comparison(row) for row in shard.comparisons if row.case == case]
+            held += self.accepted(self.cases[case], mine, [row for row in shard.diagnoses if row.case == case])
+        return held
+
+    def take_backend(self, row: BackendRow) -> None:
+        """Record a backend that has started; raises ResumeError if a resumed run would mix two of its releases."""
+        earlier = self.finished.backends.get(row.name)
+        if earlier is not None and earlier.version != row.version:
+            raise ResumeError(f"{row.name} was {row.framework} {earlier.version} and is now {row.version}")
+        self.backends[row.name] = row
+        spec = next(spec for spec in self.plan.backends if spec.name == row.name)
+        copy = self.run_dir / record.ops_copy(spec)
+        if spec.ops is not None and not copy.exists():
+            with self.losses.at(copy):
+                copy.parent.mkdir(exist_ok=True)
+                write_atomically(copy, spec.ops.read_bytes())
+
+    def accepted(
+        self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
+    ) -> Sequence[Comparison]:
+        """The comparisons of a case, the accepted ones marked. A finding may stop the run."""
         if not any(c.verdict.fails for c in comparisons):
             return comparisons
         known = tuple(entry for entry in self.plan.known if deviations.means(entry, case.id))
@@ -148,6 +194,20 @@ class RunState:
         found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
         self.stopped = self.stopped or (self.exitfirst and found)
         return held
+
+    @cached_property
+    def cases(self) -> Mapping[str, CasePlan]:
+        """The cases by id."""
+        return {case.id: case for case in self.plan.cases}
+
+    @cached_property
+    def shard_of(self) -> Mapping[str, int]:
+        """The number of each case's shard."""
+        return {case.id: number for number, shard in enumerate(shards(self.plan)) for _, case in shard}
+
+    def memory_of(self, case: CasePlan) -> Memory:
+        """What explained earlier cases of the shard: one on another machine knows no more."""
+        return self.memories.setdefault(self.shard_of[case.id], Memory())
 
     @property
     def is_complete(self) -> bool:
@@ -193,6 +253,7 @@ def run_and_show(
     fail_on: str = exit_codes.DEFAULT_FAIL_ON,
     exitfirst: bool = False,
     resume: bool = False,
+    source: Source = execute,
 ) -> Results:
     """`run` with progress on stderr and the results on stdout and in files.
 
@@ -204,6 +265,7 @@ def run_and_show(
 
     losses = Losses()
     how: dict[str, Any] = {"fail_on": fail_on, "exitfirst": exitfirst, "resume": resume, "losses": losses}
+    how["source"] = source
     with outputs.silenced():
         with reporter_for(Console(stderr=True), *n_left(plan, Finished()), quiet=verbosity < 0) as reporter:
             results = run(plan, options, run_dir, reporter, command, **how)
@@ -282,6 +344,7 @@ def run(
     exitfirst: bool = False,
     resume: bool = False,
     losses: Losses | None = None,
+    source: Source = execute,
 ) -> Results:
     """Run `plan`, compare, judge and write; an interrupt (Ctrl-C) keeps finished results and sets exit code 130.
 
@@ -301,7 +364,7 @@ def run(
     done = {case.id for case in plan.cases if state.finished.holds(case)}
     kept_free = reserve(run_dir, sum(len(case.dtypes) for case in plan.cases) * len(plan.backends))
     try:
-        for _ in follow(state, execute(plan, options, run_dir, done), observer):
+        for _ in follow(state, source(plan, options, run_dir, done), observer):
             state.save()
         with state.losses.at(run_dir / "training"):
             for _ in () if state.stopped else run_clients(state, observer):
@@ -360,16 +423,14 @@ def follow(state: RunState, events: Iterator[Event], observer: Observer) -> Iter
 def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
     """Process one event; returns the comparisons of a case when its last cell is finished."""
     if isinstance(event, BackendStarted):
-        info = event.info
-        check_version(state, info)
-        state.backends[info.spec.name] = record.backend_row(info.spec, info)
-        keep_ops(state, info.spec)
+        state.take_backend(record.backend_row(event.info.spec, event.info))
     elif isinstance(event, CasePrepared):
         prepared = event.prepared
+        memory = state.memory_of(prepared.case)
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, state.memory, ask=event.ask
+            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, memory, ask=event.ask
         )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
@@ -378,14 +439,9 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
             state.losses.reasons[state.run_dir / "tensors" / prepared.folder.name] = prepared.lost
     elif isinstance(event, CellFinished):
         return take_cell(state, event)
+    elif isinstance(event, ShardFinished):
+        return state.take_shard(event)
     return ()
-
-
-def check_version(state: RunState, info: BackendInfo) -> None:
-    """Raise ResumeError if a resumed run would mix two releases of a framework."""
-    earlier = state.finished.backends.get(info.spec.name)
-    if earlier is not None and earlier.version != info.version:
-        raise ResumeError(f"{info.spec.name} was {info.spec.adapter} {earlier.version} and is now {info.version}")
 
 
 def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
@@ -402,6 +458,11 @@ def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequenc
     """The comparisons of a case, the accepted ones marked; its tensors are stored if it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
+    return keep(state, case, judged)
+
+
+def keep(state: RunState, case: CaseJudge, judged: Judged) -> Sequence[Comparison]:
+    """Record a judged case, and store its tensors if it fails."""
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
     place = state.folders.pop(case.case.id, None)
     if place is None:
@@ -428,15 +489,6 @@ def timed(state: RunState) -> Iterator[None]:
         yield
     finally:
         state.judging_s += time.monotonic() - began
-
-
-def keep_ops(state: RunState, spec: BackendSpec) -> None:
-    """Store a copy of the user's ops file."""
-    if spec.ops is not None:
-        copy = state.run_dir / record.ops_copy(spec)
-        with state.losses.at(copy):
-            copy.parent.mkdir(exist_ok=True)
-            write_atomically(copy, spec.ops.read_bytes())
 
 
 def keep_tensors(

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from parity.cases.edits import (
     RETURNED,
     RUNNING,
     SAVED,
+    STEPWISE,
     THROUGH,
     Edit,
     Key,
@@ -99,6 +100,9 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     for position in single:
         edits = step_edits(program, position, scope)
         yield from in_every_turn(edits, position, scope) if position in same else edits
+    yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
+    for chain in chains(program, reach) if not same else ():
+        yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
@@ -134,6 +138,18 @@ def by_place(program: Program) -> dict[Any, list[int]]:
     """The positions of the steps of one place of the reference's source, or of their gradients."""
     sites = {step.index: step.site for step in program.steps}
     return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
+
+
+def chains(program: Program, reach: Collection[int]) -> Iterator[tuple[int, ...]]:
+    """The sums of sums, axis by axis, which kernels compute as one."""
+    sums = {step.index: p for p, step in enumerate(program.steps) if step.name == "sum" and p in reach}
+    before = {p: sums[i] for p in sums.values() for i in program.steps[p].refs if i in sums}
+    for last in set(sums.values()) - set(before.values()):
+        chain = [last]
+        while chain[0] in before:
+            chain.insert(0, before[chain[0]])
+        if len(chain) > 1:
+            yield tuple(chain)
 
 
 def representatives(reach: Collection[int], same: Repeats) -> list[int]:
@@ -240,6 +256,7 @@ class Scope:
     def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
         self.program, self.of, self.same = program, shapes, same
         self.turns = turns_of(program, same)
+        self.named = {p for p, places in same.items() if any(program.steps[place].label for place in places)}
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -254,11 +271,17 @@ class Scope:
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
         """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
-        from in a few steps, and what the turns of a loop before and after have in its place."""
+        from in a few steps, and what the turns of a loop before and after have in its place.
+
+        A loop's values have names in its last turn: those of the same turn count as named, too.
+        """
         shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
+        turn = self.turns.get(before)
         for other, key in self.keys.items():
             step = self.steps.get(other)
-            usable = step is None or (int(key[1]) < before and (step.label or other in near))
+            position = int(key[1]) if step is not None else -1
+            named = step is None or step.label or (position in self.named and self.turns[position] == turn)
+            usable = position < before and (named or other in near)
             if other != index and self.of.get(other) == shape and usable:
                 yield key
 
@@ -347,6 +370,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     if step.name in MOVABLE:
         yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
     yield from swaps(step)
+    yield from in_one_axis(step)
     for i in range(len(step.operands)):
         if i not in tensors and is_number(program, step.operands[i]):
             yield from numbers(program, step, i, scope)
@@ -354,9 +378,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("through", i, name) for name in THROUGH)
         yield from joints(program, step.index if i == RESULT else step.operands[i].index, i, scope)
         yield from (("rounded", i, name) for name in FORMATS)
-    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
-    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
-    yield from (("rounded", PARTS, name) for name in FORMATS if step.name == "matmul")
+    yield from totals(step)
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
@@ -374,6 +396,15 @@ def other_functions(step: Step) -> Iterator[ChangeOf]:
     yield from (("function", RESULT, name) for name in SUBSTITUTES.get(step.name, ()))
     if step.name in INDEXED:
         yield from (("index", INDEXED[step.name], name) for name in INDEXES)
+
+
+def totals(step: Step) -> Iterator[ChangeOf]:
+    """Sums and products of matrices in a lower precision, and the largest term of a product instead of the sum."""
+    yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
+    yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
+    if step.name == "matmul":
+        yield "function", PARTS, "max"
+        yield from (("rounded", PARTS, name) for name in FORMATS)
 
 
 def other_values(step: Step, position: int, operands: Sequence[int], scope: Scope) -> Iterator[ChangeOf]:
@@ -415,6 +446,17 @@ def swaps(step: Step) -> Iterator[ChangeOf]:
                 yield "swapped", i, j
 
 
+def in_one_axis(step: Step) -> Iterator[ChangeOf]:
+    """An integer that holds for all axes of a window, as its stride or padding, one more or less in one of them."""
+    n_axes = max((len(o) for o in step.operands if isinstance(o, tuple) and is_whole(o)), default=0)
+    for i, operand in enumerate(step.operands):
+        if not is_whole(operand) or (isinstance(operand, tuple) and len(operand) != n_axes):
+            continue
+        each = operand if isinstance(operand, tuple) else (operand,) * n_axes
+        for axis, more in product(range(n_axes), (-1, 1)):
+            yield "constant", i, (*each[:axis], each[axis] + more, *each[axis + 1 :])
+
+
 def is_whole(operand: Any) -> bool:
     """Whether an operand is an integer, or several."""
     items = operand if isinstance(operand, tuple) else (operand,)
@@ -439,7 +481,8 @@ def fits_into(shape: Shape, other: Shape) -> bool:
 def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
     child = scope.steps.get(step.operands[operand].index)
-    if child is not None and step.name in ARITHMETIC and child.name in CHOOSING | ARITHMETIC - {step.name}:
+    movable = step.name in ARITHMETIC | UNARY
+    if child is not None and movable and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
 
 
@@ -453,8 +496,8 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
         if reduced and length > 1:
             yield "along", operand, ("flipped", axis)
             yield "along", operand, ("first twice", axis)
-            kinds = ("without one", "only one") if length > 2 else ("without one",)
-            yield from (("along", operand, (kind, axis, index)) for kind in kinds for index in (0, -1))
+            kinds = product(("without one", "only one"), (0, -1))
+            yield from (("along", operand, (kind, axis, index)) for kind, index in kinds)
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
             yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import autograd.numpy as anp
@@ -17,6 +18,7 @@ from autograd.core import primitive_vjps
 from autograd.tracer import getval
 from numpy.typing import NDArray
 
+from parity.cases.draw import Shape
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
 from parity.cases.op import IncompatibleError
@@ -48,15 +50,29 @@ class Edit:
             + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
             + 0.1 * (len(self.positions) > 1)
             + (0.1 if self.operand == RESULT else 0.0)
+            + (PER_PART * parts(self.value[1]) if self.kind == RETURNED and self.value[0] == COMPUTED else 0.0)
             + (STORED_TF32 if self.value == "tf32" and self.operand in (RESULT, EVERY) else 0.0)
         )
+
+
+PER_PART = 0.1
+"""The cost of each function of a formula that replaces an output."""
+
+
+def parts(expression: Expression) -> int:
+    """How many functions an expression has."""
+    return 0 if expression[0] in (READ, "number") else 1 + sum(map(parts, expression[1:]))
 
 
 RESULT, EVERY, PARTS = -1, -2, -3
 """The operand numbers for the result of a step, for all operands and the result, and for the terms of a product."""
 RETURNED = "returned"
 """The kind of an edit of an output, whose name replaces that of a function: `value` is `instead`, `added` or `after`,
-and the key of the value that is returned instead, or added, or of the state that is read after its update."""
+and the key of the value that is returned instead, or added, or of the state that is read after its update; or
+`computed`, and the `Expression` that is returned."""
+COMPUTED = "computed"
+Expression = tuple[Any, ...]
+"""("read", key), ("number", 0.5), or the name of a function and its operands: ("exp", ("number", 2.0))."""
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
@@ -73,7 +89,9 @@ MOVED = "moved"
 """The kind of an edit of an operation that is done to the result of a later step instead, whose position is `value`."""
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
-LOSSY = ("rounded", ACCUMULATED)
+STEPWISE = "stepwise"
+"""The kind of an edit of all steps (`EVERY`), or of those of the forward pass (`RESULT`), whose results are rounded."""
+LOSSY = ("rounded", ACCUMULATED, STEPWISE)
 OTHER = ("replaced", "reshaped")
 """The kinds of edits that put another value in the place of an operand."""
 
@@ -84,6 +102,11 @@ OTHER = ("replaced", "reshaped")
 def rounded_to(values: Any, target: str) -> Any:
     """`values` rounded to a lower precision; their dtype stays."""
     return rounded(np.asarray(values), FORMATS[target])
+
+
+def rounded_floats(values: Any, target: str) -> Any:
+    """An array of floating-point numbers rounded to a lower precision; anything else as it is."""
+    return rounded_to(values, target) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else values
 
 
 def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None]) -> Any:
@@ -209,6 +232,53 @@ def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A0
     return np.asarray(rounded_to(products(a, b), format).sum(-2))
 
 
+@dataclass(frozen=True)
+class Weights:
+    """The elements of a tensor of a `shape` as sums of those of a `source`: `(place, place there, weight)`, and numbers
+    to which they are added. Places are those behind the `shared` axes, in memory order."""
+
+    shared: Shape
+    source: Shape
+    shape: Shape
+    weights: tuple[tuple[int, int, float], ...]
+    numbers: tuple[tuple[int, float], ...] = ()
+
+    def __str__(self) -> str:
+        """The first sums: `[..., 0]: 0.5 [..., 0] + 0.5 [..., 1]`."""
+        places = list(dict.fromkeys(place for place, _, _ in self.weights))
+        rest = [f"{len(places) - TOLD} more"] if len(places) > TOLD else []
+        return "; ".join([*map(self._sum, places[:TOLD]), *rest])
+
+    def _sum(self, place: int) -> str:
+        terms = [(weight, self._at(there, self.source)) for p, there, weight in self.weights if p == place]
+        text = " + ".join(at if weight == 1 else f"{weight:g} {at}" for weight, at in terms)
+        return f"{self._at(place, self.shape)}: {text}"
+
+    def _at(self, place: int, shape: Shape) -> str:
+        indices = np.unravel_index(place, shape[len(self.shared) :])
+        return f"[{', '.join([*(['...'] if self.shared else []), *map(str, map(int, indices))])}]"
+
+
+TOLD = 4
+"""How many sums are shown."""
+
+
+def weighted_sums(values: Array, how: Weights) -> Array:
+    """The sums of elements."""
+    rows = values.reshape(prod(how.shared), -1)
+    result = np.zeros((len(rows), prod(how.shape) // max(1, len(rows))), values.dtype)
+    for place, number in how.numbers:
+        result[:, place] = number
+    for place, source, weight in how.weights:
+        result[:, place] += values.dtype.type(weight) * rows[:, source]
+    return result.reshape(how.shape)
+
+
+def largest_products(a: Array, b: Array) -> Array:
+    """The product of matrices with the largest of its terms instead of their sum."""
+    return np.asarray(products(a, b).max(-2))
+
+
 RUNNING: Mapping[str, Callable[..., Array]] = {
     "sum": running_sum,
     "matmul": running_matmul,
@@ -287,6 +357,7 @@ COSTS: Mapping[str, float] = {
     "along": 1.5,
     "rounded": 1.6,
     ACCUMULATED: 1.7,
+    STEPWISE: 1.9,
     "constant": 1.8,
     "times": 2.5,
     "fitted": 2.5,
@@ -355,6 +426,8 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
         case "joined":
             name, key = value
             return inserted(step, i, new, JOINED[name], (Ref(value_of(new.program, key)),))
+        case "function" if i == PARTS:
+            return [replace(step, function=largest_products)]
         case "function":
             function, keywords = substitute(step.name, value)
             return [replace(step, function=function, keywords={**step.keywords, **keywords})]
@@ -525,6 +598,9 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
         return read_otherwise(program, edit, new)
     if edit.kind == SAVED:
         return saved_otherwise(program, edit, new)
+    if edit.kind == STEPWISE:
+        steps = ((p, s) for p, s in enumerate(program.steps) if edit.operand == EVERY or not s.backward)
+        return {p: inserted(step, RESULT, new, rounded_floats, (edit.value,)) for p, step in steps}
     changed = {}
     for turn, position in enumerate(edit.positions):
         if position >= len(program.steps) or program.steps[position].name != edit.function:
@@ -612,12 +688,34 @@ def returning(program: Program, edit: Edit) -> Program:
         raise IncompatibleError(f"there is no output {edit.function}")
     if how == "after":
         return after_update(program, edit.function, str(key[1]))
+    if how == COMPUTED:
+        return computing(program, edit.function, key)
     index, steps = value_of(program, key), program.steps
     if how == "added":
         operands = Ref(program.outputs[edit.function]), Ref(index)
         index = program.size
         steps = (*steps, Step(index, np.add, operands, backward=True))
     return replace(program, steps=steps, outputs={**program.outputs, edit.function: index})
+
+
+OWN: Mapping[str, Callable[..., Any]] = {"weighted_sums": weighted_sums}
+"""Functions of expressions that NumPy has not."""
+
+
+def computing(program: Program, output: str, expression: Expression) -> Program:
+    """The program with an output that an expression of its values gives."""
+    new, steps = NewValues(program), list[Step]()
+
+    def operand(part: Expression) -> Any:
+        if part[0] == "number":
+            return part[1]
+        if part[0] == READ:
+            return Ref(value_of(program, part[1]))
+        steps.append(Step(new(), OWN.get(part[0]) or getattr(np, part[0]), tuple(map(operand, part[1:]))))
+        return Ref(steps[-1].index)
+
+    shaped = Step(new(), first_of, (operand(expression), Ref(program.outputs[output])), label="")
+    return replace(program, steps=(*program.steps, *steps, shaped), outputs={**program.outputs, output: shaped.index})
 
 
 def states(program: Program) -> list[str]:
@@ -725,7 +823,11 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
     if [step.name for step in program.steps] == [step.name for step in other.steps]:
         return edit
     if edit.kind in (READ, SAVED, RETURNED):
-        if edit.positions or any(isinstance(item, tuple) and item[0] == "step" for item in edit.value):
+        if (
+            edit.positions
+            or edit.value[0] == COMPUTED
+            or any(isinstance(v, tuple) and v[0] == "step" for v in edit.value)
+        ):
             raise IncompatibleError("the matching steps of the other program cannot be found")
         return edit
     ours, theirs = Formulas(program), Formulas(other)
@@ -756,6 +858,10 @@ def described(program: Program, edit: Edit) -> str:
     """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
     if edit.kind == RETURNED:
         how, key = edit.value
+        if how == COMPUTED:
+            changed = returning(program, edit)
+            told = Formulas(changed).expression(changed.steps[-1])
+            return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
         if how == "after":
             read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
             return f"{edit.function} is computed from the new {', '.join(read)}"
@@ -763,12 +869,15 @@ def described(program: Program, edit: Edit) -> str:
         return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
+    if edit.kind == STEPWISE:
+        return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
     position = edit.value if edit.kind == MOVED else edit.positions[0]
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
-    ours, theirs = before.expression(step), after.expression(new)
+    ours = before.expression(step)
+    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
     also = elsewhere(program, before, edit)
     name = before.name_of(step)
     inside = "" if name else within(program, before, step)
@@ -776,6 +885,13 @@ def described(program: Program, edit: Edit) -> str:
     if not INVENTED.search(told):
         return told
     return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+
+
+def filled_up(program: Program, edit: Edit) -> str:
+    """With what an axis is filled up, and how far."""
+    key, axis, block, number = edit.value
+    whole = f"whole blocks of {block}" if block else "a power of 2"
+    return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Shape
-from parity.cases.edits import RETURNED, Edit, delta, returning, value_of
+from parity.cases.edits import COMPUTED, RETURNED, Edit, delta, returning, value_of
 from parity.cases.op import IncompatibleError
 from parity.cases.program import Array, Program, Ref, Step, Tensors, call, filled, in_dtype
 
@@ -42,6 +42,10 @@ class Trial:
     def shapes(self) -> dict[int, tuple[int, ...]]:
         """The shape of every value."""
         return self._shapes
+
+    def value(self, index: int) -> Any:
+        """A value of the unchanged program."""
+        return self._values[index]
 
     def _called(self, step: Step, values: Any) -> Any:
         self.work += 1
@@ -89,7 +93,7 @@ class Trial:
 
     def _returned(self, edit: Edit) -> Array | None:
         how, key = edit.value
-        if how == "after":
+        if how in ("after", COMPUTED):
             program, values = returning(self.program, edit), Overlay(self._values)
             with np.errstate(all="ignore"):
                 for step in program.steps[len(self.program.steps) :]:

@@ -18,6 +18,7 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH, USAGE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
+    from parity.run import Source
 
 LIMIT_HELP = "for all tensors or for one. Repeatable."
 
@@ -61,6 +62,7 @@ plan_options = options(
         "parity run configs/linear.yaml -b torch -b paddle -k 768 --rtol 1e-5 --rtol grad.weight:1e-4",
         "parity run configs/layernorm.yaml --last-failed -x",
         "parity run configs/ops/*.yaml --shard 2/4 --out shard-2",
+        "parity run configs/ops/*.yaml --cluster local:4",
         "parity run configs/*.yaml --fail-on mismatch --out parity-run --junit-xml parity.xml --github",
     ),
 )
@@ -82,6 +84,11 @@ plan_options = options(
     show_default=True,
     metavar="S",
     help="Seconds per case, dtype and backend, or per training step; the first step gets 60 s more.",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Run on Dask: local:N processes, or the scheduler at tcp://HOST:PORT. Needs parity[cluster].",
 )
 @click.option(
     "--threads",
@@ -117,6 +124,7 @@ def run(
     resume: bool,
     jobs: int | None,
     timeout: float,
+    cluster: str | None,
     threads: int,
     fail_on: str,
     exitfirst: bool,
@@ -138,6 +146,7 @@ def run(
     everything could be written; 3 no findings, but something could not be compared; 130 interrupted (finished results
     are kept; --resume continues).
     """
+    from parity.cluster import ClusterError
     from parity.engine import EngineOptions
     from parity.reporting.results import last
     from parity.reporting.results.resume import ResumeError
@@ -156,6 +165,8 @@ def run(
     replaces = (
         out is not None and not resume and any((out / name).is_file() for name in ("results.json", "results.sqlite"))
     )
+    end_once_on_signals()
+    source = on_cluster(cluster)
     try:
         run_dir = click.get_current_context().with_resource(claimed(out, plan, resume=resume))
     except BlockingIOError as error:
@@ -164,7 +175,6 @@ def run(
         fail(f"cannot use {error.filename or out or 'reports'}: {error.strerror or error}; name another --out")
     if replaces:
         click.echo(f"replacing the earlier run in {out}", err=True)
-    end_once_on_signals()
     try:
         results = run_and_show(
             plan,
@@ -176,12 +186,29 @@ def run(
             fail_on=fail_on,
             exitfirst=exitfirst,
             resume=resume,
+            source=source,
         )
     except ResumeError as error:
         fail(str(error))
+    except ClusterError as error:
+        fail(f"{error}. What was finished is in {run_dir}; repeat the command with --out {run_dir} --resume")
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results are shown above")
     sys.exit(results.summary.exit_code or (USAGE if as_json and stdout_loss() is not None else 0))
+
+
+def on_cluster(address: str | None) -> Source:
+    """What runs the cases of ops: the engine, or a cluster, which is left at the end of the command."""
+    from parity.engine import execute
+
+    if address is None:
+        return execute
+    from parity.cluster import ClusterError, connected
+
+    try:
+        return click.get_current_context().with_resource(connected(address)).run
+    except ClusterError as error:
+        fail(str(error))
 
 
 @main.command(

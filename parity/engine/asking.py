@@ -28,13 +28,13 @@ MAX_QUESTIONS = 400
 MAX_SECONDS = 20.0
 """Per case and backend, in the op's own time, so that the questions do not depend on the machine's load."""
 MAX_LOST = 3
-"""A backend gets no more questions after its worker has crashed or hung at this many of a run."""
+"""A backend gets no more questions in a shard after its worker has crashed or hung at this many."""
 POLL_S = 0.2
 
 
 @dataclass
 class Asking:
-    """The runners of a run, and the folder for the temporary inputs of questions."""
+    """The runners of a run, and the folder for the temporary inputs of a shard's questions."""
 
     folder: Path
     runners: Sequence[BackendRunner]

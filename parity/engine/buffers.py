@@ -82,14 +82,14 @@ class SharedBuffers:
 
 
 class Scratch:
-    """A folder for shared buffers: in shared memory if there is room, else in the temporary directory.
+    """A folder for shared buffers: in shared memory if there is room, else in the temporary directory; or in `home`.
 
     Its lock is held while it is in use. Folders whose lock is free belong to killed runs.
     """
 
-    def __init__(self) -> None:
-        home = Path(tempfile.gettempdir())
-        if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+    def __init__(self, home: Path | None = None) -> None:
+        wanted, home = home, home or Path(tempfile.gettempdir())
+        if wanted is None and SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
             sweep(SHARED_MEMORY)
             if shutil.disk_usage(SHARED_MEMORY).free >= MIN_FREE_BYTES:
                 home = SHARED_MEMORY

@@ -30,6 +30,7 @@ from parity.engine.cells import CellQueue, CellRequest
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
+from parity.engine.shards import shards
 from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 
@@ -112,6 +113,26 @@ class TrainingFinished:
     dtype: str
 
 
+@dataclass(frozen=True)
+class ShardFinished:
+    """Some cases were run and judged elsewhere: rows of results.json, and the backends that computed them.
+
+    `folders` are those of the cases that have files, `tensors` the files by name, relative to the run directory, `lost`
+    the files that could not be written. `progress` is the state of the run, in words.
+    """
+
+    n_cases: int
+    backends: Sequence[Any]
+    outcomes: Sequence[Any]
+    comparisons: Sequence[Any]
+    diagnoses: Sequence[Any]
+    folders: Mapping[str, str]
+    tensors: Mapping[str, bytes]
+    lost: Mapping[str, str]
+    judge_seconds: float
+    progress: str = ""
+
+
 Event = (
     Idle
     | Resumed
@@ -124,6 +145,7 @@ Event = (
     | Announced
     | TrainingAdvanced
     | TrainingFinished
+    | ShardFinished
 )
 
 
@@ -136,7 +158,8 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
     cases = [(i, case) for i, case in enumerate(plan.cases) if case.op not in CLIENTS and case.id not in done]
     if not cases:
         return
-    crew = Crew(plan, [case for _, case in cases], options, RunLog(run_dir / "log.txt"))
+    n_cells = sum(len(case.dtypes) for _, case in cases)
+    crew = Crew(plan, n_cells, options, RunLog(run_dir / "log.txt"))
     try:
         yield WorkBegun(crew.running)
         yield from Dispatcher(plan, cases, crew, with_tensors).events()
@@ -148,11 +171,10 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
 class Crew:
     """The runners of all backends and their shared resources."""
 
-    def __init__(self, plan: Plan, cases: Sequence[CasePlan], options: EngineOptions, log: RunLog) -> None:
+    def __init__(self, plan: Plan, n_cells: int, options: EngineOptions, log: RunLog) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._log = log
         self._scratch = Scratch()
-        n_cells = sum(len(case.dtypes) for case in cases)
         per_backend = max(1, min(options.jobs // len(plan.backends), os.cpu_count() or 1, n_cells))
         gate = threading.Semaphore(options.jobs or len(plan.backends))
         n_buffers = max(MIN_BUFFERS, MAX_BUFFERS // (per_backend * len(plan.backends)))
@@ -166,9 +188,12 @@ class Crew:
                 ops = replaceable(case for case in plan.cases if case.runs_on(spec.name))
                 self._runners.append(BackendRunner(spec, options, cells, ops, self.events.put, gate, buffers, log))
         self.spare = self._scratch.folder / "inputs"
-        self.asking = Asking(self._scratch.folder, self._runners)
         for runner in self._runners:
             runner.start()
+
+    def asking(self) -> Asking:
+        """Asks the runners."""
+        return Asking(self._scratch.folder, self._runners)
 
     def running(self) -> list[Running]:
         """The cells that are being computed."""
@@ -209,6 +234,8 @@ class Dispatcher:
         self._plan = plan
         self._crew = crew
         self._tensors = tensors
+        askings = ((crew.asking(), shard) for shard in shards(plan))
+        self._asking = {case.id: asking for asking, shard in askings for _, case in shard}
         self._waiting = list(reversed(cases))
         self._numbers = count()
         self._arrived: dict[int, list[OutcomeArrived]] = {}
@@ -238,7 +265,7 @@ class Dispatcher:
                 cell = CellRequest(next(self._numbers), prepared, dtype)
                 self._arrived[cell.number] = []
                 self._hand_out(cell)
-            yield CasePrepared(prepared, CaseQuestions(self._crew.asking))
+            yield CasePrepared(prepared, CaseQuestions(self._asking[case.id]))
 
     def _hand_out(self, cell: CellRequest) -> None:
         """Queue a cell for its backends, or answer for all of them if its inputs are unusable."""

@@ -34,7 +34,7 @@ class Prepared:
 
 def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
     """Draw and store all tensors of `case` under `tensors`, the run's folder for them, or else under `spare`."""
-    name = f"{index:04d}-{slug(case.id)}"
+    name = folder_name(index, case)
     arrays = {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
     overflown = [plan for plan in case.tensors if overflows(plan, arrays[plan.name])]
     problem = ""
@@ -51,6 +51,11 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -
         return replace(prepared, paths=stored(arrays, prepared.folder))
     except OSError as error:
         return replace(prepared, problem=f"its inputs cannot be stored: {error.strerror or error}")
+
+
+def folder_name(index: int, case: CasePlan) -> str:
+    """The name of the folder of a case's tensors, from its place in the plan."""
+    return f"{index:04d}-{slug(case.id)}"
 
 
 def stored(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, Path]:

@@ -159,8 +159,9 @@ class Merged:
     def copy(self, run_dir: Path, old: str, new: str) -> None:
         """Link or copy a file or a folder of a run; raises MergeError if it is not within the run."""
         source, target = run_dir / old, self.out / new
-        if not source.resolve().is_relative_to(run_dir.resolve()):
-            raise MergeError(f"{run_dir}: {old} is not inside the run directory")
+        for path, folder in ((source, run_dir), (target, self.out)):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise MergeError(f"{run_dir}: {old} is not inside the run directory")
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True, symlinks=True)

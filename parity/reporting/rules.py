@@ -173,7 +173,7 @@ def tensors(store: Store) -> Iterator[Tensor | None]:
         if not report_of(op).resumes_by_dtype  # a training is judged by its envelope
     }
     names = [row.name for row in store.rows(BACKENDS)]
-    for place, group in groupby(store.select(ROWS), key=lambda row: row[:3]):
+    for place, group in groupby(store.db.execute(ROWS), key=lambda row: row[:3]):
         rows = {(row[3], row[4]): Measured(*row[1:]) for row in group}
         base = baselines.get(place[0])
         for name in names if base else ():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.exact.matmul import matmul_in_sequence
+from parity.cases.exact.matmul import matmul, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence, total
 from parity.cases.formula import differences, formulas
 from parity.cases.oracle import PROGRAMS, evaluate, program_of
@@ -92,6 +92,11 @@ def test_sums_can_run_in_sequence():
     plain, looped = (one.run({"x": x}, np.float32, functions=f)["y"] for f in ({}, {np.sum: sum_in_sequence}))
     assert not np.array_equal(plain, looped)
     np.testing.assert_allclose(plain, looped, atol=1e-4)
+
+
+def test_a_product_of_numbers_that_no_slice_can_hold_ends():
+    a, b = np.array([[1.7e308, 2.0]], np.longdouble), np.array([[1.0], [3.0]], np.longdouble)
+    assert matmul(a, b) == a @ b
 
 
 @pytest.mark.parametrize("begins", [False, True])

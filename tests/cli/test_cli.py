@@ -28,6 +28,8 @@ cases:
 COMMANDS = [
     "",
     "init",
+    "hunt",
+    "reduce",
     "accept",
     "inspect",
     "run",

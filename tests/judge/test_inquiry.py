@@ -230,7 +230,7 @@ UNLISTED = [
     ),
     (
         *(planned("logsumexp", x=(5, 11), dim=1), zeros_behind_the_end, "reference-edit"),
-        "sum(filled_to_blocks(exp(x - offset), exp(lane_of(x, 1, 0) - offset), 1, 8), axis=(1,))",
+        "sum(exp(x - offset), axis=(1,)) over axis 1 filled up to whole blocks of 8 with x = 0, where the reference",
     ),
     (
         *(planned("mean", x=(5, 11), dim=1), divided_by_whole_blocks, "reference-edit"),

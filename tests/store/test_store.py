@@ -90,6 +90,8 @@ def test_a_killed_run_loses_nothing_that_was_written_and_goes_on(tmp_path):
     with started("run", "config.yaml", "--out", "run", cwd=tmp_path) as process:
         path = tmp_path / "run" / STORE
         waited_for(lambda: path.is_file() and n_compared(path) == 4)
+        live = call("query", path.parent, "SELECT count(*) AS n FROM cells WHERE status = 'passed'")
+        assert live.stdout == "n\n16\n"
         process.send_signal(signal.SIGKILL)
         process.wait()
     (tmp_path / "run" / "results.json").unlink()
@@ -172,3 +174,55 @@ def test_the_page_names_every_column():
             n: {row[1] for row in store.select(f"PRAGMA table_info({n})")} for n in (*VIEWS, *(t.name for t in TABLES))
         }
     assert told == columns
+
+
+def test_a_large_run_has_its_rows_in_the_store_alone_and_reports_say_the_same(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("parity.reporting.results.store.LARGE", 8)
+    monkeypatch.setattr("parity.run.LARGE", 8)
+    monkeypatch.setattr("parity.reporting.results.store.MAX_CASES", 6)
+    config, out = found.run_dir.parent / "config.yaml", tmp_path / "large"
+    large = call("run", config, "--out", out, "-q", "--json")
+    assert large.returncode == 1, large.stderr
+    assert json.loads(large.stdout)["comparisons"] == found.results["comparisons"]
+    assert not (out / "results.json").exists()
+    for options in (["-q"], []):
+        assert (
+            call("report", out, *options).stdout.splitlines()[:3]
+            == call("report", found.run_dir, *options).stdout.splitlines()[:3]
+        )
+    shown = read_results(out, whole=False)
+    assert (len(read_results(out).cases), len(shown.cases), shown.left_out) == (7, 6, 4)
+    page = (out / "report.html").read_text()
+    assert f"The rows of 4 of {sum(shown.summary.cells.values())} cells are only in results.sqlite" in page
+    for command in (["explain", out, "offset=3"], ["diff", found.run_dir, out], ["inspect", out, "offset=3", "y"]):
+        assert call(*command).returncode == 0, command
+    resumed = call("run", config, "--out", out, "--resume", "-q")
+    assert (resumed.returncode, resumed.stdout) == (1, call("report", found.run_dir, "-q").stdout)
+
+
+class Interrupted:
+    """A connection whose user presses Ctrl-C right after a statement."""
+
+    def __init__(self, db, at):
+        self._db, self._at = db, at
+
+    def __getattr__(self, name):
+        return getattr(self._db, name)
+
+    def execute(self, statement, *values):
+        answer = self._db.execute(statement, *values)
+        if statement == self._at:
+            self._at = ""
+            raise KeyboardInterrupt
+        return answer
+
+
+@pytest.mark.parametrize("at", ["BEGIN IMMEDIATE", "COMMIT"])
+def test_ctrl_c_while_rows_are_written_loses_none_and_doubles_none(at):
+    results = ci_runs.every_status()
+    store = store_of(results)
+    store.db = Interrupted(store.db, at)
+    store.add(results.outcomes)
+    with pytest.raises(KeyboardInterrupt):
+        store.flush()
+    assert store.n_outcomes == 2 * len(results.outcomes)

@@ -25,6 +25,8 @@ MANTISSA = 53
 MAX_CHAINED, MAX_LOOPED = 1 << 28, 1 << 22
 """Products of more multiplications are summed in blocks: each takes einsum 0.1 to 2 ns, and a loop, which can begin
 with a matrix, 20 ns."""
+HUGE = 2.0**900
+"""Slices of larger numbers overflow in float64."""
 GEMM_BLOCK = 256
 """Terms in a block; OpenBLAS and MKL sum 192 to 512 before they add to the result."""
 
@@ -34,9 +36,14 @@ Array = NDArray[Any]
 @primitive
 def matmul(a: Array, b: Array) -> Array:
     """`a @ b` for `a` [..., k] and `b` [k, n], or for two stacks of matrices; sliced in longdouble."""
-    if b.ndim == 2 and a.size and b.size and a.dtype == np.longdouble and np.isfinite(a).all() and np.isfinite(b).all():
+    if b.ndim == 2 and a.size and b.size and a.dtype == np.longdouble and fits(a) and fits(b):
         return sliced(a, b)
     return np.asarray(np.matmul(a, b))
+
+
+def fits(matrix: Array) -> bool:
+    """Whether slices of a matrix are finite in float64."""
+    return bool(np.abs(matrix).max() < HUGE)
 
 
 def product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -86,7 +86,9 @@ def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs)
         asked = [generic(larger[0], number)[1] for number in order]
         answers = answered(kernel, larger[0], dtype, asked)
         exact = [evaluated(larger[0], dtype, given) for given in asked[: len(answers)]]
-        off = [{n: part_off(answer[n], right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)]
+        off = [
+            {n: part_off(answer.get(n), right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)
+        ]
         found.append({n for n in off[0] if off[1][n] > max(CLEARLY * off[0][n], SAME)} if off else set())
     return sorted(set.intersection(*found))
 

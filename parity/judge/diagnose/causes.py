@@ -35,7 +35,8 @@ class Cause:
     `weight` is its cost against a simple hypothesis (0): for numbers fitted to the data, or for a range of error sizes
     instead of values. `shown_by` is the input that distinguishes it. `lossy`: exact except for lost precision.
     `shared`: it affects every tensor. `portable`: it means the same in another dtype. `counted` are the numbers of
-    elements that a factor may come from: at other sizes it is another number.
+    elements that a factor may come from: at other sizes it is another number. `only` are the tensors that it concerns
+    where each has causes of its own (none: all).
     """
 
     id: str
@@ -48,6 +49,7 @@ class Cause:
     shared: bool = False
     portable: bool = True
     counted: frozenset[str] = frozenset()
+    only: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str:

@@ -104,7 +104,7 @@ class Predicted:
 
     def rearranged(self, values: Array) -> Predicted:
         """The prediction of the same numbers in another order."""
-        return Predicted(values, replace(self.envelope, excused=None), self.unstable)
+        return Predicted(values, replace(self.envelope.whole, excused=None), self.unstable)
 
     def stored(self, unit: float) -> Predicted:
         """The prediction whose values are rounded once, by at most `unit` relatively."""

@@ -55,8 +55,8 @@ class KernelExplanation:
     @property
     def explains(self) -> bool:
         """Whether every tensor lies within the error bound, without too many fitted numbers."""
-        burden = sum(cause.weight for cause in self.causes)
-        return burden <= MAX_BURDEN and all(value < OFF for value in self.left.values())
+        burdens = (sum(c.weight for c in self.causes if c.only == only) for only in {c.only for c in self.causes})
+        return max(burdens, default=0.0) <= MAX_BURDEN and all(value < OFF for value in self.left.values())
 
     @property
     def score(self) -> float:
@@ -100,8 +100,9 @@ class KernelExplanation:
         """The expression that one of the causes changes, after those before it; "" if it is not a formula."""
         if cause.alteration is None:
             return ""
+        before = [c for c in self.causes[: self.causes.index(cause)] if c.only == cause.only]
         try:
-            return self.evaluator.expression(cause.alteration, together(self.causes[: self.causes.index(cause)]))
+            return self.evaluator.expression(cause.alteration, together(before))
         except IncompatibleError:
             return ""
 
@@ -113,16 +114,9 @@ class KernelExplanation:
         return explanation
 
     def _with(self, cause: Cause) -> KernelExplanation | None:
-        if cause.change is not None:
-            return self._merged(cause, cause.change(self.prediction))
-        try:
-            prediction = self.evaluator.predict(self.alteration.with_(cause.alteration or Alteration()))
-        except IncompatibleError:
-            return None
-        if prediction is None:
-            return None
-        changes = [c.change for c in self.causes if c.change is not None]
-        return self._merged(cause, reduce(lambda p, change: change(p), changes, prediction))
+        same = [c for c in self.causes if c.only == cause.only]
+        prediction = cause.change(self.prediction) if cause.change else predicted(self.evaluator, [*same, cause])
+        return None if prediction is None else self._merged(cause, concerned(prediction, cause.only))
 
     def _merged(self, cause: Cause, prediction: Prediction) -> KernelExplanation:
         """Takes from `prediction` the tensors in which the remaining error does not grow."""
@@ -163,6 +157,27 @@ class KernelExplanation:
             if fewer is not None and fewer.score <= self.score:
                 return fewer.pruned()
         return self
+
+
+def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
+    """The prediction of all causes together; None if they contradict each other."""
+    found: Prediction = {} if causes else evaluator.base
+    for only in dict.fromkeys(cause.only for cause in causes):
+        same = [cause for cause in causes if cause.only == only]
+        try:
+            prediction = evaluator.predict(together(same))
+        except IncompatibleError:
+            return None
+        if prediction is None:
+            return None
+        changes = (c.change for c in same if c.change is not None)
+        found = {**found, **concerned(reduce(lambda p, change: change(p), changes, prediction), only)}
+    return found
+
+
+def concerned(prediction: Prediction, only: Collection[str]) -> Prediction:
+    """The predictions of the tensors in `only`, or of all."""
+    return {name: value for name, value in prediction.items() if name in only} if only else prediction
 
 
 def together(causes: Sequence[Cause]) -> Alteration:

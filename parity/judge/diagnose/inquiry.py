@@ -8,30 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 
+from parity.cases.candidates import MAX_STEPS
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
-from parity.cases.op import IncompatibleError
+from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import BY_ROW, behaviours, part_off
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import Budget, edit_causes, fitted_causes
+from parity.judge.diagnose.edits import Budget, Match, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
-from parity.judge.diagnose.explanation import KernelExplanation, together, unaltered
+from parity.judge.diagnose.explanation import KernelExplanation, predicted, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
+from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
-from parity.judge.diagnose.proposals import absent, proposals, recounted
+from parity.judge.diagnose.proposals import UNNAMED, absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
+from parity.judge.diagnose.synthesis import Data, formulas_of
+from parity.judge.diagnose.weights import copied, edit_of, n_results, summed
 
+FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
 """Other inputs to try; some are of no use, since their options choose another branch."""
 SMALL = 2048
@@ -39,12 +44,18 @@ SMALL = 2048
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
+FAR = 8.0
+"""How much larger numbers are that show the limits of a formula."""
+ALIKE = 1e-2
+"""How far the same factor may be from itself, as bfloat16 shows it."""
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 DIGITS_LOST = 2.0**-4
 """The most that steps in a narrow dtype lose, as a part of the values: 16 units of roundoff of bfloat16."""
 FINER = 2.0**8
 """The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
+N_COPIES = 6
+"""Results that tell one element of a tensor from another."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -66,10 +77,15 @@ class Inquiry:
     """
 
     def __init__(
-        self, question: Question, kernel: Kernel | None, prepare: Prepare, same: Sequence[Question] = ()
+        self,
+        question: Question,
+        kernel: Kernel | None,
+        prepare: Prepare,
+        same: Sequence[Question] = (),
+        budget: Budget | None = None,
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
-        self._budget = Budget()
+        self._budget = budget or Budget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -97,10 +113,13 @@ class Inquiry:
     def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
         if small is not None:
-            result = self._carried(Inquiry(small, self._kernel, self._prepare).result(exact))
+            result = self._carried(Inquiry(small, self._kernel, self._prepare, budget=self._budget).result(exact))
             if result is not None:
                 return result
         result = self._searched(exact)
+        if result.best.explains and "localized" not in result.best.ids:
+            return result
+        result = self._divided(exact, result)
         if result.best.explains and "localized" not in result.best.ids:
             return result
         if grown := self._grown(small):
@@ -112,7 +131,8 @@ class Inquiry:
             return result
         if lost := self._lost_when_narrow():
             return replace(result, best=result.start, behaviours=lost)
-        return self._milder() or replace(result, behaviours=self._behaviours(small, result.best))
+        same = set(result.start.wrong) <= set(exact)
+        return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
 
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
@@ -122,7 +142,7 @@ class Inquiry:
             question = self._ask(evaluator.case, inputs)
             if question is None or unaltered(question.evaluator, question.observed).explains:
                 continue
-            found = Inquiry(question, self._kernel, self._prepare)._searched(())
+            found = Inquiry(question, self._kernel, self._prepare, budget=self._budget)._searched(())
             best = lost(start, found.best, part) if found.best.explains and found.best.causes else None
             if best is not None and best.explains:
                 return SearchResult(best, n_asked=found.n_asked)
@@ -131,12 +151,15 @@ class Inquiry:
     def _searched(self, exact: Sequence[str]) -> SearchResult:
         """One named cause, else one edit, else several together, else one fitted number."""
         first = self._search(exact, 1)
-        kept = self.confirmed(complete(first))
+        named = complete(first)
+        if self._kernel is not None and first.second is not None and first.second.explains:
+            named.append(first.second)  # less simple, but other inputs decide
+        kept = self.confirmed(named)
         if kept and self._settles(kept[0]):
             return self.concluded(first, kept)
         single = extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
-        kept = kept or self.confirmed_here([*complete(first), *single])
+        kept = kept or self.confirmed_here([*named, *single]) or self._overflowing(single)
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
@@ -147,13 +170,51 @@ class Inquiry:
                 origins = [first.start, *origins]
                 fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits)
+            for found in (self._formulas, self._measured):
+                here = [] if kept else self.confirmed_here(extended(first.start, found(first.start)))
+                kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
+    def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
+        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        if self._question.evaluator.dtype != "float16" or not self.can_ask:
+            return []
+        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
+        return sorted(found, key=lambda e: e.rank)
+
+    def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
+        """The causes of each wrong tensor alone, if they explain more than those of all together do."""
+        start = whole.start
+        one = len(start.wrong) < 2 or self._kernel is None or not self.probes
+        if one or len(structure(start.evaluator)) > MAX_STEPS:
+            return whole
+        owners: dict[str, tuple[Cause, set[str]]] = {}
+        for name in start.wrong:
+            alone = self._alone(name)._searched(exact).best
+            for cause in alone.causes if alone.explains and "localized" not in alone.ids else ():
+                key = repr((cause.id, cause.parameters, cause.alteration and cause.alteration.key))
+                owners.setdefault(key, (cause, set()))[1].add(name)
+        best = start.extended(*(replace(cause, only=frozenset(names)) for cause, names in owners.values()))
+        if best is None or not best.causes or not (best.explains or set(best.wrong) < set(whole.best.wrong)):
+            return whole
+        return SearchResult(best, n_asked=len(self.probes), untried=self._budget.untried)
+
+    def _alone(self, name: str) -> Inquiry:
+        """The inquiry about one tensor, with the answers so far."""
+
+        def about(questions: Sequence[Question]) -> list[Question]:
+            return [replace(q, observed={name: q.observed.get(name)}) for q in questions]
+
+        (question,) = about([self._question])
+        alone = Inquiry(question, self._kernel, self._prepare, about(self._same), self._budget)
+        alone.probes, alone.alike = about(self.probes), about(self.alike)
+        return alone
+
     def _withdrawn(self, first: SearchResult) -> SearchResult:
-        """Without an explanation by a formula that the backend's results for other inputs with the same options
+        """Without an explanation by values that the backend's results for other inputs with the same options
         contradict; where the error is remains."""
-        formula = any(cause.alteration is not None for cause in first.best.causes)
-        if not (formula and first.best.explains and self.alike):
+        if not (first.best.is_exact and first.best.causes and first.best.explains and self.alike):
             return first
         return replace(conclude(first.start, ()), second=first.best)
 
@@ -172,6 +233,40 @@ class Inquiry:
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number."""
         return fitted_causes(origin, self._budget)
+
+    def _formulas(self, start: KernelExplanation) -> list[Cause]:
+        """The formulas of the reference's values for a single wrong tensor."""
+        if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
+            return []
+        name, questions = start.wrong[0], [self._question, *self.alike]
+        answers = [self._kernel(q.evaluator.case, "float64", q.evaluator.inputs) for q in questions]
+        wide = [(answer or {}).get(name) for answer in answers]
+        given = [q.observed[name] for q in questions] if any(values is None for values in wide) else wide
+        data = [data_of(q.evaluator, name, values) for q, values in zip(questions, given, strict=True)]
+        if any(one is None for one in data):
+            return []
+        unit = UNIT_ROUNDOFF[start.evaluator.dtype if given is not wide else "float64"]
+        edits = formulas_of(name, [one for one in data if one is not None], unit)
+        return [Match(edit, frozenset((name,)), {}).cause for edit in edits]
+
+    def _measured(self, start: KernelExplanation) -> list[Cause]:
+        """The elements of an input that a single wrong tensor copies or adds up."""
+        if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
+            return []
+        name, case = start.wrong[0], start.evaluator.case
+        shape = start.evaluator.shape_of(name)
+        for source, values in start.evaluator.inputs.items():
+            for measure, n in ((copied, N_COPIES), (summed, n_results(values.shape, shape))):
+                drawn = [generic(case, number)[1] for number in range(N_DRAWN * 3 + KEEPS_ALL, 3 * (N_DRAWN + n), 3)]
+                answers = [(self._kernel(case, "float64", inputs) or {}).get(name) for inputs in drawn]
+                given = [answer for answer in answers if answer is not None and answer.shape == shape]
+                if values.dtype.kind != "f" or not given or len(given) < len(drawn):
+                    continue
+                weights = measure([inputs[source] for inputs in drawn], given)
+                if weights is not None:
+                    edit = edit_of(name, source, weights)
+                    return [Match(edit, frozenset((name,)), {}).cause]
+        return []
 
     def _reduced(self) -> Question | None:
         """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
@@ -256,12 +351,33 @@ class Inquiry:
     @cached_property
     def probes(self) -> Sequence[Question]:
         """The backend's results for other inputs and options."""
-        return list(islice(self._asked(range(N_DRAWN)), N_PROBES))
+        return self._some(range(self._n_drawn))
 
     @cached_property
     def alike(self) -> Sequence[Question]:
         """The backend's results for other inputs and the user's options: it may have some of them fixed."""
-        return list(islice(self._asked(range(KEEPS_ALL, 3 * N_DRAWN, 3)), N_PROBES))
+        return self._some(range(KEEPS_ALL, 3 * self._n_drawn, 3))
+
+    @cached_property
+    def _far(self) -> Sequence[Question]:
+        """The backend's result for larger numbers, where a formula may have a limit that others do not show."""
+        case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
+        data = case.definition.data
+        if data not in inputs:
+            return ()
+        question = self._ask(case, {**inputs, data: inputs[data] * FAR})
+        values = [] if question is None else [p.values for p in question.evaluator.base.values()]
+        finite = all(v is not None and np.isfinite(v).all() for v in values)
+        return (question,) if question is not None and finite else ()
+
+    @property
+    def _n_drawn(self) -> int:
+        """How many other inputs may be tried: more of a case of few numbers, which tell little."""
+        return N_DRAWN if self._question.evaluator.n_elements >= FEW_ELEMENTS else 2 * N_DRAWN
+
+    def _some(self, numbers: Iterable[int]) -> list[Question]:
+        """A third of the results that were asked for, or as many as there are."""
+        return list(islice(self._asked(numbers), N_PROBES * self._n_drawn // N_DRAWN))
 
     def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
         evaluator = self._question.evaluator
@@ -352,6 +468,15 @@ class Inquiry:
         return SearchResult(self._recounted(best), tuple(rivals), second, n_asked=len(self.probes))
 
 
+def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Data | None:
+    """A tensor as it was returned, beside all values of the reference; None if it has another shape."""
+    exact, program = evaluator.base[name].values, evaluator.program(Alteration())
+    if values is None or exact is None or values.shape != exact.shape or values.dtype.kind != "f":
+        return None
+    trial = Trial(program, evaluator.tensors(Alteration()))
+    return Data(trial, values, ~wrong_elements(values, evaluator.base[name]))
+
+
 def structure(evaluator: Evaluator) -> list[str]:
     """The names of a reference's steps: an edit fits programs with the same ones."""
     return [step.name for step in evaluator.program(Alteration()).steps]
@@ -369,7 +494,7 @@ def foretold(explanation: KernelExplanation, evaluator: Evaluator) -> dict[str, 
     """The results that an explanation predicts for other inputs, by tensor name."""
     start = unaltered(evaluator, {})
     causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
-    prediction = predicted(evaluator, causes) or evaluator.base
+    prediction = {**evaluator.base, **(predicted(evaluator, causes) or {})}
     base = explanation.evaluator.base
     taken = {name for name, values in explanation.prediction.items() if values is not base.get(name)}
     return {name: (prediction if name in taken else evaluator.base)[name].values for name in evaluator.base}
@@ -386,8 +511,8 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:
-    """The explanations of a search that leave nothing."""
-    return [e for e in (result.best, *result.rivals) if e.causes and e.explains]
+    """The explanations of a search that leave nothing, and say more than where."""
+    return [e for e in (result.best, *result.rivals) if e.causes and e.explains and "localized" not in e.ids]
 
 
 def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[KernelExplanation]:
@@ -445,25 +570,15 @@ def defined(predicted: Predicted) -> Predicted:
     return replace(predicted, values=values, envelope=replace(predicted.envelope, excused=excused))
 
 
-def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
-    """The prediction of all causes together; None if they contradict each other."""
-    try:
-        alteration = together(causes)
-    except IncompatibleError:
-        return None
-    prediction = evaluator.predict(alteration)
-    if prediction is None:
-        return None
-    return reduce(lambda p, change: change(p), (c.change for c in causes if c.change is not None), prediction)
-
-
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
     """The same cause for other inputs: edits and fitted numbers unchanged, others with those inputs' numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
-    alike = [c for c in pool(start, cause) if similar(c, cause)]
+    alike = [replace(c, only=cause.only) for c in pool(start, cause) if similar(c, cause)]
     same = [c for c in alike if c.parameters == cause.parameters]
+    if cause.change is not None and not cause.counted:
+        yield cause
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
     yield from same or alike or ([cause] if cause.alteration is not None and cause.portable else [])
@@ -480,5 +595,8 @@ def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
 
 
 def similar(one: Cause, other: Cause) -> bool:
-    """Whether two causes differ in their numbers only."""
-    return one.id == other.id and one.parameters.keys() == other.parameters.keys()
+    """Whether two causes differ in their numbers only; a factor that has no meaning is one number."""
+    ours, theirs = one.parameters, other.parameters
+    factors = ours.get("factor", 1.0), theirs.get("factor", 1.0)
+    same = ours.get("meaning") != UNNAMED or bool(np.isclose(*factors, rtol=ALIKE))
+    return one.id == other.id and ours.keys() == theirs.keys() and same

@@ -34,22 +34,25 @@ IsOff = Callable[[CasePlan, Mapping[str, Array]], bool]
 Small = tuple[CasePlan, dict[str, Array]]
 
 
-def reduced(case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_questions: int = MOST_QUESTIONS) -> Small:
-    """The smallest case found in `most_questions` calls of `is_off`, which says whether a case shows the same error.
+def reduced(
+    case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_questions: int = MOST_QUESTIONS, few: int = FEW
+) -> Small:
+    """The smallest case found in `most_questions` calls of `is_off`, which says whether a case shows the same error;
+    from `few` elements on it is small enough.
 
     `inputs` by tensor name, grad_outputs as `grad.<output>`; `case` with them is assumed to show it. The inputs of the
     result are views of these; its tensors have its shapes, but their draws do not describe them.
     """
     small: Small = (case, dict(inputs))
     left = most_questions
-    for corner in islice(corners(small), left):
+    for corner in islice(corners(small, few), left):
         left -= 1
         if is_off(*corner):
             small = corner
             break
     for dims_of in (lists_of, sizes_of):
         dims = list(dims_of(*small))
-        while (dim := largest(dims)) is not None and left > 0 and n_elements(small) > FEW:
+        while (dim := largest(dims)) is not None and left > 0 and n_elements(small) > few:
             size = next((size for size in dim.sizes() if dim.shapes(small, size) is not None), None)
             windows = () if size is None else dim.windows(small, size)
             for cut in islice(windows, left):
@@ -62,9 +65,9 @@ def reduced(case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_que
     return small
 
 
-def corners(small: Small) -> Iterator[Small]:
-    """The start and the end of all dimensions, of each of the sizes in `CORNERS` that is smaller."""
-    for most in CORNERS:
+def corners(small: Small, few: int) -> Iterator[Small]:
+    """The start and the end of all dimensions, of each of the sizes in `CORNERS` that is smaller, and of `few`."""
+    for most in dict.fromkeys((few, *CORNERS)):
         if n_elements(small) > most:
             yield from (corner(small, most, last=last) for last in (False, True))
 

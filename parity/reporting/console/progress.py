@@ -32,6 +32,7 @@ from parity.engine import (
     Judging,
     Resumed,
     Running,
+    ShardFinished,
     TrainingAdvanced,
     TrainingFinished,
     WorkBegun,
@@ -46,7 +47,7 @@ QUIET_S = 60.0
 TICK_S = 1.0
 SPEED_S = 300.0
 """The remaining time is estimated from the last seconds of this many; a cell may take a minute, a diagnosis more."""
-ADVANCING = (Resumed, CellFinished, TrainingAdvanced, TrainingFinished)
+ADVANCING = (Resumed, CellFinished, ShardFinished, TrainingAdvanced, TrainingFinished)
 MAX_SHOWN = 3
 """The number of current cells that are named; in most runs all backends compute one or two."""
 
@@ -91,6 +92,7 @@ class Standing:
         self.done = {CASES: 0, TRAININGS: 0}
         self.n_findings = 0
         self.judging = ""
+        self.elsewhere = ""
         self.training: TrainingAdvanced | None = None
         self._running: Callable[[], list[Running]] = list
 
@@ -104,13 +106,16 @@ class Standing:
             self.judging = event.case
         elif isinstance(event, TrainingAdvanced):
             self.training = event
-        elif isinstance(event, CellFinished | TrainingFinished):
+        elif isinstance(event, CellFinished | ShardFinished | TrainingFinished):
             if isinstance(event, TrainingFinished):
                 self.done[TRAININGS] += 1
+            elif isinstance(event, ShardFinished):
+                self.done[CASES] += event.n_cases
+                self.elsewhere = event.progress
             else:
                 self.done[CASES] += event.last_of_case
             self.judging, self.training = "", None
-            self.n_findings += len({(c.dtype, c.tensor) for c in comparisons if is_finding(c)})
+            self.n_findings += len({(c.case, c.dtype, c.tensor) for c in comparisons if is_finding(c)})
 
     def completed(self, kind: str) -> float:
         """Number of finished cases, or of trainings including the finished part of the current one."""
@@ -132,6 +137,8 @@ class Standing:
             return f"diagnosing {self.judging}"
         if self.training is not None:
             return training_text(self.training)
+        if self.elsewhere and self.done[CASES] < self.total[CASES]:
+            return self.elsewhere
         cells = grouped((f"{case} {dtype}", backend) for case, dtype, backend in self._running())
         if not cells and not any(self.done.values()):
             return "starting the backends"

@@ -59,6 +59,8 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
         return
     console.print(lineup(results), soft_wrap=True)
     console.print(Text(tally_text(results), style="dim"), soft_wrap=True)
+    if results.left_out:
+        console.print(Text(left_out(results), style="dim"), soft_wrap=True)
     found = findings(results)
     shown = found if verbosity > 0 else found[:MAX_CAUSES]
     for i, finding in enumerate(shown, 1):
@@ -79,6 +81,14 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
             console.print(part, soft_wrap=isinstance(part, Text))
     if results.comparisons:
         print_tables(results, console, verbose=verbosity > 0)
+
+
+def left_out(results: Results) -> str:
+    """What a report of a large run does not have; empty if it has all."""
+    if not results.left_out:
+        return ""
+    total = sum(results.summary.cells.values())
+    return f"The rows of {results.left_out} of {plural(total, 'cell')} are only in results.sqlite (parity query)."
 
 
 def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:

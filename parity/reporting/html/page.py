@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from parity.reporting.console.run import lineup
+from parity.reporting.console.run import left_out, lineup
 from parity.reporting.html import summary
 from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
@@ -62,6 +62,7 @@ def context(
         "gate": summary.gate(results),
         **summary.top(results, all_cells),
         "matrix": summary.matrix(all_cells, results),
+        "left_out": left_out(results),
         "rows": rows,
         "n_passed": sum(cell.status is Status.PASSED for cell in all_cells),
         "statuses": [(status, LABELS[Status(status)]) for status in counts(all_cells)],

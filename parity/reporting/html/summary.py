@@ -17,8 +17,9 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.exit_codes import DEFAULT_FAIL_ON
 from parity.reporting.html.templates import source
+from parity.reporting.results.cells import LABELS as CELLS
 from parity.reporting.results.cells import TENSOR_LABELS, CellResult, Status, failing_level, tensor_status
-from parity.reporting.results.rows import BackendRow, KnownRow, Results, RunRow
+from parity.reporting.results.rows import NOT_COMPARED, BackendRow, KnownRow, MatrixRow, Results, RunRow
 from parity.reporting.text.answer import answer, known_lines, warnings
 from parity.reporting.text.findings import Finding, findings
 from parity.reporting.text.words import few, grouped, listed, plural
@@ -145,6 +146,8 @@ def cells_of(finding: Finding) -> dict[str, str]:
 
 def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
     """Ops by backends and dtypes, None where nothing was asked; `cells` has the most urgent first."""
+    if results.left_out:
+        return matrix_of_cells(results)
     level = failing_level(results)
     groups = grouped(((cell.op, cell.backend, cell.dtype), cell) for cell in cells)
     dtypes = sorted({cell.dtype for cell in cells})
@@ -153,7 +156,34 @@ def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
     columns = [(name, [dtype for dtype in dtypes if (name, dtype) in asked]) for name in results.backend_names]
     keys = [(name, dtype) for name, its_dtypes in columns for dtype in its_dtypes]
     rows = [(op, [entry(group, level) if (group := groups.get((op, *key))) else None for key in keys]) for op in ops]
-    return {"columns": columns, "rows": rows}
+    return {"columns": columns, "rows": rows, "unit": "tensors"}
+
+
+def matrix_of_cells(results: Results) -> dict[str, Any]:
+    """The matrix of a large run: how many cells have each status."""
+    groups = grouped(((row.op, row.backend, row.dtype), row) for row in results.matrix)
+    dtypes = sorted({row.dtype for row in results.matrix})
+    asked = {key[1:] for key in groups}
+    columns = [(name, [dtype for dtype in dtypes if (name, dtype) in asked]) for name in results.backend_names]
+    keys = [(name, dtype) for name, its_dtypes in columns for dtype in its_dtypes]
+    ops = dict.fromkeys(row.op for row in results.matrix)
+    rows = [(op, [counted(group) if (group := groups.get((op, *key))) else None for key in keys]) for op in ops]
+    return {"columns": columns, "rows": rows, "unit": "cells"}
+
+
+def counted(group: Sequence[MatrixRow]) -> dict[str, Any]:
+    """An entry of the matrix of cells; the worst status comes first."""
+    order = {status: place for place, status in enumerate(dict.fromkeys((*DIFFERING, *Status)))}
+    rows = sorted(group, key=lambda row: order[Status(row.status)])
+    worst, differing = rows[0], [row for row in rows if row.status != Status.PASSED]
+    return {
+        "status": worst.status,
+        "verdict": CELLS[Status(worst.status)] if worst.verdict == NOT_COMPARED else worst.verdict,
+        "numbers": [(r.status, r.n_cells, CELLS[Status(r.status)]) for r in differing or rows],
+        "mixed": len(rows) > 1,
+        "total": sum(row.n_cells for row in rows),
+        "link": filter_link(op=worst.op, backend=worst.backend, dtype=worst.dtype),
+    }
 
 
 def entry(group: Sequence[CellResult], level: frozenset[str]) -> dict[str, Any]:

@@ -351,8 +351,22 @@ class Summary(Struct, frozen=True, kw_only=True):
     exit_code: int
 
 
+class MatrixRow(Struct, frozen=True):
+    """How many cells of an op on a backend in a dtype have a status, with their worst verdict."""
+
+    op: str
+    backend: str
+    dtype: str
+    status: str
+    verdict: str
+    n_cells: int
+
+
 class Results(Struct, frozen=True, kw_only=True):
-    """The whole document; `left_out` is the number of a large run's cells whose rows are only in results.sqlite."""
+    """The whole document.
+
+    `left_out` is the number of a large run's cells whose rows are only in results.sqlite; `matrix` then counts all.
+    """
 
     format: Literal[1] = FORMAT
     run: RunRow
@@ -365,6 +379,7 @@ class Results(Struct, frozen=True, kw_only=True):
     trainings: Annotated[Sequence[TrainingRow], Meta(max_length=20_000)] = ()
     summary: Summary
     left_out: int = 0
+    matrix: Sequence[MatrixRow] = ()
 
     def __post_init__(self) -> None:
         cases = {case.id for case in self.cases}

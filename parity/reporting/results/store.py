@@ -37,6 +37,7 @@ from parity.reporting.results.rows import (
     CaseRow,
     ComparisonRow,
     KnownRow,
+    MatrixRow,
     OutcomeRow,
     Results,
     RunRow,
@@ -249,6 +250,10 @@ AMONG = "case_id IN (SELECT value FROM json_each(?))"
 OPEN = """
     SELECT case_id FROM cells WHERE status != 'passed'
     GROUP BY case_id ORDER BY min(instr(?, status)), max(error_ratio) DESC LIMIT ?"""
+MATRIX = """
+    SELECT op, backend, dtype, status, verdict, n FROM (
+        SELECT op, backend, dtype, status, verdict, count(*) AS n, max(severity)
+        FROM cells JOIN verdicts USING (verdict) GROUP BY op, backend, dtype, status)"""
 URGENCY = ("failed", "error", "not-run", "unsupported", "known", "below", "suspect", "passed")
 """The values of `cells.Status`, in its order."""
 
@@ -282,10 +287,8 @@ class Store:
                     self.db.execute(statement)
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Rows of any type, to be written with the next transaction."""
-        for row in rows:
-            table = BY_ROW[type(row)]
-            self._waiting.append((table.insert, table.values(row)))
+        """Rows of any type, all or none of them, to be written with the next transaction."""
+        self._waiting += [(table.insert, table.values(row)) for row in rows for table in (BY_ROW[type(row)],)]
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
@@ -313,21 +316,33 @@ class Store:
         self._waiting.append((statement, values))
 
     def flush(self) -> None:
-        """Write what waits, in one transaction."""
-        waiting, self._due = self._waiting, time.monotonic() + COMMIT_S
+        """Write what waits, in one transaction, and once also if Ctrl-C comes in between."""
+        waiting, self._due, has_begun = self._waiting, time.monotonic() + COMMIT_S, False
         if not waiting:
             return
         try:
-            with self.db:
-                self.db.execute("BEGIN IMMEDIATE")
-                for statement, alike in itertools.groupby(waiting, key=itemgetter(0)):
-                    self.db.executemany(statement, map(itemgetter(1), alike))
+            self.db.execute("BEGIN IMMEDIATE")
+            has_begun = True
+            for statement, alike in itertools.groupby(waiting, key=itemgetter(0)):
+                self.db.executemany(statement, map(itemgetter(1), alike))
+            self.db.execute("COMMIT")
         except sqlite3.OperationalError as error:
+            self._undo()
             if self.path is None:
                 raise
             self._go_on_in_memory(error)
             self.flush()
+        except BaseException:
+            if has_begun and not self.db.in_transaction:
+                self._waiting = []
+            self._undo()
+            raise
         self._waiting = []
+
+    def _undo(self) -> None:
+        """End a transaction that could not be."""
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
 
     def _go_on_in_memory(self, error: sqlite3.Error) -> None:
         """Continue in memory, with what is written; raises the error where nobody cares for it."""
@@ -386,7 +401,8 @@ class Store:
             return self.results()
         cases = [case for (case,) in self.select(OPEN, " ".join(URGENCY), MAX_CASES)]
         part = self.results(AMONG, json.dumps(cases))
-        return structs.replace(part, left_out=sum(part.summary.cells.values()) - n_cells(part))
+        rows = [MatrixRow(*row) for row in self.select(MATRIX)]
+        return structs.replace(part, left_out=sum(row.n_cells for row in rows) - n_cells(part), matrix=rows)
 
     @property
     def n_outcomes(self) -> int:

@@ -1,0 +1,171 @@
+"""The Dask cluster: processes of this machine, or a scheduler that the user has started."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from parity.config.plan import Plan
+    from parity.engine import EngineOptions, Event
+
+ADDRESS = re.compile(r"local:(?P<local>[1-9]\d{0,2})|(?:tcp|tls)://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
+MAX_LOCAL = 256
+CONNECT_S = 10.0
+RECONNECT_S = 60.0
+WORKER_S = 60.0
+"""How long a scheduler, a restarted scheduler, and the first worker are waited for."""
+START = "start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`"
+
+
+class ClusterError(Exception):
+    """The cluster cannot be used, or is lost; the message says what to do."""
+
+
+class Cluster:
+    """A client of a Dask cluster, which can be connected again."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        match = ADDRESS.fullmatch(address)
+        if match is None or int(match["local"] or 1) > MAX_LOCAL:
+            raise ClusterError(
+                f"{address!r} is no cluster; write local:N (N processes of this machine, 1 to {MAX_LOCAL}) or "
+                "tcp://HOST:PORT, the address of a Dask scheduler"
+            )
+        self._n_local = int(match["local"] or 0)
+        self._open: contextlib.ExitStack = contextlib.ExitStack()
+        self.client: Client
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it consists of processes of this machine, which see the same files."""
+        return self._n_local > 0
+
+    def connect(self, wait_s: float | None = None) -> None:
+        """Connect, and wait for the first worker; raises ClusterError."""
+        self.close()
+        try:
+            # Its imports take a third of a second.
+            from distributed import Client
+        except ImportError as error:
+            raise ClusterError(f"--cluster needs Dask ({error}): pip install 'parity[cluster]'") from error
+        quiet()
+        stack = contextlib.ExitStack()
+        try:
+            with warnings.catch_warnings(action="ignore"):  # other versions there: what matters is checked
+                target = stack.enter_context(local_cluster(self._n_local)) if self.is_local else self.address
+                self.client = Client(target, timeout=wait_s or CONNECT_S, set_as_default=False)
+                stack.callback(closed, self.client)
+            with contextlib.suppress(TimeoutError):
+                self.client.wait_for_workers(1, timeout=WORKER_S)
+            if not self.workers():
+                raise OSError(f"no worker has come within {WORKER_S:.0f} s")
+        except (OSError, ValueError, RuntimeError) as error:
+            stack.close()
+            raise ClusterError(f"{self.address}: {error}; {START}") from error
+        except BaseException:
+            stack.close()
+            raise
+        self._open = stack
+
+    def reconnect(self) -> None:
+        """Connect again to a scheduler that has gone away; raises ClusterError after a minute."""
+        end = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                return self.connect(max(1.0, end - time.monotonic()))
+            except ClusterError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(1.0)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the scheduler answers, as far as is known."""
+        return str(self.client.status) == "running"
+
+    def run(self, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str]) -> Iterator[Event]:
+        """Run the cases of ops, except the finished ones, like `engine.execute`; raises ClusterError."""
+        from parity.cluster.source import events
+
+        return events(self, plan, options, run_dir, done)
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """The workers that are alive, by address; raises OSError if the scheduler is lost."""
+        return dict(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def close(self) -> None:
+        """Disconnect; the processes of this machine end."""
+        self._open.close()
+
+
+def closed(client: Client) -> None:
+    """Close a client, whose scheduler may be gone."""
+    with contextlib.suppress(Exception):
+        client.close(timeout=5)
+
+
+@contextlib.contextmanager
+def local_cluster(n_workers: int) -> Iterator[Any]:
+    """Dask workers of this machine; a nanny replaces one that is killed."""
+    import dask
+    from distributed import LocalCluster
+
+    from parity.engine.buffers import Scratch
+
+    settings = {
+        # Framework's processes inherit them; Dask's own would change how NumPy allocates and sums.
+        "distributed.nanny.pre-spawn-environ": {"OPENBLAS_NUM_THREADS": "1"},
+        # A worker that ends takes one shard with it, not the next one too.
+        "distributed.scheduler.worker-saturation": 1.0,
+        # What Dask shows on its dashboard costs a tenth of a worker's time.
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "10s",
+    }
+    scratch = Scratch(Path(tempfile.gettempdir()))
+    stack = contextlib.ExitStack()
+    stack.callback(scratch.remove)
+    with (
+        stack,
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            host="127.0.0.1",
+            # Tensors live in the backends' processes, whose memory the engine bounds.
+            memory_limit=0,
+            local_directory=str(scratch.folder),
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def quiet() -> None:
+    """Let Dask say nothing by itself: what a user should know is in the progress or an error."""
+    for name in ("distributed", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """The cluster within the context; raises ClusterError if the address is none, or nothing answers there."""
+    cluster = Cluster(address)
+    cluster.connect()
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,208 @@
+"""What travels: the run once to every worker, the cases of a shard with its task, and its rows and tensors back."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from parity import __version__
+from parity.cases.draw import File
+from parity.config.plan import BackendSpec, CasePlan, Plan
+from parity.engine import EngineOptions
+from parity.engine.inputs import folder_name
+from parity.engine.shards import Shard
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.results import escaped
+from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
+
+MAX_FILE_BYTES = 64 << 20
+"""Larger files of a case with a finding stay behind; those of a shard together at most four times as much."""
+MAX_DEPTH = 5
+"""tensors/CASE/DTYPE/BACKEND/TENSOR.npy"""
+PART = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*")
+
+Versions = Mapping[str, str]
+Files = Mapping[Path, bytes]
+"""The user's files by their path on the host."""
+
+
+def versions() -> Versions:
+    """What the host and all workers must have in common, since rows depend on it."""
+    return {"parity": __version__, "numpy": np.__version__}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run, as each worker gets it once: the plan with one case of each op on each set of backends."""
+
+    name: str
+    plan: Plan
+    options: EngineOptions
+    versions: Versions
+    files: Files
+
+
+def order_of(name: str, plan: Plan, options: EngineOptions, *, with_files: bool) -> Order:
+    """The order for a plan; `with_files`: the workers may not have the user's files."""
+    few = {(case.op, case.backends): portable(case) for case in plan.cases}
+    files = contents(spec.ops for spec in plan.backends) if with_files else {}
+    return Order(name, replace(plan, cases=tuple(few.values()), known=(), asked=None), options, versions(), files)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The task of a shard: its cases, and the `.npy` files that they name."""
+
+    cases: Shard
+    files: Files
+
+
+def work_of(shard: Shard, *, with_files: bool) -> Work:
+    """The task of these cases."""
+    cases = tuple((index, portable(case)) for index, case in shard)
+    draws = (tensor.draw for _, case in shard for tensor in case.tensors)
+    return Work(cases, contents(draw.path for draw in draws if isinstance(draw, File)) if with_files else {})
+
+
+def contents(paths: Iterable[Path | None]) -> dict[Path, bytes]:
+    """The content of each file; raises OSError."""
+    return {path: path.read_bytes() for path in set(paths) if path is not None}
+
+
+def portable(case: CasePlan) -> CasePlan:
+    """The case as it travels: the class of a user's op's params is made where it is needed."""
+    return case if case.brought is None else replace(case, params=dict(vars(case.params)))
+
+
+def restored(case: CasePlan, files: Files, folder: Path) -> CasePlan:
+    """The case as it was, with its files where this machine has them."""
+    if case.brought is not None:
+        case = replace(case, params=case.definition.params(**case.params))
+    if not any(isinstance(tensor.draw, File) for tensor in case.tensors):
+        return case
+    tensors = tuple(
+        replace(tensor, draw=File(placed(tensor.draw.path, files, folder))) if isinstance(tensor.draw, File) else tensor
+        for tensor in case.tensors
+    )
+    return replace(case, tensors=tensors)
+
+
+def backend_here(spec: BackendSpec, files: Files, folder: Path) -> BackendSpec:
+    """The backend with its user's file where this machine has it."""
+    return spec if spec.ops is None else replace(spec, ops=placed(spec.ops, files, folder))
+
+
+def placed(path: Path, files: Files, folder: Path) -> Path:
+    """A file of the host on this machine: at the same path, as on a shared disk, else written to `folder`."""
+    content = files.get(path)
+    if content is None or (path.is_file() and path.read_bytes() == content):
+        return path
+    copy = folder / sha256(bytes(path.parent) + content).hexdigest()[:16] / path.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(content)
+    return copy
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker returns for a shard. `tensors` are files by name; `folders` those of the cases that have some."""
+
+    worker: str
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    backends: list[BackendRow]
+    outcomes: list[OutcomeRow]
+    comparisons: list[ComparisonRow]
+    diagnoses: list[Diagnosis]
+    folders: dict[str, str]
+    tensors: dict[str, bytes]
+    lost: dict[str, str]
+    judge_seconds: float
+    log: bytes
+
+
+def encoded(reply: Reply) -> bytes:
+    """The reply as MessagePack, which has NaN and bytes."""
+    try:
+        return msgspec.msgpack.encode(reply)
+    except UnicodeEncodeError:  # lone surrogates
+        return msgspec.msgpack.encode(escaped(msgspec.to_builtins(reply, builtin_types=(bytes,))))
+
+
+class Strange(ValueError):  # noqa: N818 - it is one
+    """A reply that no worker of parity gives; the message says in what."""
+
+
+def decoded(data: bytes, plan: Plan, shard: Shard) -> Reply:
+    """The reply to a shard of a plan; raises Strange for one that is none, or whose rows or files are not its own."""
+    try:
+        reply = msgspec.msgpack.decode(data, type=Reply)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise Strange(f"not a reply: {error}") from error
+    folders = {case.id: f"tensors/{folder_name(index, case)}" for index, case in shard}
+    own = {case.id: [spec.name for spec in plan.of(case).backends] for _, case in shard}
+    asked = sorted((case.id, dtype, name) for _, case in shard for dtype in case.dtypes for name in own[case.id])
+    if sorted(row.key for row in reply.outcomes) != asked:
+        raise Strange("its outcomes are not those of its cases")
+    if not {*(row.case for row in reply.comparisons), *(row.case for row in reply.diagnoses)} <= own.keys():
+        raise Strange("its rows are not those of its cases")
+    if not {row.name for row in reply.backends} <= {spec.name for spec in plan.backends}:
+        raise Strange("its backends are not those of the run")
+    if not all(is_inside(name) for name in reply.lost):
+        raise Strange("its files are not those of a run")
+    for case, folder in reply.folders.items():
+        if folders.get(case) != folder:
+            raise Strange(f"{folder!r} is not the folder of {case!r}")
+    for name in reply.tensors:
+        parts = PurePosixPath(name).parts
+        is_ours = "/".join(parts[:2]) in reply.folders.values() and 2 < len(parts) <= MAX_DEPTH
+        if not is_ours or not is_inside(name) or not name.endswith(".npy"):
+            raise Strange(f"{name[:200]!r} is not a file of its cases")
+    return reply
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path, as a worker writes it, stays where it is put."""
+    return all(map(PART.fullmatch, PurePosixPath(name).parts))
+
+
+@dataclass
+class Rows:
+    """Takes the rows of a shard where a run has its store."""
+
+    by_type: dict[type, list[Any]] = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Any]) -> None:
+        """Keep rows."""
+        for row in rows:
+            self.by_type.setdefault(type(row), []).append(row)
+
+    def of(self, kind: type) -> list[Any]:
+        """The rows of a type, in order."""
+        return self.by_type.get(kind, [])
+
+    def change(self, statement: str, *values: Any) -> None:
+        """Nothing: a case's own row is the host's."""
+
+    def flush_if_due(self) -> None:
+        """Nothing."""
+
+
+def tensors_of(run_dir: Path, folders: Iterable[str]) -> tuple[dict[str, bytes], Iterator[str]]:
+    """The files below these folders by name, and the names of those that are too large to travel."""
+    found: dict[str, bytes] = {}
+    left, too_large = 4 * MAX_FILE_BYTES, []
+    for path in sorted(path for folder in folders for path in (run_dir / folder).rglob("*.npy")):
+        name, size = path.relative_to(run_dir).as_posix(), path.stat().st_size
+        if size > min(MAX_FILE_BYTES, left):
+            too_large.append(name)
+            continue
+        left -= size
+        found[name] = path.read_bytes()
+    return found, iter(too_large)

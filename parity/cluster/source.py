@@ -1,0 +1,302 @@
+"""Hands out the shards of a plan, and turns replies into events: each case exactly once, whatever is lost meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+import uuid
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import KilledWorker
+from distributed.comm import get_address_host
+
+from parity.cluster.connection import Cluster, ClusterError
+from parity.cluster.messages import Reply, Strange, decoded, order_of, work_of
+from parity.cluster.worker import BackendsPlugin, Unequal, run_shard
+from parity.config.plan import CasePlan, Plan
+from parity.engine import Announced, EngineOptions, Event, ShardFinished
+from parity.engine.engine import Idle
+from parity.engine.shards import Shard, shards
+from parity.judge.compare.cell import CellJudge
+from parity.outcome import CellOutcome, Outcome
+from parity.reporting.results import record
+from parity.reporting.results.rows import BackendRow
+from parity.reporting.text.words import plural
+
+POLL_S = 1.0
+AHEAD = 2
+"""Tasks per worker that are handed out: while one is computed, the next is there."""
+NO_WORKER_S = 600.0
+"""A cluster without a worker for so long is lost: a restarted job of a queue may take its time."""
+LOST = (CancelledError, TimeoutError, OSError)
+"""What a call raises if the scheduler is gone."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard, or what is left of one. `avoid`: the hosts that lack a backend of it."""
+
+    cases: Shard
+    avoid: frozenset[str] = frozenset()
+
+
+def events(
+    cluster: Cluster, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str] = ()
+) -> Iterator[Event]:
+    """Run the cells of the plan on the cluster, except the clients' cases and the finished cases (`done`, ids).
+
+    Raises ClusterError if the cluster is lost for good.
+    """
+    left = (tuple((i, case) for i, case in shard if case.id not in done) for shard in shards(plan))
+    parts = deque(Part(cases) for cases in left if cases)
+    if not parts:
+        return
+    run = _Run(cluster, plan, options, run_dir / "log.txt", parts)
+    try:
+        yield from run.events()
+    finally:
+        run.end()
+
+
+@dataclass
+class _Run:
+    cluster: Cluster
+    plan: Plan
+    options: EngineOptions
+    log: Path
+    waiting: deque[Part]
+    name: str = field(default_factory=lambda: f"parity-{uuid.uuid4().hex}")
+    running: dict[str, tuple[Part, Any, set[str]]] = field(default_factory=dict)
+    """The parts that are handed out, with their futures and the workers that may run them (empty: all)."""
+    finished: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    numbers: Iterator[int] = field(default_factory=count)
+    n_done: int = 0
+    seen: dict[str, tuple[BackendRow, str]] = field(default_factory=dict)
+    """Each backend's row, and the host that it is from."""
+    broken: set[str] = field(default_factory=set)
+    nowhere: set[str] = field(default_factory=set)
+    """Hosts that lack a backend that others have, and backends that a second host lacks, too."""
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    looked_at: float = -POLL_S
+    alive_at: float = field(default_factory=time.monotonic)
+
+    def events(self) -> Iterator[Event]:
+        """The events up to the last shard."""
+        self.register()
+        while self.waiting or self.running:
+            try:
+                yield from self.look()
+                self.hand_out()
+                yield from self.wait()
+            except LOST:
+                yield from self.recover()
+
+    def register(self) -> None:
+        """Tell all workers, also those that come later, about the run."""
+        order = order_of(self.name, self.plan, self.options, with_files=not self.cluster.is_local)
+        try:
+            self.cluster.client.register_plugin(BackendsPlugin(order), name=self.name)
+        except LOST:
+            raise
+        except Exception as error:  # Dask passes on a worker's error as its text
+            raise unlike_the_host(error) from error
+
+    def look(self) -> Iterator[Event]:
+        """See who is there, at most once a second; raises ClusterError if nobody has been for long."""
+        if time.monotonic() < self.looked_at + POLL_S:
+            return
+        n_before, self.workers = len(self.workers), self.cluster.workers()
+        self.looked_at = time.monotonic()
+        if len(self.workers) != n_before:
+            yield Announced(f"cluster {self.cluster.address}: {plural(len(self.workers), 'worker')}")
+        for key, (part, future, fit) in list(self.running.items()):
+            if fit and not self.workers.keys() & fit:
+                # Dask would wait for the workers that have left.
+                del self.running[key]
+                future.cancel()
+                self.waiting.appendleft(part)
+        if self.workers:
+            self.alive_at = time.monotonic()
+        elif time.monotonic() - self.alive_at > NO_WORKER_S:
+            raise ClusterError(f"{self.cluster.address}: no worker for {NO_WORKER_S / 60:.0f} minutes")
+
+    def hand_out(self) -> None:
+        """Submit as many parts as the workers need not to wait."""
+        while self.waiting and len(self.running) < AHEAD * max(1, len(self.workers)):
+            part = self.waiting[0]
+            fit = {address for address in self.workers if get_address_host(address) not in self.broken | part.avoid}
+            fit = fit if len(fit) < len(self.workers) else set()
+            key = f"{self.name}-{next(self.numbers)}"
+            future = self.cluster.client.submit(
+                run_shard,
+                self.name,
+                work_of(part.cases, with_files=not self.cluster.is_local),
+                key=key,
+                pure=False,
+                workers=sorted(fit) or None,
+                resources=resources_of(self.plan, part.cases, self.workers.values()) or None,
+            )
+            self.waiting.popleft()
+            self.running[key] = part, future, fit
+            future.add_done_callback(self.finished.put)
+
+    def wait(self) -> Iterator[Event]:
+        """Wait a moment for a reply, and process what has come."""
+        with contextlib.suppress(queue.Empty):
+            future = self.finished.get(timeout=POLL_S)
+            if future.key in self.running:
+                yield from self.take(future)
+            return
+        if not self.cluster.is_connected:
+            raise OSError("the scheduler is gone")
+        yield Idle()
+
+    def take(self, future: Any) -> Iterator[Event]:
+        """Process what has become of a task."""
+        if future.status == "error":
+            error = future.exception()
+            part, _, _ = self.running.pop(future.key)
+            yield from self.failed(part, error)
+            return
+        if future.status != "finished":
+            raise OSError("the scheduler is gone")
+        data = future.result()
+        part, _, _ = self.running.pop(future.key)
+        try:
+            reply = decoded(data, self.plan, part.cases)
+        except Strange as error:
+            yield from self.failed(part, error)
+            return
+        self.check(reply)
+        if self.tries_elsewhere(part, reply):
+            return
+        self.keep_log(reply)
+        names = ("backends", "outcomes", "comparisons", "diagnoses", "folders", "tensors", "lost", "judge_seconds")
+        yield self.done(part, **{name: getattr(reply, name) for name in names})
+
+    def done(self, part: Part, **rows: Any) -> ShardFinished:
+        """The event of a part."""
+        self.n_done += 1
+        n_left = len(self.waiting) + len(self.running)
+        progress = f"{self.n_done} of {self.n_done + n_left} shards, {plural(len(self.workers), 'Dask worker')}"
+        return ShardFinished(len(part.cases), progress=progress, **rows)
+
+    def failed(self, part: Part, error: BaseException | None) -> Iterator[Event]:
+        """A part that its worker did not survive, or could not compute: one case at a time, then without them."""
+        if isinstance(error, Unequal | ModuleNotFoundError):
+            raise unlike_the_host(error) from error
+        if len(part.cases) > 1:
+            self.waiting.extendleft(Part((case,)) for case in reversed(part.cases))
+            return
+        [(_, case)] = part.cases
+        if isinstance(error, KilledWorker):
+            n = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
+            outcome, message = Outcome.CRASH, f"{plural(n, 'Dask worker')} ended while computing this case"
+        else:
+            outcome, message = Outcome.ERROR, f"parity failed on the cluster: {error!r}"
+        yield self.done(part, **lost_case(self.plan, case, outcome, message))
+
+    def check(self, reply: Reply) -> None:
+        """Raise ClusterError if another host has another release of a framework."""
+        for row in reply.backends:
+            known, host = self.seen.setdefault(row.name, (row, reply.host))
+            if (known.version, known.library) != (row.version, row.library):
+                releases = [" ".join([r.framework, r.version, *map(str, r.library.items())]) for r in (known, row)]
+                raise ClusterError(
+                    f"{row.name} is {releases[0]} on {host} and {releases[1]} on {reply.host}; "
+                    "give all workers the same environment"
+                )
+
+    def tries_elsewhere(self, part: Part, reply: Reply) -> bool:
+        """Whether a part goes to another host, once, since this one lacks a backend that others may have."""
+        lacking = {row.backend for row in reply.outcomes if row.outcome == Outcome.UNAVAILABLE.value}
+        here = get_address_host(reply.worker)
+        if part.avoid:
+            if lacking:
+                self.nowhere |= lacking
+            elif here not in part.avoid:
+                self.broken |= part.avoid
+            return False
+        others = {get_address_host(address) for address in self.workers} - {here} - self.broken
+        if not lacking - self.nowhere or not others:
+            return False
+        self.waiting.appendleft(replace(part, avoid=frozenset({here})))
+        return True
+
+    def keep_log(self, reply: Reply) -> None:
+        """Append what the workers' backends have printed to the run's log."""
+        if reply.log:
+            with contextlib.suppress(OSError), self.log.open("ab") as log:
+                log.write(f"[parity] on {reply.host}, {reply.worker}\n".encode() + reply.log)
+
+    def recover(self) -> Iterator[Event]:
+        """Connect again, and hand out again what has no reply; raises ClusterError."""
+        yield Announced(f"cluster {self.cluster.address}: the scheduler is gone; connecting again")
+        self.waiting.extendleft(reversed([part for part, _, _ in self.running.values()]))
+        self.running.clear()
+        self.looked_at = -POLL_S
+        self.cluster.reconnect()
+        self.register()
+
+    def end(self) -> None:
+        """Take back what is not computed, and let the workers end their backends."""
+        futures, self.running = [future for _, future, _ in self.running.values()], {}
+        if self.cluster.is_connected:
+            # At the end of a run that failed they may be gone, and must not hide why.
+            with contextlib.suppress(Exception):
+                self.cluster.client.cancel(futures)
+                self.cluster.client.unregister_worker_plugin(self.name)
+
+
+def unlike_the_host(error: BaseException) -> ClusterError:
+    """The error for a scheduler or a worker that lacks parity, or has another release."""
+    return ClusterError(f"{error}; give the scheduler and all workers the host's environment")
+
+
+def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str, float]:
+    """What a worker must have for these cases: `framework:NAME` and `GPU`, where some worker states it at all.
+
+    Raises ClusterError if no worker has all of it.
+    """
+    specs = [spec for spec in plan.backends if any(case.runs_on(spec.name) for _, case in cases)]
+    asked = [f"framework:{spec.adapter}" for spec in specs] + ["GPU"] * any(spec.device != "cpu" for spec in specs)
+    stated = {name for worker in workers for name in worker["resources"]}
+    wanted = {name: 1.0 for name in asked if name in stated}
+    if wanted and not any(all(w["resources"].get(n, 0) >= 1 for n in wanted) for w in workers):
+        raise ClusterError(
+            f"no Dask worker has {' and '.join(wanted)}; start one with --resources "
+            f'"{",".join(f"{name}=1" for name in wanted)}", or leave these resources out on all'
+        )
+    return wanted
+
+
+def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dict[str, Any]:
+    """The rows of a case that could not be computed: nothing of it is compared."""
+    own = plan.of(case)
+    oracle = {name: np.zeros(()) for name in compared_in(case)}
+    outcomes, comparisons = [], []
+    for dtype in case.dtypes:
+        cell = [CellOutcome(case.id, dtype, spec.name, outcome, message=message) for spec in own.backends]
+        outcomes += list(map(record.outcome_row, cell))
+        comparisons += CellJudge(case, dtype, oracle).comparisons(cell, own.baseline)
+    rows = list(map(record.comparison_row, comparisons))
+    empty: dict[str, Any] = {"backends": [], "diagnoses": [], "folders": {}, "tensors": {}, "lost": {}}
+    return empty | {"outcomes": outcomes, "comparisons": rows, "judge_seconds": 0.0}
+
+
+def compared_in(case: CasePlan) -> Sequence[str]:
+    """The names of a case's outputs and gradients."""
+    op = case.definition
+    given = {tensor.name: tensor.shape for tensor in case.tensors if op.input(tensor.name) is not None}
+    outputs = op.infer_shapes(case.params, given).outputs
+    gradients = [f"grad.{name}" for name in op.differentiable if name in given and case.gradients]
+    return [*outputs, *gradients]

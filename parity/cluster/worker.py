@@ -1,0 +1,190 @@
+"""The part in a Dask worker: it keeps the backends' processes over the shards of a run, runs a shard and judges it.
+
+The backends' processes are the Dask worker's children: Dask is not imported in them, and they end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distributed import WorkerPlugin, get_worker
+
+from parity.cluster.messages import Order, Reply, Rows, Work, backend_here, encoded, restored, tensors_of, versions
+from parity.config.plan import CasePlan, Plan
+from parity.engine import Event
+from parity.engine.engine import Crew, Dispatcher
+from parity.engine.inputs import folder_name
+from parity.engine.logs import RunLog
+from parity.engine.shards import SHARD_CELLS
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
+from parity.run import RunState, follow
+
+IDLE_S = 120.0
+"""A worker without a shard for so long ends its backends: the host may have died without a word."""
+MAX_LOG_BYTES = 256 << 10
+
+
+class Unequal(Exception):  # noqa: N818 - it says what is wrong
+    """This worker is not made like the host; the message says in what."""
+
+
+class Dismissed(Exception):  # noqa: N818 - no error of the shard's
+    """The run has ended."""
+
+
+def run_shard(name: str, work: Work) -> bytes:
+    """The task: run the cases, and return the encoded reply; raises Unequal."""
+    plugin: Any = get_worker().plugins[name]
+    return encoded(plugin.run(work))
+
+
+class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
+    """A run's warm backends in one Dask worker."""
+
+    def __init__(self, order: Order) -> None:
+        self.name = order.name
+        self._order = order
+
+    def setup(self, worker: Any) -> None:
+        """Called by Dask when the worker knows of the run."""
+        self._address, self._home = str(worker.address), Path(worker.local_directory)
+        self._lock = threading.Lock()
+        self._crew: _WarmCrew | None = None
+        self._timer = threading.Timer(0, self._dismiss)
+        self._ended = threading.Event()
+        atexit.register(self._end)
+
+    async def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask's signature
+        """Called by Dask when the run, or the worker, ends."""
+        await asyncio.to_thread(self._end)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        """End the backends, also in the middle of a shard."""
+        self._ended.set()
+        self._timer.cancel()
+        if self._crew is not None:
+            self._crew.close()
+
+    def _dismiss(self) -> None:
+        """End the backends between two shards."""
+        with self._lock:
+            if self._crew is not None:
+                self._crew.close()
+                self._crew = None
+
+    def run(self, work: Work) -> Reply:
+        """Run a shard; raises Unequal, and whatever parity itself fails with."""
+        for part, version in versions().items():
+            if self._order.versions[part] != version:
+                raise Unequal(f"{part} is {version} on the worker {self._address}, {self._order.versions[part]} here")
+        self._timer.cancel()
+        with self._lock:
+            if self._crew is None:
+                self._crew = _WarmCrew(self._order, self._home)
+            try:
+                return self._crew.run(work, self._address, self._ended)
+            except BaseException:
+                # What is still under way would be taken for an answer to the next shard.
+                self._crew.close()
+                self._crew = None
+                raise
+            finally:
+                self._timer = threading.Timer(IDLE_S, self._dismiss)
+                self._timer.daemon = True
+                self._timer.start()
+
+
+class _WarmCrew:
+    """A crew with a folder of its own."""
+
+    def __init__(self, order: Order, home: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="parity-", dir=home))
+        self._options = order.options
+        backends = tuple(backend_here(spec, order.files, self._folder) for spec in order.plan.backends)
+        self._plan = replace(order.plan, backends=backends)
+        self._log = self._folder / "log.txt"
+        self._crew = Crew(self._plan, SHARD_CELLS, order.options, RunLog(self._log))
+        self._backends: dict[str, BackendRow] = {}
+
+    def run(self, work: Work, address: str, ended: threading.Event) -> Reply:
+        """The rows and tensors of a shard, which do not depend on earlier shards."""
+        run_dir = Path(tempfile.mkdtemp(prefix="shard-", dir=self._folder))
+        cases = [(index, restored(case, work.files, self._folder)) for index, case in work.cases]
+        plan = replace(self._plan, cases=tuple(case for _, case in cases))
+        try:
+            rows, state = self._judged(plan, cases, run_dir, ended)
+            wanted = {row.case for row in rows.of(ComparisonRow) if row.fails or row.culprit}
+            names = {case.id: f"tensors/{folder_name(index, case)}" for index, case in cases if case.id in wanted}
+            folders = {case: name for case, name in names.items() if (run_dir / name).is_dir()}
+            return self._reply(rows, state, folders, address)
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _judged(
+        self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], run_dir: Path, ended: threading.Event
+    ) -> tuple[Rows, RunState]:
+        rows = Rows()
+        # It has what a run does to its store while it takes cases.
+        state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]
+        events = Dispatcher(plan, cases, self._crew, run_dir / "tensors").events()
+        for _ in follow(state, until(ended, events), Nobody()):
+            pass
+        self._backends |= state.backends
+        return rows, state
+
+    def _reply(self, rows: Rows, state: RunState, folders: dict[str, str], address: str) -> Reply:
+        tensors, too_large = tensors_of(state.run_dir, folders.values())
+        with contextlib.suppress(OSError), self._log.open("ab") as log:
+            log.writelines(f"[parity] {name} is too large to travel\n".encode() for name in too_large)
+        return Reply(
+            worker=address,
+            backends=list(self._backends.values()),
+            outcomes=rows.of(OutcomeRow),
+            comparisons=rows.of(ComparisonRow),
+            diagnoses=rows.of(Diagnosis),
+            folders=folders,
+            tensors=tensors,
+            lost={str(path.relative_to(state.run_dir)): str(error) for path, error in state.losses.reasons.items()},
+            judge_seconds=state.judging_s,
+            log=self._taken_log(),
+        )
+
+    def _taken_log(self) -> bytes:
+        """What was logged since the last shard."""
+        try:
+            text = self._log.read_bytes()[-MAX_LOG_BYTES:]
+            self._log.write_bytes(b"")
+        except OSError:
+            return b""
+        return text
+
+    def close(self) -> None:
+        """End the backends, and remove the folder."""
+        self._crew.dismiss()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def until(ended: threading.Event, events: Iterator[Event]) -> Iterator[Event]:
+    """The events; raises Dismissed as soon as the run has ended, since then no backend answers any more."""
+    for event in events:
+        if ended.is_set():
+            raise Dismissed("the run has ended")
+        yield event
+
+
+class Nobody:
+    """Observes nothing."""
+
+    def on_event(self, event: Event, comparisons: Sequence[Any]) -> None:
+        """Nothing: the host hears of whole shards."""

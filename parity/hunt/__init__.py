@@ -1,0 +1,17 @@
+"""`parity hunt`: searches for the input on which a backend is furthest beyond its error bound, and makes it small."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+NEEDED = ("hypothesis", "cma")
+
+
+class HuntError(Exception):
+    """A hunt cannot start or go on; the message says why and what to do."""
+
+
+def check_installed() -> None:
+    """Raise HuntError if a library of the extra `hunt` is missing."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise HuntError(f"{' and '.join(missing)} is not installed: pip install {' '.join(NEEDED)} (the extra `hunt`)")

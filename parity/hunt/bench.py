@@ -1,0 +1,236 @@
+"""Computes and judges many small cases on warm workers, without diagnoses."""
+
+from __future__ import annotations
+
+import math
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from parity.cases.draw import generator
+from parity.cases.dtypes import as_dtype
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
+from parity.engine.asking import CaseQuestions, stored
+from parity.engine.backend import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
+from parity.engine.cells import CellRequest
+from parity.engine.engine import IDLE_S, Crew
+from parity.engine.logs import RunLog
+from parity.engine.starting import BackendInfo
+from parity.hunt import HuntError
+from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio
+from parity.judge.case import CaseJudge, Cell
+from parity.judge.compare.cell import consult_oracle
+from parity.outcome import Arrays, CellOutcome, Outcome
+
+NEIGHBOURS, NEAR = 2, 1 / 64
+REFUSED = (ValueError, TypeError, LookupError, ArithmeticError)
+"""What a reference or a shape inference raises for inputs and params that it cannot take."""
+Fault = tuple[str, str]
+"""A backend and a tensor."""
+
+
+class TimeUp(BaseException):
+    """The time or the trials of a hunt are used up; no Exception, so that Hypothesis does not take it for a failure."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case in one dtype, with its inputs by tensor name (`grad.<output>` for grad_outputs)."""
+
+    case: CasePlan
+    dtype: str
+    inputs: Arrays
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a trial showed: the error ratio of every wrong tensor, and the largest one of each backend.
+
+    `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs.
+    """
+
+    trial: Trial
+    outcomes: tuple[CellOutcome, ...]
+    faults: Mapping[Fault, float] = field(default_factory=dict)
+    nearest: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> tuple[CellOutcome, ...]:
+        """The outcomes without a result."""
+        return tuple(outcome for outcome in self.outcomes if outcome.outcome is not Outcome.OK)
+
+
+class Bench:
+    """The workers of some backends, as a context manager; `ops` are cases of all ops that will be tried.
+
+    `local`: a tensor is wrong where the judge says so, else only if it is wrong as a whole.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[BackendSpec],
+        ops: Sequence[CasePlan],
+        options: EngineOptions,
+        log: Path,
+        *,
+        local: bool = False,
+    ) -> None:
+        plan = Plan("hunt", (), tuple(specs), ORACLE, 0, tuple(ops))
+        self.names = tuple(spec.name for spec in specs)
+        self.infos: dict[str, BackendInfo] = {}
+        self.n_trials = 0
+        self.until = float("inf")
+        self.most_trials = float("inf")
+        self._local = local
+        self._numbers = count()
+        self._crew = Crew(plan, sum(len(case.dtypes) for case in ops), options, RunLog(log))
+        self._asking = self._crew.asking()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._crew.dismiss()
+
+    @property
+    def spare(self) -> Path:
+        """A folder for inputs that the hunt's own cannot hold."""
+        return self._crew.spare
+
+    def ask(self) -> CaseQuestions:
+        """Calls for the diagnosis of one case."""
+        return CaseQuestions(self._asking)
+
+    def seen(self, trials: Sequence[Trial]) -> list[Seen]:
+        """The judged trials, in their order. Raises TimeUp, and HuntError if no backend can be used."""
+        with tempfile.TemporaryDirectory(dir=self._asking.folder) as folder, np.errstate(all="ignore"):
+            numbered = {next(self._numbers): trial for trial in trials}
+            for number, trial in numbered.items():
+                self._put(number, trial, Path(folder))
+            judged = dict(self._judged(numbered))
+        return [judged[number] for number in numbered]
+
+    def _put(self, number: int, trial: Trial, folder: Path) -> None:
+        if self.n_trials >= self.most_trials:
+            raise TimeUp
+        self.n_trials += 1
+        own = folder / str(number)
+        own.mkdir()
+        self._crew.put(CellRequest(number, stored(trial.case, trial.inputs, own), trial.dtype))
+
+    def _judged(self, numbered: Mapping[int, Trial]) -> Iterator[tuple[int, Seen]]:
+        arrived: dict[int, list[OutcomeArrived]] = {number: [] for number in numbered}
+        while arrived:
+            if time.monotonic() > self.until:
+                raise TimeUp
+            try:
+                event = self._crew.events.get(timeout=IDLE_S)
+            except queue.Empty:
+                continue
+            self._notice(event)
+            if not isinstance(event, OutcomeArrived):
+                continue
+            if event.cell.number not in arrived:
+                event.release()
+                continue
+            answers = arrived[event.cell.number]
+            answers.append(event)
+            if len(answers) == len(self.names):
+                yield event.cell.number, self._seen(numbered[event.cell.number], answers)
+                for each in answers:
+                    each.release()
+                del arrived[event.cell.number]
+
+    def _seen(self, trial: Trial, answers: Sequence[OutcomeArrived]) -> Seen:
+        return judged(trial, [each.outcome for each in answers], whole_ratios if not self._local else Cell.ratios)
+
+    def _notice(self, event: object) -> None:
+        if isinstance(event, BackendStarted):
+            self.infos[event.info.spec.name] = event.info
+        elif isinstance(event, BackendLost):
+            raise HuntError(f"{event.spec.name} cannot be used: {event.message}")
+
+
+def judge_of(trial: Trial, outcomes: Sequence[CellOutcome]) -> CaseJudge:
+    """The judge of a trial, with the outcomes taken in."""
+    judge = CaseJudge(trial.case, trial.inputs, consult_oracle(trial.case, trial.inputs), ORACLE)
+    judge.take(trial.dtype, outcomes)
+    return judge
+
+
+def judged(
+    trial: Trial, outcomes: Sequence[CellOutcome], ratios_of: Callable[[Cell, str], Mapping[str, float]]
+) -> Seen:
+    """What the outcomes of a trial show."""
+    own = tuple(outcome.copied() for outcome in outcomes)
+    try:
+        cell = judge_of(trial, own).cells[trial.dtype]
+        ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
+        nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
+        return Seen(trial, own, {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}, nearest)
+    except REFUSED:
+        return Seen(trial, own)
+
+
+def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
+    """The error ratios of a backend's tensors that may be wrong; infinite where NaN, a structure or an input is wrong.
+
+    They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would
+    find that. For the same reason the envelope includes those of inputs nearby.
+    """
+    found = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
+    observed = cell.observed(backend)
+    for tensor, local in cell.ratios(backend).items():
+        values, exact, envelope = observed[tensor], cell.oracle[tensor], cell.envelope_at(backend, tensor).whole
+        if local < OFF or values is None or values.shape != exact.shape or exact.dtype.kind == "i":
+            found[tensor] = local
+            continue
+        if flushed(values, exact, cell.dtype):
+            continue
+        ratio = error_ratio(values, exact, envelope)
+        found[tensor] = ratio if ratio < OFF else error_ratio(values, exact, widened(cell, tensor, envelope))
+    return found
+
+
+def flushed(values: Array, exact: Array, dtype: str) -> bool:
+    """Whether all errors are below the dtype's normal numbers: many kernels flush what is there to zero."""
+    with np.errstate(invalid="ignore"):
+        return bool((np.abs(values - exact) < smallest_normal(dtype)).all())
+
+
+def smallest_normal(dtype: str) -> float:
+    """The smallest normal number; bfloat16 has float32's."""
+    return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
+
+
+def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
+    """The envelope of a tensor, or that of inputs nearby if it is larger."""
+    for number in range(NEIGHBOURS):
+        inputs = {name: nearby(values, name, number) for name, values in cell.inputs.items()}
+        held = {n: v if v.dtype.kind == "i" else as_dtype(v, cell.dtype) for n, v in inputs.items()}
+        other = EnvelopeRuns(cell.case, cell.dtype, held, consult_oracle(cell.case, held)).envelopes(
+            FIRST_RUNS, [tensor]
+        )
+        envelope = replace(envelope, rms=max(envelope.rms, other[tensor].rms), max=max(envelope.max, other[tensor].max))
+    return envelope
+
+
+def nearby(values: Array, name: str, number: int) -> Array:
+    """Values changed by about one percent, zeros too where there are others of both signs; integers stay."""
+    if values.dtype.kind == "i" or not values.size:
+        return values
+    rng, wide = generator(number, "nearby", name), values.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    scale = np.abs(wide)
+    if finite.size and finite.min() < 0 < finite.max():
+        scale = np.where(scale == 0, np.sqrt(np.mean(np.square(finite))), scale)
+    return np.where(np.isfinite(wide), wide + NEAR * scale * rng.normal(size=wide.shape), wide)

@@ -1,0 +1,268 @@
+"""The smallest case that still shows a fault: fewer tensors, axes and elements, plain params, round numbers.
+
+Sizes are cut by the judge's own reduction (`judge/diagnose/reduction.py`), here down to one element; what this module
+adds is delta debugging of everything else. Every step keeps the fault: the same tensor of the same backend beyond its
+error bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import partial
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from parity.cases.draw import TensorPlan, Values
+from parity.cases.dtypes import as_dtype, coarsest, held_by_all
+from parity.cases.op import TensorShapes
+from parity.config.plan import CasePlan
+from parity.hunt.bench import REFUSED, Fault, Seen, TimeUp, Trial
+from parity.judge.bound.envelope import OFF, Array
+from parity.judge.diagnose.reduction import Small, reduced, shapes_of
+
+MOST_CALLS = 400
+"""Trials per reduction; a case of 500 numbers takes about 100."""
+ROUNDS = 2
+CLEARLY = 8 * OFF
+"""A smaller case has to show a large error as clearly as this: one at the bound may not show in the next run."""
+FEW_NUMBERS = 64
+"""Elements are simplified one by one up to so many."""
+DIGITS = (1, 2, 3, 4)
+MOST_WHOLE = 1e6
+
+Look = Callable[[Trial], Seen]
+
+
+@dataclass
+class Reducer:
+    """Makes one fault's case smaller; `look` runs a trial."""
+
+    look: Look
+    fault: Fault
+    least: float
+    dtype: str
+    left: int = MOST_CALLS
+
+    def shows(self, case: CasePlan, inputs: Mapping[str, Array]) -> bool:
+        """Whether a case shows the fault; not, once all calls are spent."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        try:
+            seen = self.look(Trial(case, self.dtype, inputs))
+        except TimeUp:
+            self.left = 0
+            return False
+        return seen.faults.get(self.fault, 0.0) >= self.least
+
+
+def in_all_dtypes(trial: Trial, fault: Fault, ratio: float, look: Look, dtypes: tuple[str, ...]) -> Trial:
+    """The trial as a case in all of `dtypes`, if it shows the fault with numbers that all of them have."""
+    shared = rounded_to_all((trial.case, dict(trial.inputs)), dtypes)
+    shows = Reducer(look, fault, least(ratio), trial.dtype).shows(*shared)
+    return Trial(shared[0], trial.dtype, shared[1]) if shows else trial
+
+
+def least(ratio: float) -> float:
+    """The error ratio that a smaller case must have."""
+    return max(OFF, min(ratio, CLEARLY))
+
+
+def reduce_case(trial: Trial, fault: Fault, ratio: float, look: Look) -> Trial:
+    """The smallest case that shows `fault`, whose error ratio in `trial` is `ratio`."""
+    reducer = Reducer(look, fault, least(ratio), trial.dtype)
+    small: Small = (trial.case, dict(trial.inputs))
+    for _ in range(ROUNDS):
+        before = n_numbers(small)
+        for fewer in (without_gradients, without_optional, with_usual_params):
+            small = stepwise(reducer, small, fewer)
+        cut = reduced(*small, reducer.shows, reducer.left, few=1)
+        small = cut if n_numbers(cut) < n_numbers(small) else small
+        small = stepwise(reducer, small, with_fewer_axes)
+        small = rounder(reducer, small)
+        if n_numbers(small) == before:
+            break
+    return Trial(written_out(*small), trial.dtype, small[1])
+
+
+def stepwise(reducer: Reducer, small: Small, steps: Callable[[Small], Iterator[Small]]) -> Small:
+    """The case after every step that keeps the fault, each from the last that did."""
+    while (better := next((c for c in steps(small) if reducer.shows(*c)), None)) is not None:
+        small = better
+    return small
+
+
+def n_numbers(small: Small) -> int:
+    """The numbers of all inputs."""
+    return sum(array.size for array in small[1].values())
+
+
+def rounded_to_all(small: Small, dtypes: tuple[str, ...]) -> Small:
+    """The case in all dtypes, with numbers that all of them have."""
+    case, inputs = small
+    held = {n: values if values.dtype.kind == "i" else held_by_all(values, dtypes) for n, values in inputs.items()}
+    return replace(case, dtypes=dtypes), held
+
+
+def with_inputs(small: Small, inputs: Mapping[str, Array]) -> Small:
+    """The case with only these inputs."""
+    case, _ = small
+    tensors = tuple(replace(p, shape=inputs[p.name].shape) for p in case.tensors if p.name in inputs)
+    return replace(case, tensors=tensors), dict(inputs)
+
+
+def without_gradients(small: Small) -> Iterator[Small]:
+    """The forward pass alone."""
+    case, inputs = small
+    if case.gradients:
+        forward = {name: values for name, values in inputs.items() if case.definition.input(name) is not None}
+        yield with_inputs((replace(case, gradients=False), inputs), forward)
+
+
+def without_optional(small: Small) -> Iterator[Small]:
+    """Without each optional input."""
+    case, inputs = small
+    for item in case.definition.inputs:
+        if item.optional and item.name in inputs:
+            yield with_inputs(small, {name: values for name, values in inputs.items() if name != item.name})
+
+
+def with_usual_params(small: Small) -> Iterator[Small]:
+    """With each param at its default."""
+    case, inputs = small
+    for param in fields(case.params):
+        if (
+            param.default is MISSING
+            or param.metadata.get("implied")
+            or getattr(case.params, param.name) == param.default
+        ):
+            continue
+        params = replace(case.params, **{param.name: param.default})
+        if (shapes := shapes_with(small, params)) is not None:
+            yield replace(case, params=params), fitting(inputs, shapes)
+
+
+def shapes_with(small: Small, params: Any) -> TensorShapes | None:
+    """The shapes with other params, if the inputs keep theirs and grad_outputs are large enough."""
+    case, inputs = small
+    try:
+        shapes = case.definition.infer_shapes(params, shapes_of(case, inputs))
+    except REFUSED:
+        return None
+    given = {f"grad.{name}": shape for name, shape in shapes.outputs.items() if f"grad.{name}" in inputs}
+    fits = all(
+        len(shape) == inputs[name].ndim and all(n <= m for n, m in zip(shape, inputs[name].shape, strict=True))
+        for name, shape in given.items()
+    )
+    return shapes if fits and all(s == inputs[n].shape for n, s in shapes.inputs.items() if n in inputs) else None
+
+
+def fitting(inputs: Mapping[str, Array], shapes: TensorShapes) -> dict[str, Array]:
+    """The inputs, with grad_outputs cut to their outputs."""
+    every = {f"grad.{name}": shape for name, shape in shapes.outputs.items()}
+    return {n: v[tuple(map(slice, every[n]))] if n in every else v for n, v in inputs.items()}
+
+
+def with_fewer_axes(small: Small) -> Iterator[Small]:
+    """Without an axis of one element of the first input, and of what goes with it."""
+    case, inputs = small
+    op, first = case.definition, case.tensors[0].name
+    shape = inputs[first].shape
+    for axis in [axis for axis, size in enumerate(shape) if size == 1] if len(shape) > 1 else ():
+        given = (*shape[:axis], *shape[axis + 1 :])
+        for params in shortened(case.params):
+            try:
+                shapes = op.infer_shapes(params, {first: given})
+            except REFUSED:
+                continue
+            every = {**shapes.inputs, **{f"grad.{name}": s for name, s in shapes.outputs.items()}, first: given}
+            if all(name in every and prod(every[name]) == values.size for name, values in inputs.items()):
+                yield with_inputs(
+                    (replace(case, params=params), inputs), {n: v.reshape(every[n]) for n, v in inputs.items()}
+                )
+
+
+def shortened(params: Any) -> Iterator[Any]:
+    """The params, then without the first item of a tuple of them."""
+    yield params
+    for name, value in vars(params).items():
+        if isinstance(value, tuple) and len(value) > 1:
+            yield replace(params, **{name: value[1:]})
+
+
+def rounder(reducer: Reducer, small: Small) -> Small:
+    """The case with rounder numbers: whole tensors, halves of them, and if there are few, each element."""
+    for name in [plan.name for plan in small[0].tensors]:
+        for simpler in simplifications(small[1][name]):
+            small = in_parts(reducer, small, name, simpler)
+    return small
+
+
+def simplifications(values: Array) -> Iterator[Callable[[Array], Array]]:
+    """What may make numbers rounder, the roundest first; integers only become 0."""
+    yield np.zeros_like
+    if values.dtype.kind != "i":
+        yield np.ones_like
+        yield np.rint
+        yield from (partial(to_digits, digits=digits) for digits in DIGITS)
+
+
+def to_digits(values: Array, digits: int) -> Array:
+    """The numbers with so many decimal digits."""
+    texts = [f"{value:.{digits - 1}e}" for value in values.ravel().tolist()]
+    return np.array(list(map(float, texts))).reshape(values.shape)
+
+
+def in_parts(reducer: Reducer, small: Small, name: str, simpler: Callable[[Array], Array]) -> Small:
+    """The case with the numbers of a tensor made simpler, all at once or where it can be: halves, then elements."""
+    case, inputs = small
+    whole = inputs[name]
+    held = held_in(simpler(whole), case.dtypes)
+    better = np.array([len(short(n)) < len(short(v)) for v, n in zip(whole.ravel(), held.ravel(), strict=True)], bool)
+    parts = [np.flatnonzero(better)]
+    while parts:
+        part = parts.pop()
+        if not part.size:
+            continue
+        changed = inputs[name].copy()
+        changed.flat[part] = held.flat[part]
+        candidate = (case, {**inputs, name: changed})
+        if reducer.shows(*candidate):
+            inputs = candidate[1]
+        elif part.size > 1 and (whole.size <= FEW_NUMBERS or part.size == better.sum()):
+            parts += np.array_split(part, 2)
+    return case, inputs
+
+
+def held_in(values: Array, dtypes: tuple[str, ...]) -> Array:
+    """The numbers as all dtypes have them."""
+    return values if values.dtype.kind == "i" else held_by_all(np.asarray(values), dtypes)
+
+
+def short(value: Any) -> str:
+    """The shortest text of a number."""
+    if isinstance(value, np.integer):
+        return repr(int(value))
+    number = float(np.format_float_positional(value, unique=True)) if isfinite(value) else float(value)
+    whole = isfinite(number) and number.is_integer() and abs(number) < MOST_WHOLE and (number or not np.signbit(number))
+    return repr(int(number)) if whole else repr(number)
+
+
+def written_out(case: CasePlan, inputs: Mapping[str, Array]) -> CasePlan:
+    """The case with literal values."""
+    tensors = tuple(
+        TensorPlan(p.name, inputs[p.name].shape, Values(literal(inputs[p.name], case.dtypes)), integers=p.integers)
+        for p in case.tensors
+    )
+    return replace(case, tensors=tensors)
+
+
+def literal(values: Array, dtypes: tuple[str, ...]) -> Any:
+    """Nested lists of the shortest numbers that are these values in every dtype."""
+    if values.dtype.kind == "i":
+        return values.tolist()
+    narrow = as_dtype(values, coarsest(dtypes))
+    return np.array([float(short(v)) for v in narrow.ravel()]).reshape(values.shape).tolist()

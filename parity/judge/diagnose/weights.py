@@ -1,0 +1,100 @@
+"""Measures which elements of an input a tensor adds up, where the reference's own indices are others: the windows of a
+pooling, the border of a padding, the neighbours of an interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Weights
+from parity.judge.bound.envelope import Array
+
+MOST_ELEMENTS = 96
+"""Elements of an input that share their leading axes: it takes as many results to find their weights."""
+SPARE = 1.25
+"""How many more results than weights."""
+RESOLVED = 1e-6
+"""The largest error of what measured weights predict, relative to the results, which may be rounded to float32."""
+NOTHING = 1e-5
+"""Smaller weights, relative to the largest, are none."""
+DENOMINATORS = 4096
+"""Weights are fractions with at most such a denominator where one is near enough."""
+
+
+def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
+    """The element of the source that each element of a tensor is, or a number; None if one is neither."""
+    found: dict[bytes, int] = {}
+    columns, ours = (np.stack([np.ravel(values) for values in some], axis=1) + 0.0 for some in (source, observed))
+    for place, column in enumerate(columns.astype(np.float64)):
+        found.setdefault(column.tobytes(), place)
+    weights, numbers = [], []
+    for place, column in enumerate(ours.astype(np.float64)):
+        if column.tobytes() in found:
+            weights.append((place, found[column.tobytes()], 1.0))
+        elif (-column + 0.0).tobytes() in found:
+            weights.append((place, found[(-column + 0.0).tobytes()], -1.0))
+        elif (column == column[0]).all():
+            numbers.append((place, float(column[0])))
+        else:
+            return None
+    shapes = source[0].shape, observed[0].shape
+    return Weights((), *shapes, tuple(weights), tuple((p, n) for p, n in numbers if n)) if weights else None
+
+
+def leading(source: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes at the beginning that two shapes share, up to two, such as images and channels."""
+    n = next((i for i, (a, b) in enumerate(zip(source, output, strict=False)) if a != b), min(len(source), len(output)))
+    return source[: max(0, min(n, 2, len(source) - 1, len(output) - 1))]
+
+
+def n_results(source: tuple[int, ...], output: tuple[int, ...]) -> int:
+    """How many results it takes to measure the weights; 0 where they are too many."""
+    shared = leading(source, output)
+    size = prod(source) // max(1, prod(shared))
+    return 0 if not shared or size > MOST_ELEMENTS else int(np.ceil((SPARE * size + 2) / prod(shared)))
+
+
+def summed(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
+    """The weights with which each element adds up those of the source with the same leading indices."""
+    shared = leading(source[0].shape, observed[0].shape)
+    x, y = (
+        np.stack(values).reshape(len(values) * prod(shared), -1).astype(np.float64) for values in (source, observed)
+    )
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return None
+    given = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    found = np.linalg.lstsq(given, y, rcond=None)[0]
+    if not (np.abs(given @ found - y) <= RESOLVED * (np.abs(given) @ np.abs(found) + np.abs(y).max())).all():
+        return None
+    found = np.where(np.abs(found) > NOTHING * np.abs(found).max(), found, 0)
+    weights = tuple((int(o), int(i), fraction(found[i, o])) for o, i in np.argwhere(found[:-1].T))
+    numbers = tuple((int(o), float(found[-1, o])) for o in np.flatnonzero(found[-1]))
+    return Weights(shared, source[0].shape, observed[0].shape, weights, numbers)
+
+
+def fraction(weight: float) -> float:
+    """The simple fraction that is nearest, if it is near."""
+    simple = float(Fraction(float(weight)).limit_denominator(DENOMINATORS))
+    return simple if abs(simple - weight) <= RESOLVED * abs(weight) else float(weight)
+
+
+def otherwise(weights: Weights, reference: Weights | None) -> Weights:
+    """The weights, those of places that the reference has otherwise first."""
+    theirs: dict[int, set[tuple[int, float]]] = {}
+    for place, there, weight in reference.weights if reference else ():
+        theirs.setdefault(place, set()).add((there, weight))
+    ours: dict[int, set[tuple[int, float]]] = {}
+    for place, there, weight in weights.weights:
+        ours.setdefault(place, set()).add((there, weight))
+    order = sorted(weights.weights, key=lambda row: ours[row[0]] == theirs.get(row[0]))
+    return replace(weights, weights=tuple(order))
+
+
+def edit_of(output: str, name: str, weights: Weights) -> Edit:
+    """The output as sums of an input's elements."""
+    expression = ("weighted_sums", (READ, ("input", name)), ("number", weights))
+    return Edit((), output, RETURNED, value=(COMPUTED, expression))
