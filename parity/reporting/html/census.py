@@ -68,7 +68,9 @@ class Entry:
     def gaps(self) -> list[str]:
         """What the backend says of the dtypes that it lacks."""
         without = [cell for cell in self.cells if status_of(cell) in GAPS]
-        told = grouped((text, c) for c in without for text in c.reasons or [c.message or LABELS[c.status]])
+        told = grouped(
+            (text, c) for c in without for text in ([c.message] if c.message else c.reasons or [LABELS[c.status]])
+        )
         return [f"{', '.join(dict.fromkeys(c.dtype for c in having))}: {text}" for text, having in told.items()]
 
 
