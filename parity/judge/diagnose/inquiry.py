@@ -192,7 +192,8 @@ class Inquiry:
         owners: dict[str, tuple[Cause, set[str]]] = {}
         for name in start.wrong:
             alone = self._alone(name)._searched(exact).best
-            for cause in alone.causes if alone.explains and "localized" not in alone.ids else ():
+            # Alone, the size of an error is explained by many a lossy algorithm that other tensors would refute.
+            for cause in alone.causes if alone.explains and alone.is_exact and "localized" not in alone.ids else ():
                 key = repr((cause.id, cause.parameters, cause.alteration and cause.alteration.key))
                 owners.setdefault(key, (cause, set()))[1].add(name)
         best = start.extended(*(replace(cause, only=frozenset(names)) for cause, names in owners.values()))

@@ -44,10 +44,14 @@ def localized(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
-    """The change that excludes some elements from comparison."""
+    """The change that excludes some elements from comparison; none of a tensor that has another shape."""
 
     def change(prediction: Prediction) -> Prediction:
-        excused = {n: replace(prediction[n].envelope, excused=mask) for n, mask in masks.items()}
+        excused = {
+            n: replace(prediction[n].envelope, excused=mask)
+            for n, mask in masks.items()
+            if (values := prediction[n].values) is not None and mask.shape == values.shape
+        }
         return {**prediction, **{n: replace(prediction[n], envelope=envelope) for n, envelope in excused.items()}}
 
     return change
