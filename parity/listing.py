@@ -210,7 +210,7 @@ def op_details(name: str) -> None:
     if card.notes:
         show(card.notes)
     for line in card.formula:
-        show(f"  {line}")
+        show(f"  {line}", soft_wrap=True)
     show(f"\nshapes: {card.shapes}")
     for title, (head, rows) in card.tables.items():
         show(f"\n{title}", style="bold")
@@ -218,7 +218,8 @@ def op_details(name: str) -> None:
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
-    show(f"\nruns on: {card.runs_on}\nexample:\n  {card.example}\na kernel of your own:\n  {card.kernel}")
+    show(f"\nruns on: {card.runs_on}")
+    show(f"example:\n  {card.example}\na kernel of your own:\n  {card.kernel}", soft_wrap=True)
     show("\n? optional: null leaves it out. parity explain ID has more on a convention.", style="dim")
 
 

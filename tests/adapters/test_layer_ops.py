@@ -129,6 +129,7 @@ def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
         "layouts": {},
         "calls": 1,
         "watched": {},
+        "storage": {},
         "max_elements": 10_000,
     }
     reply, outputs = d.ask("run", **request)

@@ -92,6 +92,7 @@ def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
         "layouts": {},
         "calls": 1,
         "watched": {},
+        "storage": {},
         "differentiable": [],
         "max_elements": 1,
     }

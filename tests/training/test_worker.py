@@ -392,7 +392,8 @@ def test_cells_and_trainings_take_turns(clean: Desk) -> None:
     np.save(path, np.ones((2, 3), np.float32))
     cell = {
         "cell": 1, "op": "linear", "dtype": "float32", "params": {}, "droppable": [], "absent": ["bias"], "upstream": {},
-        "tensors": {"x": str(path), "weight": str(path)}, "differentiable": [], "lists": [], "layouts": {}, "calls": 1, "watched": {},
+        "tensors": {"x": str(path), "weight": str(path)}, "differentiable": [], "lists": [], "layouts": {}, "calls": 1,
+        "watched": {}, "storage": {},
         "max_elements": 100,
     }  # fmt: skip
     reply, outputs = clean.ask("run", **cell)
