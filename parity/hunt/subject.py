@@ -66,7 +66,7 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
     near = nearest(text, OPS)
     hint = f"; did you mean {near}?" if near else ""
     raise HuntError(
-        f"{text} is no op, no config (.yaml) and no file with kernels (.py){hint} `parity ops` lists the ops"
+        f"{text} is no op, no config (.yaml) and no file with kernels (.py){hint}; `parity ops` lists the ops"
     )
 
 
