@@ -32,6 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # As in a run of the command line: OpenBLAS reads it when NumPy is imported, and there is a worker per core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     config.pluginmanager.register(markers.Guard())
+    # A shell in the background, or nohup, ignores them, and so would the commands that tests interrupt.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
