@@ -43,7 +43,7 @@ def copy(tmp_path_factory):
     ops, adapter, config = ((root / place) for place in PLACES)
     defined = before(ops.read_text(), "def relu(", f"{function}\n\n\n")
     ops.write_text(before(defined, "    GELU,\n", f"    {row.strip()},\n"))
-    adapter.write_text(before(adapter.read_text(), "    def relu(self", f"{method}\n"))
+    adapter.write_text(before(adapter.read_text(), "    def gelu(self", f"{method}\n"))
     config.write_text(before(config.read_text(), "known:\n", case))
     return root
 

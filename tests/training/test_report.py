@@ -586,7 +586,7 @@ def test_a_training_case_is_described_in_few_words():
             continue
         assert row["inputs"]["x"] == {
             "shape": [2048, 64], "draw": "masked_lm(vocab=1024, sequence=64, masked=0.15)", "file": "tensors/0000-x/x.npy",
-            "layout": "", "alias": "",
+            "layout": "", "alias": "", "storage": "",
         }  # fmt: skip
         assert row["inputs"]["weights"]["shape"] == [row["params"]["weights"]]
 
