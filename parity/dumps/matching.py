@@ -433,7 +433,7 @@ class Moments:
         if x.size:
             with np.errstate(all="ignore"):
                 square = x * x
-                self.sums = (*self.sums, x.sum(), np.abs(x).sum(), square.sum(), (square * x).sum())
+                self.sums += np.array((x.sum(), np.abs(x).sum(), square.sum(), (square * x).sum()))
             self.low, self.high, self.n = min(self.low, x.min()), max(self.high, x.max()), self.n + x.size
 
     def fingerprint(self) -> Array | None:
