@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
 
-REPORTS: Mapping[str, str] = {"train": "parity.training.report.case:TrainingReport"}
+REPORTS: Mapping[str, str] = {
+    "train": "parity.training.report.case:TrainingReport",
+    "model": "parity.models.report:ModelReport",
+}
 """The reports of the cases that are not those of an op, by what their rows have as `op`."""
 
 Anchors = Mapping[tuple[str, str], str]

@@ -1,0 +1,73 @@
+"""What is off in a port: the layer or the code, the cause, and how much of the difference at the output it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+
+LAYER, CODE, LOSS = "layer", "code", "loss"
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A tensor at a layer's boundary: `layer|call|in or out|index`."""
+
+    layer: str
+    call: int
+    side: str
+    index: int
+
+    @classmethod
+    def of(cls, name: str) -> Boundary | None:
+        """From its name on a tape; None of a name of another kind."""
+        parts = name.split("|")
+        return cls(parts[0], int(parts[1]), parts[2], int(parts[3])) if len(parts) == 4 else None
+
+    def __str__(self) -> str:
+        return f"{self.layer}|{self.call}|{self.side}|{self.index}"
+
+    def words(self) -> str:
+        """`the input of fc`, `the output 1 of rnn in call 2`."""
+        put = {"in": "input", "out": "output"}[self.side]
+        number = f" {self.index}" if self.index else ""
+        again = f" in call {self.call + 1}" if self.call else ""
+        return f"the {put}{number} of {self.layer or 'the model'}{again}"
+
+
+@dataclass
+class Finding:
+    """A part of a port that is off although it got its partner's inputs.
+
+    `kind` is `layer`, or `code` for the code of a layer between its children; `boundaries` are its tensors that are
+    off, by error ratio. `share` is the part of the output's difference that goes away once it is mended, after all that come
+    before it; `shares` the same of other numbers, such as a metric.
+    """
+
+    kind: str
+    layer: str
+    call: int
+    partner: str
+    boundaries: Mapping[Boundary, float]
+    title: str = ""
+    id: str = ""
+    explained: bool = False
+    share: float | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    comparisons: Sequence[Comparison] = ()
+    diagnoses: Sequence[Diagnosis] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """The largest error ratio."""
+        return max(self.boundaries.values(), default=float("inf"))
+
+    @property
+    def place(self) -> str:
+        """`layer encoder.0.norm`, `the code of encoder.0`."""
+        name = self.layer or "the model"
+        return f"layer {name}" if self.kind == LAYER else "the loss" if self.kind == LOSS else f"the code of {name}"

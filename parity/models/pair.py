@@ -1,0 +1,297 @@
+"""Two ports of a model, from their runs to what is off: outputs, gradients, layers in step, causes, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.config.plan import ORACLE, CasePlan
+from parity.engine.inputs import slug
+from parity.judge.case import CaseJudge, Judged
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.metrics import compare
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import leaves, steps
+from parity.models.findings import LAYER, Boundary, Finding
+from parity.models.leaves import Kernel
+from parity.models.measure import Bench, Distance, difference
+from parity.models.ports import Array, Port
+from parity.models.spec import Model
+from parity.models.state import Move
+from parity.models.worker.tape import Recorded
+from parity.outcome import CellOutcome, Outcome, Output
+
+MOST_MENDED = 12
+"""Findings whose share is measured, each in a run of its own."""
+SMALL_CASE = 1 << 22
+"""Elements of a layer's inputs up to which its op is judged with a search for the cause."""
+
+
+@dataclass
+class Pair:
+    """The baseline and another port. `states` are their states, `moves` and `partners` say what belongs to what."""
+
+    case: CasePlan
+    dtype: str
+    base: Port
+    other: Port
+    states: Mapping[str, Path]
+    moves: Sequence[Move]
+    partners: Mapping[str, str]
+    batch: Path
+    folder: Path
+    free: Bench
+    step: Bench
+    run: Recorded
+    findings: list[Finding] = field(default_factory=list)
+    first: Boundary | None = None
+    n_layers: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        """The case's functions."""
+        assert isinstance(self.case.params, Model)  # noqa: S101 - for the type checker
+        return self.case.params
+
+    def judged(self) -> None:
+        """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
+        run = self.other.run(
+            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=None
+        )
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners)
+        self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
+        for finding in self.findings:
+            self._diagnose(finding)
+        self.findings = [finding for finding in self.findings if finding.title]
+        self._measure()
+
+    # Causes
+
+    def _diagnose(self, finding: Finding) -> None:
+        """The cause of a finding: by the options of the two layers, or by the search that ops have."""
+        ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
+        options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
+        names = (self.base.name, self.other.name)
+        if options:
+            finding.evidence["options"] = {name: dict(zip(names, pair, strict=True)) for name, pair in options.items()}
+        op = leaves.op_of(ours) if finding.kind == LAYER else None
+        judged = None if op is None else self._judged_op(finding, op, options)
+        if judged is None and not finding.title:
+            self._undiagnosed(finding, options)
+
+    def _judged_op(self, finding: Finding, op: Any, options: Mapping[str, Any]) -> Judged | None:
+        """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
+        kernels = self._kernels(finding, op)
+        place = self.folder / "layers" / slug(finding.layer)
+        made = kernels and leaves.layer_case(
+            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss) and self.model.mode == "eval"
+        )
+        if not kernels or made is None:
+            return None
+        case, inputs = made
+        oracle = consult_oracle(case, inputs)
+        by_name = {self.base.name: kernels[0], self.other.name: replace(kernels[1], params=kernels[0].params)}
+        outcomes = [
+            outcome(case, self.dtype, name, kernel(case, self.dtype, inputs), oracle)
+            for name, kernel in by_name.items()
+        ]
+        judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
+        judge.take(self.dtype, outcomes)
+        cell = judge.cells[self.dtype]
+        if not any(cell.off.values()):
+            return judge.judged(diagnose=False)
+        verified = self._verified(finding, case, inputs, outcomes[1], kernels[1].params, options)
+        small = sum(array.size for array in inputs.values()) <= SMALL_CASE
+        judged = judge.judged(diagnose=small and not verified)
+        finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
+        finding.evidence |= {"op": op.name, "folder": str(place)}
+        found = [d for d in judged.diagnoses if d.id != "rounding"]
+        if verified:
+            finding.id, finding.explained = "layer-options", True
+            finding.title = leaves.words(verified, (self.base.name, self.other.name))
+        elif found:
+            worst = found[0]
+            finding.id, finding.title, finding.explained = worst.id, worst.title, worst.explained
+            finding.evidence |= dict(worst.evidence)
+        else:
+            self._undiagnosed(finding, options)
+        return judged
+
+    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
+        """Both ports' layers as kernels of an op."""
+        made: list[Kernel] = []
+        for port, name in ((self.base, finding.partner), (self.other, finding.layer)):
+            layer = port.layers[name]
+            shapes = {
+                t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
+            }
+            try:
+                params = leaves.params_of(op, leaves.options_of(port, layer), shapes, self.model.mode)
+            except (TypeError, ValueError):
+                if not made:
+                    return None
+                params = None
+            made.append(Kernel(port, layer, finding.call, op, params, self.states[port.name], self.dtype))
+        return made[0], made[1]
+
+    def _verified(
+        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, params: Any,
+        options: Mapping[str, tuple[Any, Any]],
+    ) -> Mapping[str, tuple[Any, Any]]:  # fmt: skip
+        """The options that differ, if with the other's values the reference gives what the other port returned."""
+        if params is None or params == case.params or not options:
+            return {}
+        other = leaves.with_params(case, params)
+        try:
+            judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
+            judge.take(self.dtype, [theirs])
+            right = not judge.cells[self.dtype].off[self.other.name]
+        except (TypeError, ValueError):
+            return {}
+        finding.evidence["verified"] = right
+        used = {name for name in options if getattr(params, name, None) != getattr(case.params, name, None)}
+        return {name: pair for name, pair in options.items() if name in used} if right else {}
+
+    def _undiagnosed(self, finding: Finding, options: Mapping[str, tuple[Any, Any]]) -> None:
+        """A finding without a cause says what is known."""
+        at = max(finding.boundaries, key=lambda b: finding.boundaries[b])
+        finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
+        finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
+        if options:
+            finding.title += f"; {leaves.words(options, (self.base.name, self.other.name))}"
+
+    # Shares
+
+    def _measure(self) -> None:
+        """How much of the difference at the output goes away as one finding after the other is mended."""
+        state = self.states[self.other.name]
+        outputs = [name for name in self.free.plain if name.partition(".")[0] == "output"]
+        total = last = self._apart(self.run, outputs)
+        if not total or not np.isfinite(total):
+            return
+        mended: list[str] = []
+        for finding in self.findings[:MOST_MENDED]:
+            mended += [str(at) for at in finding.boundaries]
+            run = self.other.run(state, self.batch, layers=self.partners, partner=self.free.plain, replace=mended)
+            left = self._apart(run, outputs)
+            finding.share, last = (last - left) / total, left
+
+    def _apart(self, run: Recorded, outputs: Sequence[str]) -> float:
+        """How far outputs are from the baseline's, beyond nothing: the largest root mean square, relative to theirs."""
+        found = [0.0]
+        for name in outputs:
+            if name not in run:
+                return float("inf")
+            ours = self.free.plain.load(name)
+            scale = difference(ours, np.zeros_like(ours)) or 1.0
+            found.append(difference(run.load(name), ours) / scale)
+        return max(found)
+
+    # Rows
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """The outputs, the loss, the gradients, and the tensors of layers that are off."""
+        moved = {f"grad.{move.target}": move for move in self.moves}
+        for name in self.free.plain:
+            if name.partition(".")[0] in ("output", "loss"):
+                yield self._comparison(name, name, None)
+        for theirs, move in moved.items():
+            ours = [f"grad.{source}" for source in move.sources]
+            if all(one in self.free.plain for one in ours) or theirs in self.run:
+                yield self._gradient(theirs, ours, move)
+        for finding in self.findings:
+            yield from finding.comparisons or self._boundaries(finding)
+
+    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
+        base = Comparison(
+            self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
+        )
+        if tensor not in self.run:
+            return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
+        if ours not in self.free.plain:
+            return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
+        distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)
+        values = self.run.load(tensor) if moved is None else moved
+        return self._row(base, distance, values, self.free.plain.load(ours))
+
+    def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
+        """A gradient, in the baseline's layout; one that is made of several is compared with the first."""
+        plain = len(ours) == 1 and move.part is None
+        if not plain or theirs not in self.run:
+            return self._comparison(theirs, ours[0], None)
+        from parity.models.state import inverse
+
+        values = self.run.load(theirs)
+        shape = self.base.tensors[move.sources[0]].shape
+        moved = (values.transpose(inverse(move.axes)) if move.axes else values).reshape(shape)
+        return self._comparison(theirs, ours[0], moved)
+
+    def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
+        """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
+        if distance.shapes:
+            return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
+        metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
+        verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        if metrics.n_nonfinite_mismatched:
+            verdict = Verdict.NONFINITE
+        return replace(
+            base,
+            verdict=verdict,
+            metrics=metrics,
+            error_ratio=(distance.ratio, distance.base_ratio),
+            envelope=(distance.envelope.rms, distance.envelope.max),
+            culprit=(self.other.name,) if distance.off else (),
+        )
+
+    def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
+        """The tensors at the boundaries of a finding that was not judged as an op."""
+        for at, ratio in finding.boundaries.items():
+            tensor = f"layer.{at.layer or 'model'}.{at.side}{at.index or ''}"
+            yield Comparison(
+                self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
+                error_ratio=(ratio, None), culprit=(self.other.name,),
+            )  # fmt: skip
+
+    def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
+        """One for each finding; of what is off without one, that it is unexplained."""
+        cell = self.case.id, self.dtype, self.other.name
+        off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith("layer.")]
+        for finding in self.findings:
+            mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
+            main = len(self.findings) == 1 or (finding.share or 0.0) >= 0.5
+            evidence = {
+                **finding.evidence,
+                "place": finding.place,
+                "layer": finding.layer,
+                "partner": finding.partner,
+                "share": finding.share,
+                "boundaries": {str(at): ratio for at, ratio in finding.boundaries.items()},
+            }
+            tensors = tuple(dict.fromkeys([*mine, *(off if main else [])]))
+            title = f"{finding.place}: {finding.title}"
+            yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
+        if off and not self.findings:
+            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
+
+
+def outcome(
+    case: CasePlan, dtype: str, backend: str, returned: Mapping[str, Array] | None, oracle: Mapping[str, Array]
+) -> CellOutcome:
+    """What a layer returned, as the outcome of a cell."""
+    if returned is None:
+        return CellOutcome(case.id, dtype, backend, Outcome.ERROR, message="its layer cannot be called alone")
+    outputs = {
+        n: Output("int64" if a.dtype.kind in "iub" else dtype, a.shape, a) for n, a in returned.items() if n in oracle
+    }
+    return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs)
+
+
+def renamed(comparison: Comparison, finding: Finding) -> Comparison:
+    """A layer's comparison as one of the model."""
+    return replace(comparison, tensor=f"layer.{finding.layer}.{comparison.tensor}")

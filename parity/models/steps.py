@@ -1,0 +1,81 @@
+"""Layers in step: every layer, and the code between layers, gets what the baseline's partner got.
+
+In one run of a port, each tensor that crosses a layer's boundary is compared with the partner's, and replaced by it.
+So every layer is alone with the right inputs, and so is every piece of code between two boundaries: a fault in layer 3
+does not hide one in layer 9. The baseline's own runs in step, in float64 and with perturbed inputs, give the envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from parity.models.findings import CODE, LAYER, Boundary, Finding
+from parity.models.measure import Bench, Distance
+from parity.models.ports import Port
+from parity.models.worker.tape import Recorded
+
+
+def partner_name(name: str, partners: Mapping[str, str]) -> str | None:
+    """The baseline's name of a boundary; None if the layer has no partner."""
+    at = Boundary.of(name)
+    if at is None or at.layer not in partners:
+        return None
+    return str(Boundary(partners[at.layer], at.call, at.side, at.index))
+
+
+def distances(
+    bench: Bench, run: Recorded, partners: Mapping[str, str], *, whole: bool = False
+) -> Iterator[tuple[Boundary, Distance]]:
+    """The distance at every boundary that both ports cross, in the order of the port's run."""
+    for name in run:
+        theirs = partner_name(name, partners)
+        at = Boundary.of(name)
+        if at is not None and theirs is not None and theirs in bench.plain:
+            yield at, bench.distance(theirs, run, name, whole=whole)
+
+
+def off_in_step(
+    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str]
+) -> tuple[list[Finding], dict[Boundary, Distance]]:
+    """What is off in a run in step, in the order of the run, and all distances beyond rounding.
+
+    A tensor that a layer without layers of its own returns is that layer's; any other is of the code of the innermost
+    layer with a partner around it.
+    """
+    found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
+    far: dict[Boundary, Distance] = {}
+    for at, distance in distances(bench, run, partners):
+        if not distance.off:
+            continue
+        far[at] = distance
+        kind, layer = owner(port, at, partners)
+        call = at.call if layer == at.layer else 0
+        found.setdefault((kind, layer, call), {})[at] = distance.ratio
+    findings = [
+        Finding(kind, layer, call, partners[layer], boundaries) for (kind, layer, call), boundaries in found.items()
+    ]
+    return one_each(findings), far
+
+
+def owner(port: Port, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
+    """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
+    if at.side == "out":
+        inner = any(name != at.layer and inside(name, at.layer) for name in partners)
+        return (CODE if inner or port.layers[at.layer].own else LAYER), at.layer
+    around = [name for name in partners if name != at.layer and inside(at.layer, name)]
+    return CODE, max(around, key=len, default="")
+
+
+def inside(layer: str, outer: str) -> bool:
+    """Whether a layer is in another one."""
+    return not outer or layer.startswith(f"{outer}.")
+
+
+def one_each(findings: Sequence[Finding]) -> list[Finding]:
+    """Of the calls of one layer, the one that is furthest off."""
+    best: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        key = finding.kind, finding.layer
+        if key not in best or finding.ratio > best[key].ratio:
+            best[key] = finding
+    return list(best.values())
