@@ -43,8 +43,8 @@ class Finding:
     """A part of a port that is off although it got its partner's inputs.
 
     `kind` is `layer`, or `code` for the code of a layer between its children; `boundaries` are its tensors that are
-    off, by error ratio. `share` is the part of the output's difference that goes away once it is mended, after all that come
-    before it; `shares` the same of other numbers, such as a metric.
+    off, by error ratio. `share` is the part of the output's difference that goes away once it is mended, after all
+    that come before it; `shares` the same of other numbers, such as a metric.
     """
 
     kind: str

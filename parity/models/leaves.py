@@ -15,7 +15,7 @@ from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
 from parity.engine.inputs import save_array
-from parity.models.ports import Array, LayerInfo, Port, ModelError
+from parity.models.ports import Array, LayerInfo, ModelError, Port
 from parity.models.state import CONVENTIONS, inverse
 from parity.models.worker.tape import Recorded
 

@@ -138,7 +138,9 @@ class Port:
         dtype: str = "",
     ) -> dict[str, Array]:
         """One layer, called as it was in the last run, with `given`: `in:0`, `param:weight`, `grad:0` for the gradient
-        of its output 0, and `child:<tensor>`, what takes the place of a tensor at a child's boundary. Raises ModelError.
+        of its output 0, and `child:<tensor>`, what takes the place of a tensor at a child's boundary.
+
+        Raises ModelError.
         """
         place = self.folder / "alone"
         shutil.rmtree(place, ignore_errors=True)

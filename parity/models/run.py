@@ -20,7 +20,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.layers import partners
 from parity.models.measure import RUNS, Bench
 from parity.models.pair import Pair
-from parity.models.ports import Port, ModelError
+from parity.models.ports import ModelError, Port
 from parity.models.spec import MODEL, Model
 from parity.models.state import MappingError, Move, mapped, stored, written
 from parity.models.worker.tape import Recorded
