@@ -17,10 +17,11 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import leaves, steps
+from parity.models.code import code_case
 from parity.models.findings import LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
-from parity.models.ports import Array, Port
+from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
 from parity.models.worker.tape import Recorded
@@ -81,7 +82,7 @@ class Pair:
         if options:
             finding.evidence["options"] = {name: dict(zip(names, pair, strict=True)) for name, pair in options.items()}
         op = leaves.op_of(ours) if finding.kind == LAYER else None
-        judged = None if op is None else self._judged_op(finding, op, options)
+        judged = self._judged_code(finding) if op is None else self._judged_op(finding, op, options)
         if judged is None and not finding.title:
             self._undiagnosed(finding, options)
 
@@ -111,16 +112,55 @@ class Pair:
         judged = judge.judged(diagnose=small and not verified)
         finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
         finding.evidence |= {"op": op.name, "folder": str(place)}
-        found = [d for d in judged.diagnoses if d.id != "rounding"]
         if verified:
             finding.id, finding.explained = "layer-options", True
             finding.title = leaves.words(verified, (self.base.name, self.other.name))
-        elif found:
-            worst = found[0]
-            finding.id, finding.title, finding.explained = worst.id, worst.title, worst.explained
-            finding.evidence |= dict(worst.evidence)
-        else:
+        elif not self._explained(finding, judged):
             self._undiagnosed(finding, options)
+        return judged
+
+    def _explained(self, finding: Finding, judged: Judged) -> bool:
+        """Whether the judge has found the other port's cause, which becomes that of the finding."""
+        mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
+        found = sorted(mine, key=lambda d: (d.id == "unexplained", not d.explained))
+        if not found or found[0].id == "unexplained":
+            return False
+        finding.id, finding.title, finding.explained = found[0].id, found[0].title, found[0].explained
+        finding.evidence |= dict(found[0].evidence)
+        return True
+
+    def _judged_code(self, finding: Finding) -> Judged | None:
+        """Judge the code of a layer by its program in the baseline; None if there is none that gives its values."""
+        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        same = {m.sources[0]: m.target for m in self.moves if len(m.sources) == 1 and not m.axes and m.part is None}
+        try:
+            made = code_case(
+                self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
+                finding.call, self.free.plain, place,
+            )  # fmt: skip
+            oracle = consult_oracle(made.case, made.inputs)
+        except (ModelError, ValueError, TypeError, KeyError) as error:
+            finding.evidence["untraced"] = str(error)
+            return None
+        outcomes = [
+            outcome(made.case, self.dtype, name, kernel(made.case, self.dtype, made.inputs), oracle)
+            for name, kernel in made.kernels.items()
+        ]
+        judge = CaseJudge(
+            made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
+        )
+        judge.take(self.dtype, outcomes)
+        off = judge.cells[self.dtype].off
+        if off.get(self.base.name) or not off.get(self.other.name):
+            finding.evidence["untraced"] = "the program does not give the baseline's values"
+            return None
+        judged = judge.judged()
+        finding.comparisons = [
+            renamed(c, finding) for c in judged.comparisons if c.actual == self.other.name and c.culprit
+        ]
+        finding.evidence |= {"program": str(place / "code.py"), "folder": str(place)}
+        if not self._explained(finding, judged):
+            self._undiagnosed(finding, {})
         return judged
 
     def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:

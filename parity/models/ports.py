@@ -158,6 +158,29 @@ class Port:
         recorded = Recorded(str(place / "record"))
         return {name: recorded.load(name) for name in recorded}
 
+    def traced(
+        self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str]
+    ) -> tuple[Message, dict[str, Array]]:
+        """The code of a layer between its children (`parity.models.worker.traced.Program`), and its constants.
+
+        Raises ModelError.
+        """
+        place = self.folder / "traced"
+        shutil.rmtree(place, ignore_errors=True)
+        write(given, place / "given")
+        reply = self._ask(
+            "model.trace",
+            state=str(state),
+            layer=layer,
+            call=call,
+            given=str(place / "given"),
+            record=str(place / "record"),
+            children=list(children),
+            dtype=self.dtype,
+        )
+        constants = Recorded(str(place / "record"))
+        return reply, {name: constants.load(name) for name in constants}
+
     def metric(self, record: Recorded, batch: Path) -> dict[str, float]:
         """The user's metric of the outputs of a run. Raises ModelError."""
         return dict(self._ask("model.metric", record=record.folder, batch=str(batch))["metrics"])

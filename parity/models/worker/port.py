@@ -277,13 +277,20 @@ class Crossing:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = self._count.get(name, 0)
             self._count[name] = call + 1
-            given, kind = (args, kwargs), self.port.framework.Tensor
-            self.port.calls[name, call] = emptied(given, kind)
-            args, kwargs = self._crossed(name, call, IN, given)
-            return self._crossed(name, call, OUT, original(*args, **kwargs))
+            self.port.calls[name, call] = emptied((args, kwargs), self.port.framework.Tensor)
+            return self.passed(name, call, original, args, kwargs)
 
         module.forward = forward
         self._wrapped.append(module)
+
+    def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a layer, from boundary to boundary."""
+        args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
+        return self._crossed(layer, call, OUT, original(*args, **kwargs))
+
+    def emptied(self, value: Any) -> Any:
+        """A value with slots for its tensors."""
+        return emptied(value, self.port.framework.Tensor)
 
     def _crossed(self, layer: str, call: int, side: str, value: Any) -> Any:
         """What goes on after a boundary."""

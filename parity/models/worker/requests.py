@@ -15,6 +15,8 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.models.worker.port import Crossing, Port, PortError, perturbed
 from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.trace import UntracedError
+from parity.models.worker.traced import traced
 from parity.worker.cell import Backend, explain
 
 Message = Dict[str, Any]
@@ -123,6 +125,22 @@ class ModelRequests:
         tape.close()
         return {}
 
+    def trace(self, request: Message) -> Message:
+        """The code of a layer between its children, as NumPy; its constants go to a tape."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], 0)
+        given, tape = Recorded(request["given"]), Tape(request["record"])
+        values = {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
+        inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
+        try:
+            found = traced(port, request["layer"], request["call"], inputs, values, request["children"])
+        except UntracedError as error:
+            raise PortError(str(error)) from error
+        for name, array in found.constants.items():
+            tape.put(name, array)
+        tape.close()
+        return {name: getattr(found, name) for name in ("lines", "returned", "inputs", "outputs")}
+
     def metric(self, request: Message) -> Message:
         """The user's metric of the outputs of a run."""
         stored, batch = Recorded(request["record"]), Recorded(request["batch"])
@@ -164,6 +182,7 @@ REQUESTS = {
     "model.build": ModelRequests.build,
     "model.run": ModelRequests.run,
     "model.layer": ModelRequests.layer,
+    "model.trace": ModelRequests.trace,
     "model.metric": ModelRequests.metric,
 }
 """What a worker is asked about models, and who answers."""
