@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parity.cases import OPS
 from parity.cases.brought import Brought, BroughtError, Source, op_of, outputs_of
-from parity.cases.draw import File, TensorPlan
-from parity.cases.op import CaseError
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
-from parity.engine.inputs import save_array
+from parity.cases.op import CaseError, Op
+from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.functions import source
-from parity.models.leaves import held
+from parity.models.leaves import case_of, held
 from parity.models.ports import Array, ModelError, Port
+from parity.models.worker.port import LOSS
 from parity.models.worker.tape import Recorded
 
 FUNCTION = "code"
@@ -26,7 +28,10 @@ FUNCTION = "code"
 
 @dataclass(frozen=True)
 class CodeKernel:
-    """A port's layer with its children closed, as a kernel: `inputs` and `outputs` say where each is in this port."""
+    """A port's layer with its children closed, as a kernel: `inputs` and `outputs` say where each is in this port.
+
+    `rest` are the tensors of the run that the program does not read, by place.
+    """
 
     port: Port
     layer: str
@@ -34,19 +39,26 @@ class CodeKernel:
     children: Sequence[str]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    rest: Mapping[str, Array]
     state: Path
     dtype: str
+    op: str
+    params: Any
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Its outputs by the program's names; None for another op or dtype, or what it cannot be given."""
-        if dtype != self.dtype or case.brought is None or case.brought.name != FUNCTION:
+        if dtype != self.dtype or (case.op, case.params) != (self.op, self.params):
             return None
-        given = {place: np.asarray(inputs[name]) for name, place in self.inputs.items() if name in inputs}
+        given = dict(self.rest)
+        given |= {place: np.asarray(inputs[name]) for name, place in self.inputs.items() if name in inputs}
+        upstream = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
+        given |= {f"grad:{self.outputs[name].rpartition('|')[2]}": np.asarray(a) for name, a in upstream.items()}
         try:
             returned = self.port.alone(self.state, self.layer, self.call, given, self.children)
         except ModelError:
             return None
-        return {name: returned[key] for name, key in self.outputs.items() if key in returned}
+        places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in self.inputs.items() if place[:3] == "in:"}
+        return {name: returned[key] for name, key in {**self.outputs, **places}.items() if key in returned}
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,27 @@ def code_case(
         else:
             values[name] = given[place]
     used = {name: held(array, dtype) for name, array in values.items()}
+    texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
+    read = set(re.findall(r"\w+", " ".join(texts)))
+    used = {name: array for name, array in used.items() if name in read}
+    single = single_op(reply)
+    if single is not None:
+        definition, params, tensors = single
+        used = {name: used[argument] for name, argument in tensors.items()}
+        places = {name: places[argument] for name, argument in tensors.items()}
+        last = reply["lines"][-1]["name"]
+        outputs = {definition.upstream[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)}
     title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
-    case = planned(model, dtype, title, reply, used, folder)
+    if single is not None:
+        # A loss is one number, which says little; its gradient says more.
+        used |= (
+            {f"grad.{name}": np.ones((), np.float64 if dtype == "float64" else np.float32) for name in outputs}
+            if layer == LOSS
+            else {}
+        )
+        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
+    else:
+        case = planned(model, dtype, title, reply, used, folder)
     kernels = {}
     for port, name, layers in ((base, ours, {child: child for child in children}), (other, layer, theirs)):
         there = {**layers, ours: name}
@@ -120,8 +151,11 @@ def code_case(
             [there[child] for child in children],
             {argument: place for argument, place in inputs.items() if place},
             {output: at_port(key, there) for output, key in outputs.items()},
+            {moved: array for place, array in given.items() if (moved := placed(place, name, ours, there, names))},
             states[port.name],
             dtype,
+            case.op,
+            case.params,
         )
     return CodeCase(case, used, kernels)
 
@@ -130,7 +164,9 @@ def planned(
     model: CasePlan, dtype: str, title: str, program: Mapping[str, Any], inputs: Mapping[str, Array], folder: Path
 ) -> CasePlan:
     """A traced program's case with its inputs; both are stored. Raises ModelError if it cannot be run."""
-    text, options = source(FUNCTION, title, program["lines"], program["returned"], list(inputs))
+    text, options = source(
+        FUNCTION, title, program["lines"], program["returned"], {n: a.shape for n, a in inputs.items()}
+    )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "code.py"
     path.write_text(text, encoding="utf-8")
@@ -145,14 +181,27 @@ def planned(
     except (BroughtError, CaseError) as error:
         raise ModelError(str(error)) from error
     brought = replace(brought, upstream=upstream)
-    plans = []
-    for name, array in inputs.items():
-        save_array(folder / f"{name}.npy", array)
-        plans.append(TensorPlan(name, array.shape, File(folder / f"{name}.npy"), integers=array.dtype.kind == "i"))
-    return CasePlan(
-        model.id, FUNCTION, params, (dtype,), tuple(plans), DEFAULT_TOLERANCES, model.source, gradients=False,
-        brought=brought,
-    )  # fmt: skip
+    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder), brought=brought)
+
+
+def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:
+    """The op that is all of a program, with its params and the argument for each of its tensors; None of others."""
+    lines = program["lines"]
+    if len(lines) != 1 or lines[0]["op"] not in OPS or lines[0]["name"] not in program["returned"].values():
+        return None
+    op, given = OPS[lines[0]["op"]], lines[0]["given"]
+    tensors = {item.name: given[item.name] for item in op.inputs if item.name in given}
+    known = {field.name: literal_eval(given[field.name]) for field in fields(op.params) if field.name in given}
+    left = {name: text for name, text in given.items() if name not in tensors and name not in known}
+    if any(text not in ("False", "None") for text in left.values()):
+        return None
+    try:
+        params = op.params(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        )
+    except (TypeError, ValueError):
+        return None
+    return (op, params, tensors) if set(tensors.values()) <= program["inputs"].keys() else None
 
 
 def own_names(port: Port, layer: str) -> list[str]:

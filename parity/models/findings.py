@@ -8,8 +8,9 @@ from typing import Any
 
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models.worker.port import LOSS
 
-LAYER, CODE, LOSS = "layer", "code", "loss"
+LAYER, CODE = "layer", "code"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Boundary:
         put = {"in": "input", "out": "output"}[self.side]
         number = f" {self.index}" if self.index else ""
         again = f" in call {self.call + 1}" if self.call else ""
-        return f"the {put}{number} of {self.layer or 'the model'}{again}"
+        return f"the {put}{number} of {'the loss' if self.layer == LOSS else self.layer or 'the model'}{again}"
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Finding:
     call: int
     partner: str
     boundaries: Mapping[Boundary, float]
+    values: Mapping[Boundary, Any] = field(default_factory=dict)
+    options: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     title: str = ""
     id: str = ""
     explained: bool = False
@@ -69,5 +72,6 @@ class Finding:
     @property
     def place(self) -> str:
         """`layer encoder.0.norm`, `the code of encoder.0`."""
-        name = self.layer or "the model"
-        return f"layer {name}" if self.kind == LAYER else "the loss" if self.kind == LOSS else f"the code of {name}"
+        if self.layer == LOSS:
+            return "the loss"
+        return f"layer {self.layer}" if self.kind == LAYER else f"the code of {self.layer or 'the model'}"

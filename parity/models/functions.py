@@ -17,10 +17,11 @@ HEAD = '''"""{title}, as NumPy."""
 
 import numpy as np
 
-from parity.models.functions import op
+from parity.models.functions import expect, op
 
 
 def {name}({arguments}):
+    expect({shapes})
 '''
 
 
@@ -34,8 +35,19 @@ def op(name: str, **given: Any) -> Any:
     return outputs[definition.upstream[0]] if definition.upstream else next(iter(outputs.values()))
 
 
+def expect(*tensors: tuple[Any, tuple[int, ...]]) -> None:
+    """Raise ValueError for tensors of other shapes than those that the program was traced with."""
+    for tensor, shape in tensors:
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"this was traced with a tensor of shape {list(shape)}, not {list(tensor.shape)}")
+
+
 def source(
-    name: str, title: str, lines: Sequence[Mapping[str, Any]], returned: Mapping[str, str], inputs: Sequence[str]
+    name: str,
+    title: str,
+    lines: Sequence[Mapping[str, Any]],
+    returned: Mapping[str, str],
+    inputs: Mapping[str, tuple[int, ...]],
 ) -> tuple[str, dict[str, Any]]:
     """The text of a file with the function `name`, and its params with their values. Raises ModelError for a call of
     what is no op."""
@@ -43,7 +55,8 @@ def source(
     body = [f"    {line['name']} = {called(line, options) if line['op'] else line['text']}" for line in lines]
     arguments = ", ".join([*inputs, *(f"{option}={value!r}" for option, value in options.items())])
     values = ", ".join(f'"{output}": {value}' for output, value in returned.items())
-    return "\n".join([HEAD.format(title=title, name=name, arguments=arguments) + "\n".join(body),
+    shapes = ", ".join(f"({name}, {shape})" for name, shape in inputs.items())
+    return "\n".join([HEAD.format(title=title, name=name, arguments=arguments, shapes=shapes) + "\n".join(body),
                       f"    return {{{values}}}", ""]), options  # fmt: skip
 
 

@@ -97,12 +97,12 @@ def op_of(layer: LayerInfo) -> Op | None:
     return None if name is None else OPS[name]
 
 
-def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int, ...]], mode: str) -> Any:
+def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int, ...]]) -> Any:
     """The op's params from a layer's options, which are PyTorch's; `layer` has the shapes of its own tensors.
 
     Raises CaseError, TypeError or ValueError where they do not fit.
     """
-    given = {**options, "training": mode == "train"}
+    given = dict(options)
     if op.name == "layer_norm" and "weight" in layer:
         given.setdefault("normalized_shape", list(layer["weight"]))
     known = {field.name: given[field.name] for field in fields(op.params) if field.name in given}
@@ -214,17 +214,19 @@ def layer_case(
         for name in op.upstream:
             drawn = generator(0, model.id, kernel.layer.name, name).normal(size=shapes.outputs[name])
             inputs[f"grad.{name}"] = as_dtype(drawn, kernel.dtype)
+    case = case_of(model, kernel.dtype, op.name, kernel.params, inputs, folder)
+    return replace(case, gradients=gradients and bool(op.differentiable)), inputs
+
+
+def case_of(model: CasePlan, dtype: str, name: str, params: Any, inputs: Mapping[str, Array], folder: Path) -> CasePlan:
+    """A case of an op with these inputs, which are stored."""
     folder.mkdir(parents=True, exist_ok=True)
     plans = []
-    for name, array in inputs.items():
-        save_array(folder / f"{name}.npy", array)
-        integers = array.dtype.kind == "i"
-        plans.append(TensorPlan(name, array.shape, File(folder / f"{name}.npy"), integers=integers))
-    case = CasePlan(
-        model.id, op.name, kernel.params, (kernel.dtype,), tuple(plans), DEFAULT_TOLERANCES, model.source,
-        gradients=gradients and bool(op.differentiable),
-    )  # fmt: skip
-    return case, inputs
+    for tensor, array in inputs.items():
+        save_array(folder / f"{tensor}.npy", array)
+        plans.append(TensorPlan(tensor, array.shape, File(folder / f"{tensor}.npy"), integers=array.dtype.kind == "i"))
+    tolerance, source = DEFAULT_TOLERANCES, model.source
+    return CasePlan(model.id, name, params, (dtype,), tuple(plans), tolerance, source, gradients=False)
 
 
 def held(array: Array, dtype: str) -> Array:

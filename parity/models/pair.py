@@ -17,7 +17,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import leaves, steps
-from parity.models.code import code_case
+from parity.models.code import CodeKernel, code_case
 from parity.models.findings import LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
@@ -66,6 +66,8 @@ class Pair:
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=None
         )
         self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners)
+        for finding in self.findings:
+            finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
@@ -79,14 +81,20 @@ class Pair:
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
         options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
         names = (self.base.name, self.other.name)
+        finding.options = options
         if options:
             finding.evidence["options"] = {name: dict(zip(names, pair, strict=True)) for name, pair in options.items()}
+        if all(values.dtype.kind != "f" for values in finding.values.values()) and len(finding.values) == len(
+            finding.boundaries
+        ):
+            self._undiagnosed(finding)
+            return
         op = leaves.op_of(ours) if finding.kind == LAYER else None
-        judged = self._judged_code(finding) if op is None else self._judged_op(finding, op, options)
+        judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
-            self._undiagnosed(finding, options)
+            self._undiagnosed(finding)
 
-    def _judged_op(self, finding: Finding, op: Any, options: Mapping[str, Any]) -> Judged | None:
+    def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
@@ -98,16 +106,13 @@ class Pair:
         case, inputs = made
         oracle = consult_oracle(case, inputs)
         by_name = {self.base.name: kernels[0], self.other.name: replace(kernels[1], params=kernels[0].params)}
-        outcomes = [
-            outcome(case, self.dtype, name, kernel(case, self.dtype, inputs), oracle)
-            for name, kernel in by_name.items()
-        ]
+        outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
         judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
         if not any(cell.off.values()):
             return judge.judged(diagnose=False)
-        verified = self._verified(finding, case, inputs, outcomes[1], kernels[1].params, options)
+        verified = self._verified(finding, case, inputs, outcomes[1], kernels[1].params)
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
@@ -116,7 +121,7 @@ class Pair:
             finding.id, finding.explained = "layer-options", True
             finding.title = leaves.words(verified, (self.base.name, self.other.name))
         elif not self._explained(finding, judged):
-            self._undiagnosed(finding, options)
+            self._undiagnosed(finding)
         return judged
 
     def _explained(self, finding: Finding, judged: Judged) -> bool:
@@ -127,6 +132,8 @@ class Pair:
             return False
         finding.id, finding.title, finding.explained = found[0].id, found[0].title, found[0].explained
         finding.evidence |= dict(found[0].evidence)
+        if finding.options:
+            finding.title += f" ({leaves.words(finding.options, (self.base.name, self.other.name))})"
         return True
 
     def _judged_code(self, finding: Finding) -> Judged | None:
@@ -143,8 +150,7 @@ class Pair:
             finding.evidence["untraced"] = str(error)
             return None
         outcomes = [
-            outcome(made.case, self.dtype, name, kernel(made.case, self.dtype, made.inputs), oracle)
-            for name, kernel in made.kernels.items()
+            outcome(made.case, self.dtype, name, kernel, made.inputs, oracle) for name, kernel in made.kernels.items()
         ]
         judge = CaseJudge(
             made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
@@ -160,7 +166,7 @@ class Pair:
         ]
         finding.evidence |= {"program": str(place / "code.py"), "folder": str(place)}
         if not self._explained(finding, judged):
-            self._undiagnosed(finding, {})
+            self._undiagnosed(finding)
         return judged
 
     def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
@@ -172,7 +178,7 @@ class Pair:
                 t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
             }
             try:
-                params = leaves.params_of(op, leaves.options_of(port, layer), shapes, self.model.mode)
+                params = leaves.params_of(op, leaves.options_of(port, layer), shapes)
             except (TypeError, ValueError):
                 if not made:
                     return None
@@ -182,10 +188,9 @@ class Pair:
 
     def _verified(
         self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, params: Any,
-        options: Mapping[str, tuple[Any, Any]],
     ) -> Mapping[str, tuple[Any, Any]]:  # fmt: skip
         """The options that differ, if with the other's values the reference gives what the other port returned."""
-        if params is None or params == case.params or not options:
+        if params is None or params == case.params or not finding.options:
             return {}
         other = leaves.with_params(case, params)
         try:
@@ -195,16 +200,27 @@ class Pair:
         except (TypeError, ValueError):
             return {}
         finding.evidence["verified"] = right
-        used = {name for name in options if getattr(params, name, None) != getattr(case.params, name, None)}
-        return {name: pair for name, pair in options.items() if name in used} if right else {}
+        used = {name for name in finding.options if getattr(params, name, None) != getattr(case.params, name, None)}
+        return {name: pair for name, pair in finding.options.items() if name in used} if right else {}
 
-    def _undiagnosed(self, finding: Finding, options: Mapping[str, tuple[Any, Any]]) -> None:
+    def _undiagnosed(self, finding: Finding) -> None:
         """A finding without a cause says what is known."""
         at = max(finding.boundaries, key=lambda b: finding.boundaries[b])
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
         finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
-        if options:
-            finding.title += f"; {leaves.words(options, (self.base.name, self.other.name))}"
+        finding.title += self._values(finding, at)
+        if finding.options:
+            finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
+
+    def _values(self, finding: Finding, at: Boundary) -> str:
+        """The first values that differ, of whole numbers."""
+        ours = self.free.plain.load(str(replace(at, layer=self.partners[at.layer])))
+        theirs = finding.values.get(at)
+        if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
+            return ""
+        first = max(int(np.argmax(theirs != ours)) - 1, 0)
+        a, b = (", ".join(map(str, side.ravel()[first : first + 4])) for side in (theirs, ours))
+        return f": {a}, ... where {self.base.name} has {b}, ..."
 
     # Shares
 
@@ -321,15 +337,19 @@ class Pair:
 
 
 def outcome(
-    case: CasePlan, dtype: str, backend: str, returned: Mapping[str, Array] | None, oracle: Mapping[str, Array]
+    case: CasePlan, dtype: str, backend: str, kernel: Kernel | CodeKernel, inputs: Mapping[str, Array], oracle: Any
 ) -> CellOutcome:
-    """What a layer returned, as the outcome of a cell."""
-    if returned is None:
+    """What a layer returns, called twice, as the outcome of a cell."""
+    returned, again = (kernel(case, dtype, inputs) for _ in range(2))
+    if returned is None or again is None:
         return CellOutcome(case.id, dtype, backend, Outcome.ERROR, message="its layer cannot be called alone")
-    outputs = {
-        n: Output("int64" if a.dtype.kind in "iub" else dtype, a.shape, a) for n, a in returned.items() if n in oracle
-    }
-    return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs)
+
+    def outputs(arrays: Mapping[str, Array]) -> dict[str, Output]:
+        whole = {n: "int64" if a.dtype.kind in "iub" else dtype for n, a in arrays.items()}
+        return {n: Output(whole[n], a.shape, a) for n, a in arrays.items() if n in oracle}
+
+    differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
+    return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
 
 
 def renamed(comparison: Comparison, finding: Finding) -> Comparison:

@@ -17,6 +17,7 @@ from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.workers import Worker, Workers
 from parity.models.spec import Model
+from parity.models.worker.port import LOSS
 from parity.models.worker.tape import Recorded, Tape
 from parity.outcome import Outcome
 
@@ -91,6 +92,7 @@ class Port:
             **({} if batch_at is None else {"batch": model.batch, "batch_at": str(batch_at)}),
         )
         self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
+        self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}
         self.tensors = {row["name"]: TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in reply["parameters"]}
 
     def run(

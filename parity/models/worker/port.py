@@ -17,6 +17,8 @@ from parity.adapters.bits import bits_of, values_of
 from parity.models.worker.tape import Recorded, Tape
 
 IN, OUT = "in", "out"
+LOSS = ":loss"
+"""The name under which the user's loss is a layer."""
 ULP = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 PLAIN = (bool, int, float, str)
 CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
@@ -24,6 +26,19 @@ CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float
 
 class PortError(ValueError):
     """A user's model cannot be used as it is; the message says what to change."""
+
+
+class Step:
+    """A function that is called as if it were a layer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.forward = function
+        self._parameters: Dict[str, Any] = {}
+        self._buffers: Dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it."""
+        return self.forward(*args)
 
 
 class Slot:
@@ -66,6 +81,7 @@ class Port:
         self.dtype = "float32"
         self.loaded: Any = None
         self.calls: Dict[Tuple[str, int], Any] = {}
+        self.steps: Dict[str, Any] = {}
 
     def seeded(self) -> None:
         """Start the framework's generator of random numbers anew."""
@@ -80,6 +96,10 @@ class Port:
         if hasattr(self.model, "named_sublayers"):
             return dict(self.model.named_sublayers(include_self=True))
         return dict(self.model.named_modules())
+
+    def module(self, name: str) -> Any:
+        """A layer, or what is called as one."""
+        return self.steps[name] if name in self.steps else self.layers[name]
 
     def described(self) -> List[Dict[str, Any]]:
         """The layers with the name of their class, its module, and their plain attributes."""
@@ -179,7 +199,8 @@ class Port:
             loss = functions.get("loss")
             if loss is None:
                 return
-            value = loss(output, given)
+            self.steps[LOSS] = Step(loss)
+            value = crossing.step(LOSS, loss, output, given)
             tape.put("loss", self.to_array(value).reshape(()))
         if gradients:
             value.backward()
@@ -213,12 +234,11 @@ class Port:
         """
         if (layer, call) not in self.calls:
             raise PortError(f"{layer or 'the model'} was not called {call + 1} times")
-        module = self.layers[layer]
+        module = self.module(layer)
         own = {**module._parameters, **module._buffers}
         before = {name: self.to_array(own[name]) for name in own if own[name] is not None}
         leaves = {i: self.to_tensor(a, self.held(a), bool(upstream) and a.dtype.kind == "f") for i, a in inputs.items()}
         args, kwargs = filled(self.calls[layer, call], leaves)
-        self.seeded()
         self.clear()
         try:
             with self.framework.no_grad():
@@ -256,14 +276,14 @@ class Crossing:
         self, port: Port, tape: Tape, layers: Collection[str], source: Optional[Callable[[str, Any], Any]] = None
     ) -> None:
         self.port, self.tape, self.source = port, tape, source
-        self._layers = [name for name in port.layers if name in layers]
+        self._names = set(layers)
         self._count: Dict[str, int] = {}
         self._wrapped: List[Any] = []
 
     def __enter__(self) -> Crossing:
-        modules = self.port.layers
-        for name in self._layers:
-            self._wrap(name, modules[name])
+        for name, module in self.port.layers.items():
+            if name in self._names:
+                self._wrap(name, module)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -275,13 +295,20 @@ class Crossing:
         original = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            call = self._count.get(name, 0)
-            self._count[name] = call + 1
-            self.port.calls[name, call] = emptied((args, kwargs), self.port.framework.Tensor)
-            return self.passed(name, call, original, args, kwargs)
+            return self._called(name, original, args, kwargs)
 
         module.forward = forward
         self._wrapped.append(module)
+
+    def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that counts as a layer, if it is among those that are watched."""
+        return self._called(name, function, args, {}) if name in self._names else function(*args)
+
+    def _called(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        call = self._count.get(name, 0)
+        self._count[name] = call + 1
+        self.port.calls[name, call] = self.emptied((args, kwargs))
+        return self.passed(name, call, original, args, kwargs)
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call of a layer, from boundary to boundary."""
@@ -325,7 +352,7 @@ def plain_options(layer: Any) -> Dict[str, Any]:
 
 
 EVERY_LAYER = frozenset(
-    ("training", "call_super_init", "dump_patches", "_full_name", "_helper_string", "_init_in_dynamic_mode", "_built",
+    ("call_super_init", "dump_patches", "_full_name", "_helper_string", "_init_in_dynamic_mode", "_built",
      "_is_full_backward_hook", "_dtype", "_param_attr", "_weight_attr", "_bias_attr", "_casted_by_pure_fp16", "_name",
      "_cast_to_low_precison", "_state_dict_initialized", "_has_prefix")
 )  # fmt: skip

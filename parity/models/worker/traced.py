@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
-from parity.models.worker.port import IN, OUT, Crossing, Port, filled, key, tensors_in
+from parity.models.worker.port import IN, OUT, Crossing, Port, Slot, filled, key, tensors_in
 from parity.models.worker.tape import Tape
 from parity.models.worker.trace import Tracer, UntracedError
 
@@ -70,10 +70,10 @@ def traced(
         raise UntracedError(f"{torch.__name__} does not tell what it calls")
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
-    tracer, module = Tracer(torch), port.layers[layer]
+    tracer, module = Tracer(torch), port.module(layer)
     closed = Closed(port, [name for name in children if name != layer], values, tracer)
     leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
-    words = [name for name in inspect.signature(type(module).forward).parameters if name != "self"]
+    words = words_of(module, port.calls[layer, call])
     for i, tensor in leaves.items():
         closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
     for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
@@ -85,6 +85,24 @@ def traced(
     for i, tensor in enumerate(tensors_in(result, torch.Tensor)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
     return program_of(port, tracer, closed)
+
+
+def words_of(module: Any, given: Any) -> List[str]:
+    """Names for the tensors of a call: those of arguments, and of the items of mappings."""
+    parameters = list(inspect.signature(module.forward).parameters)
+    args, kwargs = given
+    found: List[str] = []
+    for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
+        if isinstance(value, Mapping):
+            found += [word for word, item in value.items() for _ in slots_in(item)]
+        else:
+            found += [name for _ in slots_in(value)]
+    return found
+
+
+def slots_in(value: Any) -> List[Slot]:
+    """The places of tensors in an argument."""
+    return tensors_in(value, Slot)
 
 
 def program_of(port: Port, tracer: Tracer, closed: Closed) -> Program:
