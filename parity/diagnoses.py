@@ -129,4 +129,7 @@ DIAGNOSES = (
     "activation-form",
     "clip-ignored",
     "trust-ratio",
+    "layer-options",
+    "layer-code",
+    "weights-differ",
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.judge.compare.verdict import Comparison
-from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.worker.port import LOSS
 
 LAYER, CODE = "layer", "code"
@@ -45,7 +44,8 @@ class Finding:
 
     `kind` is `layer`, or `code` for the code of a layer between its children; `boundaries` are its tensors that are
     off, by error ratio. `share` is the part of the output's difference that goes away once it is mended, after all
-    that come before it; `shares` the same of other numbers, such as a metric.
+    that come before it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after
+    it.
     """
 
     kind: str
@@ -60,8 +60,8 @@ class Finding:
     explained: bool = False
     share: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
+    left: float | None = None
     comparisons: Sequence[Comparison] = ()
-    diagnoses: Sequence[Diagnosis] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
+from parity.judge.bound.envelope import FLOOR, OFF
 from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.metrics import compare
@@ -26,6 +27,7 @@ from parity.models.spec import Model
 from parity.models.state import Move
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
+from parity.reporting.text.words import few
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
@@ -73,6 +75,9 @@ class Pair:
             self._diagnose(finding)
         self.findings = [finding for finding in self.findings if finding.title]
         self._measure()
+        self.first = next(
+            (at for at, d in steps.distances(self.free, self.run, self.partners, whole=True) if d.off), None
+        )
 
     # Causes
 
@@ -225,29 +230,48 @@ class Pair:
     # Shares
 
     def _measure(self) -> None:
-        """How much of the difference at the output goes away as one finding after the other is mended."""
-        state = self.states[self.other.name]
-        outputs = [name for name in self.free.plain if name.partition(".")[0] == "output"]
-        total = last = self._apart(self.run, outputs)
-        if not total or not np.isfinite(total):
-            return
+        """How much of the difference at the output, the loss and the metrics goes away as findings are mended.
+
+        They are mended one after the other, in the order of the run.
+        """
+        self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
+        total = last = self._apart(self.run)
         mended: list[str] = []
         for finding in self.findings[:MOST_MENDED]:
             mended += [str(at) for at in finding.boundaries]
-            run = self.other.run(state, self.batch, layers=self.partners, partner=self.free.plain, replace=mended)
-            left = self._apart(run, outputs)
-            finding.share, last = (last - left) / total, left
+            run = self.other.run(
+                self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=mended
+            )
+            left = self._apart(run)
+            finding.shares = {
+                name: (last[name] - left[name]) / whole for name, whole in total.items() if whole and np.isfinite(whole)
+            }
+            finding.share = finding.shares.pop("output", None)
+            outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
+            finding.left = max((distance.ratio for distance in outputs), default=None)
+            last = left
 
-    def _apart(self, run: Recorded, outputs: Sequence[str]) -> float:
-        """How far outputs are from the baseline's, beyond nothing: the largest root mean square, relative to theirs."""
-        found = [0.0]
-        for name in outputs:
-            if name not in run:
-                return float("inf")
+    @property
+    def _outputs(self) -> list[str]:
+        return [name for name in self.free.plain if name.partition(".")[0] == "output"]
+
+    def _metric(self, run: Recorded) -> dict[str, float]:
+        """The user's metric of a run's outputs, as the baseline computes it."""
+        return self.base.metric(run, self.batch) if self.model.metric else {}
+
+    def _apart(self, run: Recorded) -> dict[str, float]:
+        """How far a run's outputs (the worst root mean square, relative to theirs), loss and metrics are from the
+        baseline's."""
+        outputs = [0.0]
+        for name in self._outputs:
             ours = self.free.plain.load(name)
             scale = difference(ours, np.zeros_like(ours)) or 1.0
-            found.append(difference(run.load(name), ours) / scale)
-        return max(found)
+            outputs.append(difference(run.load(name), ours) / scale if name in run else float("inf"))
+        found = {"output": max(outputs)}
+        if "loss" in run and "loss" in self.free.plain:
+            found["loss"] = difference(run.load("loss"), self.free.plain.load("loss"))
+        ours = self.metrics.get(self.base.name, {})
+        return found | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
 
     # Rows
 
@@ -257,12 +281,31 @@ class Pair:
         for name in self.free.plain:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)
+        yield from self._metrics()
         for theirs, move in moved.items():
             ours = [f"grad.{source}" for source in move.sources]
             if all(one in self.free.plain for one in ours) or theirs in self.run:
                 yield self._gradient(theirs, ours, move)
         for finding in self.findings:
             yield from finding.comparisons or self._boundaries(finding)
+
+    def _metrics(self) -> Iterator[Comparison]:
+        """The metrics; their envelope is that of the perturbed runs."""
+        ours = self.metrics.get(self.base.name, {})
+        perturbed = [self._metric(run) for run in self.free.perturbed] if ours else []
+        for name, value in self.metrics.get(self.other.name, {}).items():
+            if name not in ours:
+                continue
+            spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
+            spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
+            ratio = abs(value - ours[name]) / spread if value != ours[name] else 0.0
+            metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
+            yield Comparison(
+                self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
+                Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
+                metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
+                culprit=(self.other.name,) if ratio >= OFF else (),
+            )  # fmt: skip
 
     def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
         base = Comparison(
@@ -327,10 +370,15 @@ class Pair:
                 "layer": finding.layer,
                 "partner": finding.partner,
                 "share": finding.share,
+                "shares": finding.shares,
+                "left": finding.left,
+                "first_off": None if self.first is None else self.first.words(),
+                "layers": self.n_layers,
                 "boundaries": {str(at): ratio for at, ratio in finding.boundaries.items()},
             }
             tensors = tuple(dict.fromkeys([*mine, *(off if main else [])]))
-            title = f"{finding.place}: {finding.title}"
+            alike = [one.place for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            title = f"{few(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         if off and not self.findings:
             yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
