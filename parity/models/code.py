@@ -104,17 +104,7 @@ def code_case(
     given |= {f"in:{i}": plain.load(name) for i in range(64) if (name := f"{ours}|{call}|in|{i}") in plain}
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     places, outputs = reply["inputs"], reply["outputs"]
-    state = Recorded(str(states[base.name]))
-    values: dict[str, Array] = {}
-    for name, place in places.items():
-        kind, _, own = place.partition(":")
-        if kind == "constant":
-            values[name] = constants[name]
-        elif kind == "param":
-            info = base.tensors[f"{ours}.{own}".removeprefix(".")]
-            values[name] = state.load(info.tied or info.name)
-        else:
-            values[name] = given[place]
+    values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
     used = {name: held(array, dtype) for name, array in values.items()}
     texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
     read = set(re.findall(r"\w+", " ".join(texts)))
@@ -158,6 +148,28 @@ def code_case(
             case.params,
         )
     return CodeCase(case, used, kernels)
+
+
+def values_of(
+    program: Mapping[str, Any],
+    base: Port,
+    layer: str,
+    state: Recorded,
+    given: Mapping[str, Array],
+    constants: Mapping[str, Array],
+) -> dict[str, Array]:
+    """The inputs of a program as the baseline had them, by argument."""
+    values: dict[str, Array] = {}
+    for name, place in program["inputs"].items():
+        kind, _, own = place.partition(":")
+        if kind == "constant":
+            values[name] = constants[name]
+        elif kind == "param":
+            info = base.tensors[f"{layer}.{own}".removeprefix(".")]
+            values[name] = state.load(info.tied or info.name)
+        else:
+            values[name] = given[place]
+    return values
 
 
 def planned(

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.judge.compare.verdict import Comparison
-from parity.models.worker.port import LOSS
+from parity.models.worker.port import LOSS, STATE
 
 LAYER, CODE = "layer", "code"
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """A tensor at a layer's boundary: `layer|call|in or out|index`."""
+    """A tensor at a layer's boundary: `layer|call|in or out|index`, or one of its buffers: `layer|0|state:name|0`."""
 
     layer: str
     call: int
@@ -30,8 +30,15 @@ class Boundary:
     def __str__(self) -> str:
         return f"{self.layer}|{self.call}|{self.side}|{self.index}"
 
+    @property
+    def state(self) -> str:
+        """The layer's name of the buffer; empty of others."""
+        return self.side.removeprefix(STATE) if self.side.startswith(STATE) else ""
+
     def words(self) -> str:
         """`the input of fc`, `the output 1 of rnn in call 2`."""
+        if self.state:
+            return f"{self.state} of {self.layer or 'the model'}"
         put = {"in": "input", "out": "output"}[self.side]
         number = f" {self.index}" if self.index else ""
         again = f" in call {self.call + 1}" if self.call else ""

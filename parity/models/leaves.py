@@ -241,5 +241,10 @@ def with_params(case: CasePlan, params: Any) -> CasePlan:
 
 def words(differences: Mapping[str, tuple[Any, Any]], names: Sequence[str]) -> str:
     """`eps is 1e-05 in torch and 1e-12 in paddle`."""
-    parts = (f"{name} is {a} in {names[0]} and {b} in {names[1]}" for name, (a, b) in differences.items())
+    parts = (f"{name} is {shown(a)} in {names[0]} and {shown(b)} in {names[1]}" for name, (a, b) in differences.items())
     return "; ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """A value in short: 1 - 0.99 is 0.01."""
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -31,6 +31,8 @@ from parity.reporting.text.words import few
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
+MAIN = 0.1
+"""A finding that explains less of the output's difference is not the cause of what is off there."""
 SMALL_CASE = 1 << 22
 """Elements of a layer's inputs up to which its op is judged with a search for the cause."""
 
@@ -67,7 +69,7 @@ class Pair:
         run = self.other.run(
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=None
         )
-        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners)
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self._buffers)
         for finding in self.findings:
             finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
@@ -76,8 +78,15 @@ class Pair:
         self.findings = [finding for finding in self.findings if finding.title]
         self._measure()
         self.first = next(
-            (at for at, d in steps.distances(self.free, self.run, self.partners, whole=True) if d.off), None
+            (at for at, d in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True) if d.off),
+            None,
         )
+
+    @property
+    def _buffers(self) -> dict[str, str]:
+        """The baseline's names of the other port's buffers."""
+        moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
+        return {move.target: move.sources[0] for move in moves}
 
     # Causes
 
@@ -104,7 +113,7 @@ class Pair:
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
-            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss) and self.model.mode == "eval"
+            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss)
         )
         if not kernels or made is None:
             return None
@@ -219,7 +228,7 @@ class Pair:
 
     def _values(self, finding: Finding, at: Boundary) -> str:
         """The first values that differ, of whole numbers."""
-        ours = self.free.plain.load(str(replace(at, layer=self.partners[at.layer])))
+        ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
         theirs = finding.values.get(at)
         if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
             return ""
@@ -235,10 +244,13 @@ class Pair:
         They are mended one after the other, in the order of the run.
         """
         self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
-        total = last = self._apart(self.run)
+        right = {} if any(map(self._is_off, self._outputs)) else {"output": 0.0}
+        right |= {} if self._is_off("loss") else {"loss": 0.0}
+        last = self._apart(self.run)
+        total = {**last, **right}
         mended: list[str] = []
         for finding in self.findings[:MOST_MENDED]:
-            mended += [str(at) for at in finding.boundaries]
+            mended += [str(at) for at in finding.boundaries if not at.state]
             run = self.other.run(
                 self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=mended
             )
@@ -250,6 +262,10 @@ class Pair:
             outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
             finding.left = max((distance.ratio for distance in outputs), default=None)
             last = left
+
+    def _is_off(self, name: str) -> bool:
+        """Whether an output or the loss is more than rounding."""
+        return name in self.free.plain and name in self.run and self.free.distance(name, self.run, name, whole=True).off
 
     @property
     def _outputs(self) -> list[str]:
@@ -282,6 +298,10 @@ class Pair:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)
         yield from self._metrics()
+        for at, distance in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True):
+            if at.state:
+                ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
+                yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
         for theirs, move in moved.items():
             ours = [f"grad.{source}" for source in move.sources]
             if all(one in self.free.plain for one in ours) or theirs in self.run:
@@ -307,10 +327,14 @@ class Pair:
                 culprit=(self.other.name,) if ratio >= OFF else (),
             )  # fmt: skip
 
-    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
-        base = Comparison(
+    def _start(self, tensor: str) -> Comparison:
+        """A comparison that says nothing yet."""
+        return Comparison(
             self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
         )
+
+    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
+        base = self._start(tensor)
         if tensor not in self.run:
             return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
         if ours not in self.free.plain:
@@ -351,7 +375,7 @@ class Pair:
     def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
-            tensor = f"layer.{at.layer or 'model'}.{at.side}{at.index or ''}"
+            tensor = f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}"
             yield Comparison(
                 self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
                 error_ratio=(ratio, None), culprit=(self.other.name,),
@@ -361,9 +385,10 @@ class Pair:
         """One for each finding; of what is off without one, that it is unexplained."""
         cell = self.case.id, self.dtype, self.other.name
         off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith("layer.")]
+        main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
-            main = len(self.findings) == 1 or (finding.share or 0.0) >= 0.5
+            mine += [name for name in off if name.startswith(f"buffer.{finding.layer}.")]
             evidence = {
                 **finding.evidence,
                 "place": finding.place,
@@ -376,7 +401,8 @@ class Pair:
                 "layers": self.n_layers,
                 "boundaries": {str(at): ratio for at, ratio in finding.boundaries.items()},
             }
-            tensors = tuple(dict.fromkeys([*mine, *(off if main else [])]))
+            rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
+            tensors = tuple(dict.fromkeys([*mine, *rest]))
             alike = [one.place for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
             title = f"{few(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)

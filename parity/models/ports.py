@@ -77,7 +77,7 @@ class Port:
         return case.params
 
     def build(self, batch_at: Path | None) -> None:
-        """Build the model; with `batch_at` also draw the batch. Raises ModelError."""
+        """Build the model; with `batch_at`, that of the baseline, also draw the batch. Raises ModelError."""
         try:
             self._worker = self._worker or self._workers.take(self.spec)
         except BackendError as error:
@@ -88,8 +88,11 @@ class Port:
             build=model.build,
             mode=model.mode,
             state=str(self.state),
-            **{name: getattr(model, name) for name in ("forward", "loss", "metric")},
-            **({} if batch_at is None else {"batch": model.batch, "batch_at": str(batch_at)}),
+            forward=model.forward,
+            loss=model.loss,
+            metric="" if batch_at is None else model.metric,
+            batch="" if batch_at is None or model.batch_file else model.batch,
+            batch_at=str(batch_at),
         )
         self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
         self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}

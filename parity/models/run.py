@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.clients import Client, JudgedCase
 from parity.config.plan import CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging
@@ -20,7 +22,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.layers import partners
 from parity.models.measure import RUNS, Bench
 from parity.models.pair import Pair
-from parity.models.ports import ModelError, Port
+from parity.models.ports import ModelError, Port, write
 from parity.models.spec import MODEL, Model
 from parity.models.state import MappingError, Move, mapped, stored, written
 from parity.models.worker.tape import Recorded
@@ -125,6 +127,7 @@ class ModelRun:
             self._say(f"builds {port.name}")
             try:
                 port.build(self.batch if port is self.base else None)
+                self._read_batch(port)
                 self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK)
             except ModelError as error:
                 self._fail(port, error)
@@ -156,6 +159,16 @@ class ModelRun:
                 self.case, self.dtype, self.base, port, states, moves[port.name], layers[port.name], self.batch, folder,
                 free, step, run,
             )  # fmt: skip
+
+    def _read_batch(self, port: Port) -> None:
+        """The batch of a file, once; raises ModelError."""
+        if self.model.batch_file is None or port is not self.base:
+            return
+        try:
+            with np.load(self.model.batch_file, allow_pickle=False) as stored:
+                write({name: stored[name] for name in stored.files}, self.batch)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{self.model.batch_file} cannot be read: {error}") from error
 
     @property
     def _gradients(self) -> bool:
@@ -197,5 +210,6 @@ class ModelRun:
                 truths = [run(dtype=wide, gradients=self._gradients), run(dtype=wide, partner=plain)]
             except ModelError as error:
                 self._say(f"{base.name} does not run in {wide}, so the truth is its own run: {error}")
-                base.build(None)
+                base.build(self.batch)
+                self._read_batch(base)
         return Bench(plain, truths[0], free, self.dtype), Bench(plain, truths[1], step, self.dtype)

@@ -12,30 +12,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from parity.models.findings import CODE, LAYER, Boundary, Finding
 from parity.models.measure import Bench, Distance
 from parity.models.ports import Port
+from parity.models.worker.port import STATE
 from parity.models.worker.tape import Recorded
 
 
-def partner_name(name: str, partners: Mapping[str, str]) -> str | None:
-    """The baseline's name of a boundary; None if the layer has no partner."""
-    at = Boundary.of(name)
-    if at is None or at.layer not in partners:
-        return None
-    return str(Boundary(partners[at.layer], at.call, at.side, at.index))
+def partner_name(at: Boundary, partners: Mapping[str, str], buffers: Mapping[str, str]) -> str | None:
+    """The baseline's name of a boundary; None if the layer has no partner. `buffers` maps names of buffers to those of
+    the baseline."""
+    if at.state:
+        layer, _, own = buffers.get(f"{at.layer}.{at.state}".removeprefix("."), "").rpartition(".")
+        return str(Boundary(layer, 0, f"{STATE}{own}", 0)) if own else None
+    return str(Boundary(partners[at.layer], at.call, at.side, at.index)) if at.layer in partners else None
 
 
 def distances(
-    bench: Bench, run: Recorded, partners: Mapping[str, str], *, whole: bool = False
+    bench: Bench, run: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
     """The distance at every boundary that both ports cross, in the order of the port's run."""
     for name in run:
-        theirs = partner_name(name, partners)
         at = Boundary.of(name)
+        theirs = None if at is None else partner_name(at, partners, buffers)
         if at is not None and theirs is not None and theirs in bench.plain:
             yield at, bench.distance(theirs, run, name, whole=whole)
 
 
 def off_in_step(
-    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str]
+    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]
 ) -> tuple[list[Finding], dict[Boundary, Distance]]:
     """What is off in a run in step, in the order of the run, and all distances beyond rounding.
 
@@ -44,7 +46,7 @@ def off_in_step(
     """
     found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     far: dict[Boundary, Distance] = {}
-    for at, distance in distances(bench, run, partners):
+    for at, distance in distances(bench, run, partners, buffers):
         if not distance.off:
             continue
         far[at] = distance
@@ -52,13 +54,16 @@ def off_in_step(
         call = at.call if layer == at.layer else 0
         found.setdefault((kind, layer, call), {})[at] = distance.ratio
     findings = [
-        Finding(kind, layer, call, partners[layer], boundaries) for (kind, layer, call), boundaries in found.items()
+        Finding(kind, layer, call, partners.get(layer, ""), boundaries)
+        for (kind, layer, call), boundaries in found.items()
     ]
     return one_each(findings), far
 
 
 def owner(port: Port, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
     """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
+    if at.state:
+        return LAYER, at.layer
     if at.side == "out":
         inner = any(name != at.layer and inside(name, at.layer) for name in partners)
         return (CODE if inner or port.layers[at.layer].own else LAYER), at.layer

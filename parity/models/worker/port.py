@@ -16,7 +16,7 @@ import numpy as np
 from parity.adapters.bits import bits_of, values_of
 from parity.models.worker.tape import Recorded, Tape
 
-IN, OUT = "in", "out"
+IN, OUT, STATE = "in", "out", "state:"
 LOSS = ":loss"
 """The name under which the user's loss is a layer."""
 ULP = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -73,6 +73,7 @@ class Port:
     def __init__(self, adapter: Any, build: Callable[[], Any], mode: str) -> None:
         self.adapter, self.framework = adapter, adapter.framework
         self.seeded()
+        self.framework.set_default_dtype(self.framework.float32)
         self.model = build()
         if not hasattr(self.model, "forward") or not hasattr(self.model, "named_parameters"):
             raise PortError(f"{build.__name__} must return a model with layers, not a {type(self.model).__name__}")
@@ -118,7 +119,8 @@ class Port:
         seen: Dict[int, str] = {}
         for layer_name, layer in self.layers.items():
             prefix = f"{layer_name}." if layer_name else ""
-            own = [(*item, True) for item in layer._parameters.items()]
+            # Paddle keeps running statistics as parameters without a gradient.
+            own = [(name, t, not getattr(t, "stop_gradient", False)) for name, t in layer._parameters.items()]
             own += [(*item, False) for item in layer._buffers.items()]
             for name, tensor, trained in own:
                 if tensor is not None:
@@ -196,6 +198,8 @@ class Port:
                 raise PortError("the model returns no tensor")
             for name, tensor in outputs.items():
                 tape.put(name, self.to_array(tensor))
+            if self.mode == "train":
+                self.keep_buffers(tape)
             loss = functions.get("loss")
             if loss is None:
                 return
@@ -208,6 +212,16 @@ class Port:
                 if trained and not tied and tensor.grad is not None:
                     tape.put(f"grad.{name}", self.to_array(tensor.grad))
             self.clear()
+
+    def keep_buffers(self, tape: Tape) -> None:
+        """Put what a run has changed beside its outputs on a tape: running statistics."""
+        self.loaded = None
+        for name, tensor, trained, tied in self.tensors():
+            if not trained and not tied:
+                array = self.to_array(tensor)
+                if array.dtype.kind == "f":
+                    layer, _, own = name.rpartition(".")
+                    tape.put(key(layer, 0, f"{STATE}{own}", 0), array)
 
     def held(self, array: Any) -> str:
         """The dtype in which an array of the batch is given: floats in the model's."""
