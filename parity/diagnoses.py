@@ -132,4 +132,5 @@ DIAGNOSES = (
     "layer-options",
     "layer-code",
     "weights-differ",
+    "weights-untied",
 )

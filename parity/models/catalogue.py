@@ -43,4 +43,13 @@ MODELS = (
         ),
         shows="The values of the parameter differ by more than a cast; everything behind the layer follows.",
     ),
+    Entry(
+        id="weights-untied",
+        title="two parameters share their memory in one port only",
+        what="A classifier that uses the embedding's matrix, for example, has a matrix of its own in the other port.",
+        shows=(
+            "With the same values the outputs agree. The gradients do not: that of the shared parameter is the sum of "
+            "the other port's two, and an optimizer lets them drift apart."
+        ),
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from parity.judge.compare.verdict import Comparison
 from parity.models.worker.port import LOSS, STATE
 
-LAYER, CODE = "layer", "code"
+LAYER, CODE, WEIGHTS = "layer", "code", "weights"
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Boundary:
 class Finding:
     """A part of a port that is off although it got its partner's inputs.
 
-    `kind` is `layer`, or `code` for the code of a layer between its children; `boundaries` are its tensors that are
-    off, by error ratio. `share` is the part of the output's difference that goes away once it is mended, after all
-    that come before it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after
-    it.
+    `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other
+    values or in another place; `boundaries` are its tensors that are off, by error ratio. `share` is the part of the
+    output's difference that goes away once it is mended, after all that come before it; `shares` the same of the loss
+    and of metrics, and `left` the output's error ratio after it.
     """
 
     kind: str
@@ -60,6 +60,7 @@ class Finding:
     call: int
     partner: str
     boundaries: Mapping[Boundary, float]
+    parameters: Sequence[str] = ()
     values: Mapping[Boundary, Any] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     title: str = ""
@@ -74,11 +75,13 @@ class Finding:
     @property
     def ratio(self) -> float:
         """The largest error ratio."""
-        return max(self.boundaries.values(), default=float("inf"))
+        return max(self.boundaries.values(), default=float("nan"))
 
     @property
     def place(self) -> str:
         """`layer encoder.0.norm`, `the code of encoder.0`."""
+        if self.kind == WEIGHTS:
+            return " and ".join(self.parameters)
         if self.layer == LOSS:
             return "the loss"
         return f"layer {self.layer}" if self.kind == LAYER else f"the code of {self.layer or 'the model'}"

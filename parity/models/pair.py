@@ -17,7 +17,7 @@ from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.models import leaves, steps
+from parity.models import leaves, steps, weights
 from parity.models.code import CodeKernel, code_case
 from parity.models.findings import LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
@@ -39,7 +39,8 @@ SMALL_CASE = 1 << 22
 
 @dataclass
 class Pair:
-    """The baseline and another port. `states` are their states, `moves` and `partners` say what belongs to what."""
+    """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
+    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own."""
 
     case: CasePlan
     dtype: str
@@ -53,6 +54,7 @@ class Pair:
     free: Bench
     step: Bench
     run: Recorded
+    own: Path | None = None
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
@@ -75,7 +77,10 @@ class Pair:
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
-        self.findings = [finding for finding in self.findings if finding.title]
+        state = self.states[self.other.name]
+        values = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
+        shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
+        self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
             (at for at, d in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True) if d.off),
@@ -249,10 +254,12 @@ class Pair:
         last = self._apart(self.run)
         total = {**last, **right}
         mended: list[str] = []
+        loaded: list[str] = []
         for finding in self.findings[:MOST_MENDED]:
+            loaded += finding.parameters
             mended += [str(at) for at in finding.boundaries if not at.state]
             run = self.other.run(
-                self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=mended
+                self._state(loaded), self.batch, layers=self.partners, partner=self.free.plain, replace=mended
             )
             left = self._apart(run)
             finding.shares = {
@@ -262,6 +269,14 @@ class Pair:
             outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
             finding.left = max((distance.ratio for distance in outputs), default=None)
             last = left
+
+    def _state(self, loaded: Sequence[str]) -> Path:
+        """The other port's state: the baseline's values, or its own but for the `loaded` ones."""
+        if self.own is None:
+            return self.states[self.other.name]
+        folder = self.other.folder / f"state-{len(loaded)}"
+        weights.mended(self.own, self.states[self.other.name], loaded, folder)
+        return folder
 
     def _is_off(self, name: str) -> bool:
         """Whether an output or the loss is more than rounding."""
@@ -389,6 +404,7 @@ class Pair:
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
             mine += [name for name in off if name.startswith(f"buffer.{finding.layer}.")]
+            mine += [name for name in off if name.removeprefix("grad.") in finding.parameters]
             evidence = {
                 **finding.evidence,
                 "place": finding.place,

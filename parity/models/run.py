@@ -149,7 +149,8 @@ class ModelRun:
             stored(self.base, port, moves[port.name], state)
             self._say(f"runs {port.name}")
             try:
-                run = port.run(state, self.batch, layers=layers[port.name], gradients=self._gradients)
+                own = port.state if self.model.weights == "own" else None
+                run = port.run(own or state, self.batch, layers=layers[port.name], gradients=self._gradients)
             except ModelError as error:
                 self._fail(port, error)
                 continue
@@ -157,7 +158,7 @@ class ModelRun:
             folder = self.folder / port.name
             yield Pair(
                 self.case, self.dtype, self.base, port, states, moves[port.name], layers[port.name], self.batch, folder,
-                free, step, run,
+                free, step, run, own,
             )  # fmt: skip
 
     def _read_batch(self, port: Port) -> None:

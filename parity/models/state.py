@@ -31,6 +31,8 @@ Source: the classes' documentation (paddle.nn.Linear: `y = xW + b`)."""
 FUSED = (2, 3)
 """Projections that are often one parameter: key and value, or query, key and value."""
 MOST_LISTED = 8
+UNTIED = "untied"
+"""How a parameter is matched whose partner shares the memory of another one."""
 
 
 class MappingError(ValueError):
@@ -100,7 +102,18 @@ class Sides:
             (ours, _, from_axes), (theirs, _, to_axes) = self._ours[pair.left], self._theirs[pair.right]
             steps = [from_axes, inverse(pair.transform.axes), inverse(to_axes)]
             moves.append(Move(theirs.name, (ours.name,), composed(steps), None, pair.how.value, pair.doubt))
-        return [*moves, *self._fused(matching)], matching
+        return [*moves, *self._fused(matching), *self._untied(matching)], matching
+
+    def _untied(self, matching: Matching) -> Iterator[Move]:
+        """A parameter that shares another's memory in the baseline, and does not here."""
+        tied = {entry.name: (info, axes) for info in self.base.tensors.values() if info.tied
+                for entry, axes in (canonical(self.base, info),)}  # fmt: skip
+        for name in matching.right_only:
+            if name in tied:
+                (info, from_axes), (theirs, _, to_axes) = tied[name], self._theirs[name]
+                first = self.base.tensors[info.tied]
+                if sorted(first.shape) == sorted(theirs.shape):
+                    yield Move(theirs.name, (first.name,), composed([from_axes, inverse(to_axes)]), None, UNTIED)
 
     def _fused(self, matching: Matching) -> Iterator[Move]:
         """What is one parameter on one side, and several of one shape on the other, next to each other."""
@@ -155,13 +168,14 @@ def mapped(base: Port, other: Port, path: Path | None) -> tuple[list[Move], list
 def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
     """Raise MappingError unless every parameter of both is used once, in shapes that fit."""
     targets = {move.target for move in moves}
-    parts = {(source, move.part and move.part[0]) for move in moves for source in move.sources}
+    once = [move for move in moves if move.how != UNTIED]
+    parts = {(source, move.part and move.part[0]) for move in once for source in move.sources}
     problems = []
     for port, used, peers in ((base, {s for s, _ in parts}, other), (other, targets, base)):
         left = [info for info in port.tensors.values() if info.trained and not info.tied and info.name not in used]
         problems += [f"{port.name}'s {info.name} {list(info.shape)} has no partner in {peers.name}{near(info, peers)}"
                      for info in left]  # fmt: skip
-    if sum(len(move.sources) for move in moves) != len(parts):
+    if sum(len(move.sources) for move in once) != len(parts):
         problems.append("a tensor of the baseline is used twice")
     for move in moves:
         size = sum(np.prod(base.tensors[source].shape, dtype=int) for source in move.sources)

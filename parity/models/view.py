@@ -67,7 +67,7 @@ class ModelView:
         left = [part.evidence.get("left") for part in self.parts]
         lines = []
         known = [value for value in left if value is not None]
-        if known:
+        if known and any(part.evidence.get("share") is not None for part in self.parts):
             rounding = known[-1] < 8.0
             lines.append(
                 "with that mended, the difference at the output is rounding"
