@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from parity.cases.brought import Brought, BroughtError, Source, op_of, outputs_o
 from parity.cases.op import CaseError, Op
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
-from parity.models.functions import source
+from parity.models.functions import others, source
 from parity.models.leaves import case_of, held
 from parity.models.ports import Array, ModelError, Port
 from parity.models.worker.port import LOSS
@@ -68,6 +68,13 @@ class CodeCase:
     case: CasePlan
     inputs: Mapping[str, Array]
     kernels: Mapping[str, CodeKernel]
+    params: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def otherwise(self) -> Iterator[tuple[str, Any, CasePlan]]:
+        """The case with another word or axis for one option of an op in it."""
+        options = {name: getattr(self.case.params, name) for name in self.params}
+        for name, value in others(options, self.params):
+            yield name, value, replace(self.case, params=replace(self.case.params, **{name: value}))
 
 
 def children_of(layer: str, paired: Sequence[str]) -> list[str]:
@@ -109,6 +116,7 @@ def code_case(
     texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
     read = set(re.findall(r"\w+", " ".join(texts)))
     used = {name: array for name, array in used.items() if name in read}
+    options: dict[str, tuple[str, str]] = {}
     single = single_op(reply)
     if single is not None:
         definition, params, tensors = single
@@ -126,7 +134,7 @@ def code_case(
         )
         case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
     else:
-        case = planned(model, dtype, title, reply, used, folder)
+        case, options = planned(model, dtype, title, reply, used, folder)
     kernels = {}
     for port, name, layers in ((base, ours, {child: child for child in children}), (other, layer, theirs)):
         there = {**layers, ours: name}
@@ -147,7 +155,7 @@ def code_case(
             case.op,
             case.params,
         )
-    return CodeCase(case, used, kernels)
+    return CodeCase(case, used, kernels, options)
 
 
 def values_of(
@@ -174,9 +182,12 @@ def values_of(
 
 def planned(
     model: CasePlan, dtype: str, title: str, program: Mapping[str, Any], inputs: Mapping[str, Array], folder: Path
-) -> CasePlan:
-    """A traced program's case with its inputs; both are stored. Raises ModelError if it cannot be run."""
-    text, options = source(
+) -> tuple[CasePlan, dict[str, tuple[str, str]]]:
+    """A traced program's case with its inputs, both of which are stored, and which params of ops its params are.
+
+    Raises ModelError if it cannot be run.
+    """
+    text, options, known = source(
         FUNCTION, title, program["lines"], program["returned"], {n: a.shape for n, a in inputs.items()}
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -193,7 +204,7 @@ def planned(
     except (BroughtError, CaseError) as error:
         raise ModelError(str(error)) from error
     brought = replace(brought, upstream=upstream)
-    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder), brought=brought)
+    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder), brought=brought), known
 
 
 def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:
@@ -203,7 +214,7 @@ def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | No
         return None
     op, given = OPS[lines[0]["op"]], lines[0]["given"]
     tensors = {item.name: given[item.name] for item in op.inputs if item.name in given}
-    known = {field.name: literal_eval(given[field.name]) for field in fields(op.params) if field.name in given}
+    known = {param.name: literal_eval(given[param.name]) for param in fields(op.params) if param.name in given}
     left = {name: text for name, text in given.items() if name not in tensors and name not in known}
     if any(text not in ("False", "None") for text in left.values()):
         return None

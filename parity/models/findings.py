@@ -75,7 +75,8 @@ class Finding:
     @property
     def ratio(self) -> float:
         """The largest error ratio."""
-        return max(self.boundaries.values(), default=float("nan"))
+        judged = [c.error_ratio[0] for c in self.comparisons if c.error_ratio[0] is not None]
+        return max([*self.boundaries.values(), *judged], default=0.0)
 
     @property
     def place(self) -> str:

@@ -234,11 +234,6 @@ def held(array: Array, dtype: str) -> Array:
     return array.astype(np.int64) if array.dtype.kind in "iub" else as_dtype(array, dtype)
 
 
-def with_params(case: CasePlan, params: Any) -> CasePlan:
-    """The case with other params."""
-    return replace(case, params=params)
-
-
 def words(differences: Mapping[str, tuple[Any, Any]], names: Sequence[str]) -> str:
     """`eps is 1e-05 in torch and 1e-12 in paddle`."""
     parts = (f"{name} is {shown(a)} in {names[0]} and {shown(b)} in {names[1]}" for name, (a, b) in differences.items())

@@ -18,7 +18,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import leaves, steps, weights
-from parity.models.code import CodeKernel, code_case
+from parity.models.code import CodeCase, CodeKernel, code_case
 from parity.models.findings import LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
@@ -31,6 +31,7 @@ from parity.reporting.text.words import few
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
+CLASS = "its class"
 MAIN = 0.1
 """A finding that explains less of the output's difference is not the cause of what is off there."""
 SMALL_CASE = 1 << 22
@@ -80,6 +81,8 @@ class Pair:
         state = self.states[self.other.name]
         values = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
+        if not self.findings and any(self._gradients_off()):
+            self.findings = self._backward()
         self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
@@ -93,12 +96,28 @@ class Pair:
         moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
         return {move.target: move.sources[0] for move in moves}
 
+    def _gradients_off(self) -> Iterator[str]:
+        """The parameters whose gradients are more than rounding apart."""
+        yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
+
+    def _backward(self) -> list[Finding]:
+        """Layers whose gradients are off although they return the right values; each is called alone."""
+        found = []
+        for layer, partner in self.partners.items():
+            op = leaves.op_of(self.base.layers[partner])
+            finding = Finding(LAYER, layer, 0, partner, {})
+            if op is not None and self._judged_op(finding, op) is not None and finding.title:
+                found.append(finding)
+        return found
+
     # Causes
 
     def _diagnose(self, finding: Finding) -> None:
         """The cause of a finding: by the options of the two layers, or by the search that ops have."""
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
         options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
+        if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
+            options = {CLASS: (ours.kind, theirs.kind), **options}
         names = (self.base.name, self.other.name)
         finding.options = options
         if options:
@@ -124,14 +143,14 @@ class Pair:
             return None
         case, inputs = made
         oracle = consult_oracle(case, inputs)
-        by_name = {self.base.name: kernels[0], self.other.name: replace(kernels[1], params=kernels[0].params)}
+        by_name = {self.base.name: kernels[0], self.other.name: kernels[1]}
         outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
         judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
         if not any(cell.off.values()):
             return judge.judged(diagnose=False)
-        verified = self._verified(finding, case, inputs, outcomes[1], kernels[1].params)
+        verified = self._verified(finding, case, inputs, outcomes[1])
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
@@ -179,52 +198,73 @@ class Pair:
         if off.get(self.base.name) or not off.get(self.other.name):
             finding.evidence["untraced"] = "the program does not give the baseline's values"
             return None
-        judged = judge.judged()
+        other = self._otherwise(made, outcomes[1])
+        judged = judge.judged(diagnose=not other)
         finding.comparisons = [
             renamed(c, finding) for c in judged.comparisons if c.actual == self.other.name and c.culprit
         ]
         finding.evidence |= {"program": str(place / "code.py"), "folder": str(place)}
-        if not self._explained(finding, judged):
+        if other:
+            finding.id, finding.explained = "layer-options", True
+            finding.title = leaves.words(other, (self.base.name, self.other.name))
+        elif not self._explained(finding, judged):
             self._undiagnosed(finding)
         return judged
 
-    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
-        """Both ports' layers as kernels of an op."""
-        made: list[Kernel] = []
-        for port, name in ((self.base, finding.partner), (self.other, finding.layer)):
-            layer = port.layers[name]
-            shapes = {
-                t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
-            }
+    def _otherwise(self, made: CodeCase, theirs: CellOutcome) -> Mapping[str, tuple[Any, Any]]:
+        """The option of an op in a program with which it gives what the other port returned."""
+        for name, value, other in made.otherwise():
             try:
-                params = leaves.params_of(op, leaves.options_of(port, layer), shapes)
-            except (TypeError, ValueError):
-                if not made:
-                    return None
-                params = None
-            made.append(Kernel(port, layer, finding.call, op, params, self.states[port.name], self.dtype))
-        return made[0], made[1]
+                judge = CaseJudge(other, made.inputs, consult_oracle(other, made.inputs), ORACLE)
+                judge.take(self.dtype, [theirs])
+                if not judge.cells[self.dtype].off[self.other.name]:
+                    return {name: (getattr(made.case.params, name), value)}
+            except (TypeError, ValueError, KeyError, ArithmeticError):
+                continue
+        return {}
+
+    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
+        """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
+        params = self._params(self.base, finding.partner, op)
+        ours, theirs = (
+            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype)
+            for port, name in ((self.base, finding.partner), (self.other, finding.layer))
+        )
+        return None if params is None else (ours, theirs)
+
+    def _params(self, port: Port, name: str, op: Any) -> Any:
+        """The params of an op by a layer's options; None if they do not fit."""
+        shapes = {
+            t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
+        }
+        try:
+            return leaves.params_of(op, leaves.options_of(port, port.layers[name]), shapes)
+        except (TypeError, ValueError):
+            return None
 
     def _verified(
-        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, params: Any,
-    ) -> Mapping[str, tuple[Any, Any]]:  # fmt: skip
-        """The options that differ, if with the other's values the reference gives what the other port returned."""
-        if params is None or params == case.params or not finding.options:
+        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome
+    ) -> Mapping[str, tuple[Any, Any]]:
+        """The options that differ, if with the other's class and values the reference gives what the other returned."""
+        op = leaves.op_of(self.other.layers[finding.layer])
+        params = None if op is None else self._params(self.other, finding.layer, op)
+        if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
             return {}
-        other = leaves.with_params(case, params)
+        other = replace(case, op=op.name, params=params)
         try:
             judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
             judge.take(self.dtype, [theirs])
             right = not judge.cells[self.dtype].off[self.other.name]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError):
             return {}
         finding.evidence["verified"] = right
-        used = {name for name in finding.options if getattr(params, name, None) != getattr(case.params, name, None)}
+        same = {name for name in finding.options if getattr(params, name, None) == getattr(case.params, name, None)}
+        used = finding.options.keys() - same if op.name == case.op else {CLASS}
         return {name: pair for name, pair in finding.options.items() if name in used} if right else {}
 
     def _undiagnosed(self, finding: Finding) -> None:
         """A finding without a cause says what is known."""
-        at = max(finding.boundaries, key=lambda b: finding.boundaries[b])
+        at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
         finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
         finding.title += self._values(finding, at)

@@ -11,11 +11,12 @@ from parity.engine.inputs import slug
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.spec import MODEL
 from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
-from parity.reporting.text.words import listed, number
+from parity.reporting.text.words import cut, listed, number
 
 HEAD = ("where", "cause", "explains", "error ratio")
 PLACE = "place"
 """The key of a diagnosis's evidence that says where in the model it is."""
+LONGEST = 200
 ALL = 0.9995
 """From here on, a part is all in print."""
 
@@ -59,7 +60,7 @@ class ModelView:
         grouped: dict[str, list[Diagnosis]] = {}
         for part in self.parts:
             grouped.setdefault(part.title, []).append(part)
-        lines = [f"{title}{explains(group)}" for title, group in grouped.items()]
+        lines = [f"{title}{formula(group[0])}{explains(group)}" for title, group in grouped.items()]
         return [*lines, *self.rest()]
 
     def rest(self) -> list[str]:
@@ -94,6 +95,12 @@ def size(row: ComparisonRow) -> str:
     """`1.2e-07, expected 3e-07`."""
     envelope = math.nan if row.envelope is None else row.envelope.max
     return f"{number(row.max_abs_diff)} at most, {number(envelope)} expected"
+
+
+def formula(part: Diagnosis) -> str:
+    """`: scores = matmul, where the reference has matmul / 8`."""
+    text = str(part.evidence.get("expression") or "")
+    return f": {cut(text, LONGEST)}" if text else ""
 
 
 def explains(parts: Sequence[Diagnosis]) -> str:
