@@ -17,7 +17,7 @@ from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.models import leaves, steps, weights
+from parity.models import leaves, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, code_case
 from parity.models.findings import LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
@@ -154,7 +154,8 @@ class Pair:
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
-        finding.evidence |= {"op": op.name, "folder": str(place)}
+        script = repro.write(kernels[1], self.base.name, oracle, place)
+        finding.evidence |= {"op": op.name, "folder": str(place), **({} if script is None else {"script": str(script)})}
         if verified:
             finding.id, finding.explained = "layer-options", True
             finding.title = leaves.words(verified, (self.base.name, self.other.name))

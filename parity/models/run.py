@@ -59,7 +59,7 @@ def models(
             for dtype in case.dtypes:
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
-                    yield ModelRun(plan.of(case), case, dtype, workers, folder, tell).judged()
+                    yield from ModelRun(plan.of(case), case, dtype, workers, folder, tell).judged()
     finally:
         workers.close()
         log.close()
@@ -89,10 +89,11 @@ class ModelRun:
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
 
-    def judged(self) -> JudgedCase:
-        """Build, map, run and judge."""
+    def judged(self) -> Iterator[JudgedCase]:
+        """Build, map, run and judge; an interrupt gives the ports that were judged, and is raised again."""
         comparisons: list[Comparison] = []
         diagnoses: list[Diagnosis] = []
+        interrupted: KeyboardInterrupt | None = None
         try:
             for pair in self._pairs():
                 self._tell(Judging(self.case.id))
@@ -106,13 +107,21 @@ class ModelRun:
                 comparisons += rows
                 diagnoses += pair.diagnoses(rows)
                 self.judge_seconds += time.monotonic() - began
+        except KeyboardInterrupt as error:
+            interrupted = error
         finally:
             for port in self.ports.values():
                 port.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
-        return JudgedCase(
-            self.case, self.dtype, list(self.outcomes.values()), comparisons, diagnoses, (), self.judge_seconds
-        )
+        outcomes = list(self.outcomes.values()) if interrupted is None else self._known(comparisons)
+        yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
+        if interrupted is not None:
+            raise interrupted
+
+    def _known(self, comparisons: Sequence[Comparison]) -> list[CellOutcome]:
+        """The outcomes after an interrupt: of ports that failed or were judged, so that the others run again."""
+        judged = {row.actual for row in comparisons}
+        return [o for name, o in self.outcomes.items() if o.outcome is not Outcome.OK or name in judged]
 
     def _fail(self, port: Port, error: Exception) -> None:
         outcome = error.outcome if isinstance(error, ModelError) else Outcome.ERROR

@@ -76,6 +76,8 @@ class ModelView:
                 else f"with that mended, the output is still {number(known[-1])} envelopes off"
             )
         first = next((part.evidence.get("first_off") for part in self.parts), None)
+        script = next((part.evidence["script"] for part in self.parts if part.evidence.get("script")), None)
+        lines += [f"a script shows the layer alone: python {script}"] if script else []
         return [*lines, *([f"on its own, the port leaves rounding first at {first}"] if first else [])]
 
     def table(self) -> list[tuple[str, ...]]:

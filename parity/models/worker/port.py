@@ -301,8 +301,11 @@ class Crossing:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for module in self._wrapped:
-            del module.forward
+        for module, own in self._wrapped:
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
         self._wrapped = []
 
     def _wrap(self, name: str, module: Any) -> None:
@@ -311,8 +314,8 @@ class Crossing:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._called(name, original, args, kwargs)
 
+        self._wrapped.append((module, vars(module).get("forward")))
         module.forward = forward
-        self._wrapped.append(module)
 
     def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that counts as a layer, if it is among those that are watched."""
