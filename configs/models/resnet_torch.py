@@ -35,8 +35,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = self.pool(self.relu(self.bn(self.stem(x))))
-        x = self.block2(self.block1(x))
-        x = nn.functional.interpolate(self.avg(x), scale_factor=2, mode="bilinear", align_corners=False)
+        x = nn.functional.interpolate(self.block1(x), scale_factor=2, mode="bilinear", align_corners=False)
+        x = self.avg(self.block2(x))
         return self.head(x.mean((2, 3)))
 
 

@@ -92,7 +92,9 @@ def is_option(name: str, kind: Any) -> bool:
 
 
 def words_of(kind: Any) -> tuple[Any, ...]:
-    """The words that a param may be; none of a number."""
+    """The words that a param may be, or true and false; none of a number."""
+    if kind is bool or bool in get_args(kind):
+        return True, False
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 

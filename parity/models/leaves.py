@@ -191,7 +191,7 @@ class Kernel:
         for name, place in self.placed.items():
             side, _, own = place.partition(":")
             for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if side == "param" else "", name)):
-                if key in returned and (target.startswith("grad.") or self.op.name == "batch_norm"):
+                if key in returned and (target.startswith("grad.") or not self.info(name).trained):
                     axes = self.own_name(name)[1] if side == "param" else ()
                     array = returned[key]
                     found[target] = (array.transpose(axes) if axes else array).reshape(inputs[name].shape)

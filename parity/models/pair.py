@@ -18,8 +18,8 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import leaves, repro, steps, weights
-from parity.models.code import CodeCase, CodeKernel, code_case
-from parity.models.findings import LAYER, Boundary, Finding
+from parity.models.code import CodeCase, CodeKernel, children_of, code_case
+from parity.models.findings import CODE, LAYER, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
@@ -78,6 +78,7 @@ class Pair:
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
+            self._count_calls(finding, run)
         state = self.states[self.other.name]
         values = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
@@ -132,6 +133,18 @@ class Pair:
         if judged is None and not finding.title:
             self._undiagnosed(finding)
 
+    def _count_calls(self, finding: Finding, run: Recorded) -> None:
+        """Say that a piece of code calls one of its layers more or less often."""
+        if finding.kind != CODE:
+            return
+        children = {name: name for name in children_of(finding.layer, list(self.partners))}
+        theirs = steps.calls(run, children)
+        ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
+        for name in children:
+            if theirs[name] != ours[name]:
+                finding.id, finding.explained = "layer-code", True
+                finding.title = f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}"
+
     def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
         kernels = self._kernels(finding, op)
@@ -150,7 +163,7 @@ class Pair:
         cell = judge.cells[self.dtype]
         if not any(cell.off.values()):
             return judge.judged(diagnose=False)
-        verified = self._verified(finding, case, inputs, outcomes[1])
+        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off[self.other.name]))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
@@ -166,7 +179,8 @@ class Pair:
     def _explained(self, finding: Finding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
         mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
-        found = sorted(mine, key=lambda d: (d.id == "unexplained", not d.explained))
+        # A wrong gradient may follow from the output; the reverse is not so.
+        found = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
         if not found or found[0].id == "unexplained":
             return False
         finding.id, finding.title, finding.explained = found[0].id, found[0].title, found[0].explained
@@ -244,9 +258,10 @@ class Pair:
             return None
 
     def _verified(
-        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome
+        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
     ) -> Mapping[str, tuple[Any, Any]]:
-        """The options that differ, if with the other's class and values the reference gives what the other returned."""
+        """The options that differ, if with the other's class and values the reference gives the outputs that the other
+        returned, and something that was `off`."""
         op = leaves.op_of(self.other.layers[finding.layer])
         params = None if op is None else self._params(self.other, finding.layer, op)
         if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
@@ -255,7 +270,9 @@ class Pair:
         try:
             judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
             judge.take(self.dtype, [theirs])
-            right = not judge.cells[self.dtype].off[self.other.name]
+            # What else the layer does otherwise, as with its running statistics, is found in other modes.
+            left = judge.cells[self.dtype].off[self.other.name].keys()
+            right = left.isdisjoint(other.definition.upstream) and bool(off - left)
         except (TypeError, ValueError, KeyError):
             return {}
         finding.evidence["verified"] = right
@@ -481,6 +498,16 @@ def outcome(
 
     differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
     return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
+
+
+def of_gradients(diagnosis: Diagnosis) -> bool:
+    """Whether a cause shows in gradients only."""
+    return all(tensor.startswith("grad.") for tensor in diagnosis.tensors)
+
+
+def times(n: int) -> str:
+    """`once`, `3 times`, `not at all`."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
 def renamed(comparison: Comparison, finding: Finding) -> Comparison:

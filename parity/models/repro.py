@@ -34,7 +34,7 @@ CALLS: Mapping[str, Mapping[str, str]] = {
 }
 """By framework: how a script gets at layers, tensors and arrays."""
 
-TEMPLATE = '''"""{layer} of {backend}, alone, with the inputs of its partner in {base}: its {output} and the exact one."""
+TEMPLATE = '''"""{layer} of {backend}, alone, with its partner's inputs in {base}: its {output} and the exact one."""
 
 import importlib.util
 import os

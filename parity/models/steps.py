@@ -7,6 +7,7 @@ does not hide one in layer 9. The baseline's own runs in step, in float64 and wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from parity.models.findings import CODE, LAYER, Boundary, Finding
@@ -69,6 +70,12 @@ def owner(port: Port, at: Boundary, partners: Mapping[str, str]) -> tuple[str, s
         return (CODE if inner or port.layers[at.layer].own else LAYER), at.layer
     around = [name for name in partners if name != at.layer and inside(at.layer, name)]
     return CODE, max(around, key=len, default="")
+
+
+def calls(run: Recorded, layers: Mapping[str, str]) -> Counter[str]:
+    """How often each layer that is a key of `layers` was called in a run, by the name that it has there."""
+    made = {(at.layer, at.call) for name in run if (at := Boundary.of(name)) is not None and not at.state}
+    return Counter(layers[layer] for layer, _ in made if layer in layers)
 
 
 def inside(layer: str, outer: str) -> bool:

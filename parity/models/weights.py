@@ -33,12 +33,12 @@ def untied(moves: Sequence[Move], base: Port, other: Port) -> Iterator[Finding]:
 
 def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> Iterator[Finding]:
     """Parameters whose own values are not those that the baseline's would give."""
-    theirs, wanted, ours = Recorded(str(other.state)), Recorded(str(moved)), Recorded(str(base.state))
+    theirs, wanted = Recorded(str(other.state)), Recorded(str(moved))
     for move in moves:
         have, want = theirs.load(move.target), wanted.load(move.target)
         if close(have, want):
             continue
-        others = {m.sources[0]: ours for m in moves if len(m.sources) == 1 and m is not move}
+        others = {m.target: wanted for m in moves if m is not move}
         evidence, title = looks(have, want, base.name, others)
         yield Finding(
             WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
@@ -66,7 +66,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
                     return "blocks", f"{base}'s with its {n} blocks in the order {list(order)}"
     for name, stored in others.items():
         if stored.shape(name) == have.shape and close(stored.load(name), have):
-            return "another", f"{base}'s {name}"
+            return "another", f"the values that {name} should have"
     return "other", f"other values than {base}'s: it was not loaded from them"
 
 
