@@ -1,0 +1,154 @@
+"""Every call of a layer, seen where it goes through its base class's `__call__`."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from parity.capture.frameworks.calls import Arguments, Call, Replace, Sink, Tensor, filled
+from parity.capture.frameworks.visit import visit
+
+if TYPE_CHECKING:
+    from parity.capture.frameworks.base import Framework
+
+RECORDERS: Dict[str, List["Recorder"]] = {}
+"""Framework's name to the recorders at work, while its base class is patched."""
+
+
+class Recorder:
+    """Gives the tensors of each call of known layers to a sink.
+
+    `layers` maps the id of a layer to its name and to itself, so that no other object gets this id.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        layers: Dict[int, Tuple[str, Any]],
+        sink: Sink,
+        replace: Optional[Replace] = None,
+        gradients: bool = False,
+    ) -> None:
+        self.framework = framework
+        self.layers = layers
+        self.sink = sink
+        self.replace = replace
+        self.gradients = gradients
+        self.active = True
+        self.depth = 0
+        self.order = 0
+        self.counts: Dict[str, int] = {}
+
+    def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a layer's call, and record it if the layer is known."""
+        if not self.active or id(layer) not in self.layers:
+            return run(*args, **kwargs)
+        inputs: Dict[str, Any] = {}
+        call = self.begun(layer, self.taken((args, kwargs), inputs))
+        changed = {**self.replaced(call, inputs)}
+        if self.gradients:
+            changed.update(self.watched(call, {**inputs, **changed}, getattr(layer, "inplace", False)))
+        if changed:
+            args, kwargs = filled(call.arguments, {**inputs, **changed})
+        self.depth += 1
+        try:
+            result = run(*args, **kwargs)
+        finally:
+            self.depth -= 1
+        for name, tensor in self.framework.tensors(result):
+            self.sink(call, "output", name, self.framework.to_numpy(tensor))
+            if self.gradients and self.framework.has_history(tensor):
+                self.on_gradient(call, "grad.output", name, tensor)
+        return result
+
+    def begun(self, layer: Any, arguments: Arguments) -> Call:
+        """The next call, of this layer."""
+        name, _ = self.layers[id(layer)]
+        nth = self.counts.get(name, 0)
+        call = Call(name, type(layer).__name__, self.order, self.depth, nth, arguments)
+        self.counts[name] = nth + 1
+        self.order += 1
+        return call
+
+    def taken(self, arguments: Any, inputs: Dict[str, Any]) -> Arguments:
+        """The arguments with a `Tensor` in place of each tensor, which goes to `inputs`."""
+
+        def take(name: str, tensor: Any) -> Tensor:
+            inputs[name] = tensor
+            return Tensor(name)
+
+        return tuple(visit(value, self.framework.is_tensor, take) for value in arguments)
+
+    def replaced(self, call: Call, inputs: Mapping[str, Any]) -> Dict[str, Any]:
+        """Give the inputs to the sink, and return the tensors that take the place of some."""
+        if self.replace is None:
+            for name, tensor in inputs.items():
+                self.sink(call, "input", name, self.framework.to_numpy(tensor))
+            return {}
+        arrays = {name: self.framework.to_numpy(tensor) for name, tensor in inputs.items()}
+        others = self.replace(call, arrays) or {}
+        for name, array in {**arrays, **others}.items():
+            self.sink(call, "input", name, array)
+        return {name: self.framework.from_numpy(array, inputs[name]) for name, array in others.items()}
+
+    def watched(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
+        """Aliases of the inputs that gradients flow to: one for each tensor, however often it is an argument.
+
+        A gradient has the name of its tensor's first place. A layer that works in place gets the tensor itself, whose
+        gradient is that of this use; an alias would lose it.
+        """
+        aliases: Dict[int, Any] = {}
+        for name, tensor in inputs.items():
+            if id(tensor) in aliases or not self.framework.has_history(tensor):
+                continue
+            alias = tensor if inplace else self.framework.alias(tensor)
+            if self.framework.has_history(alias):  # not where gradients are off
+                aliases[id(tensor)] = alias
+                self.on_gradient(call, "grad.input", name, alias)
+        return {name: aliases[id(tensor)] for name, tensor in inputs.items() if id(tensor) in aliases}
+
+    def on_gradient(self, call: Call, role: str, name: str, tensor: Any) -> None:
+        """Give the gradient of a tensor to the sink in each backward pass."""
+
+        def gradient(values: Any) -> None:
+            if self.active:
+                self.sink(call, role, name, self.framework.to_numpy(values))
+
+        self.framework.on_gradient(tensor, gradient)
+
+
+def start(recorder: Recorder) -> None:
+    """Let a recorder see all calls of its framework's layers, inside those that do already."""
+    name = recorder.framework.name
+    if name not in RECORDERS:
+        RECORDERS[name] = []
+        _patch(recorder.framework, RECORDERS[name])
+    RECORDERS[name].append(recorder)
+
+
+def stop(recorder: Recorder) -> None:
+    """End what `start` began; the last one takes the patch away."""
+    recorder.active = False
+    recorders = RECORDERS[recorder.framework.name]
+    recorders.remove(recorder)
+    base = recorder.framework.base
+    original = getattr(base.__call__, "parity_original", None)
+    if not recorders and original is not None:  # somebody else's patch on top keeps ours, which does nothing then
+        base.__call__ = original
+        del RECORDERS[recorder.framework.name]
+
+
+def _patch(framework: Framework, recorders: List[Recorder]) -> None:
+    original = framework.base.__call__
+
+    @functools.wraps(original)
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if framework.is_tracing():
+            return original(layer, *args, **kwargs)
+        run = functools.partial(original, layer)
+        for recorder in recorders:
+            run = functools.partial(recorder.call, layer, run)
+        return run(*args, **kwargs)
+
+    call.parity_original = original  # type: ignore[attr-defined]
+    framework.base.__call__ = call
