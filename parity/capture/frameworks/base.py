@@ -56,6 +56,10 @@ class Framework:
         """Whether calls are being traced into a graph, and compute nothing."""
         return False
 
+    def is_compiled(self, layer: Any) -> bool:  # noqa: ARG002 - a framework that compiles otherwise
+        """Whether what a layer consists of runs compiled, so that nothing within it is seen."""
+        return False
+
     def to_numpy(self, tensor: Any) -> Any:
         """A copy of a tensor's values."""
         raise NotImplementedError

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterable, Iterator, List, Tuple
 
 import numpy as np
 
 from parity.capture.frameworks.base import Framework
+
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Attributes in which torch.compile, activation checkpoints and FSDP keep the layer that they stand for."""
+
+PARALLEL = ("DataParallel", "DistributedDataParallel")
+"""Classes whose attribute `module` is the model."""
 
 
 class TorchStyleFramework(Framework):
     """A framework with PyTorch's modules and tensors."""
 
     def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:
-        return iter(model.named_modules())
+        return named(model, model.named_modules())
 
     def named_parameters(self, model: Any) -> Iterator[Tuple[str, Any]]:
-        return iter(model.named_parameters())
+        return named(model, model.named_parameters())
 
     def named_buffers(self, model: Any) -> Iterator[Tuple[str, Any]]:
-        return iter(model.named_buffers())
+        return named(model, model.named_buffers())
 
     def assign(self, tensor: Any, array: Any) -> None:
         with self.framework.no_grad():
@@ -50,6 +56,9 @@ class TorchFramework(TorchStyleFramework):
     def is_tracing(self) -> bool:
         return self.compiling is not None and bool(self.compiling())
 
+    def is_compiled(self, layer: Any) -> bool:
+        return hasattr(layer, "_orig_mod") or getattr(layer, "_compiled_call_impl", None) is not None
+
     def to_numpy(self, tensor: Any) -> Any:
         torch = self.framework
         values = tensor.detach()
@@ -58,6 +67,8 @@ class TorchFramework(TorchStyleFramework):
         if values.is_quantized:
             values = values.dequantize()
         values = values.cpu().resolve_conj().resolve_neg()
+        if str(values.dtype) == "torch.uint16":
+            values = values.to(torch.int32)
         if values.dtype == torch.bfloat16:
             return np.array(values.view(torch.int16).numpy().view(np.uint16))
         if values.dtype.is_floating_point and values.element_size() == 1:
@@ -80,3 +91,15 @@ class TorchFramework(TorchStyleFramework):
 
     def alias(self, tensor: Any) -> Any:
         return tensor.view_as(tensor)
+
+
+def named(model: Any, pairs: Iterable[Tuple[str, Any]]) -> Iterator[Tuple[str, Any]]:
+    """Names without the wrappers' parts; of a wrapper and what it stands for, the wrapper."""
+    parallel = type(model).__name__ in PARALLEL
+    taken = set()
+    for name, value in pairs:
+        parts = [part for part in name.split(".") if part not in WRAPPERS]
+        clean = ".".join(parts[1:] if parallel and parts[:1] == ["module"] else parts)
+        if clean not in taken:
+            taken.add(clean)
+            yield clean, value
