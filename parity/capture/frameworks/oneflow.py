@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from typing import Any, List
+from typing import Any, Callable, List
 
 import numpy as np
 
@@ -52,6 +53,20 @@ class OneflowFramework(TorchStyleFramework):
 
     def alias(self, tensor: Any) -> Any:
         return tensor.reshape(tensor.shape)
+
+    def on_gradient(self, tensor: Any, function: Callable[[Any], None]) -> None:
+        # OneFlow 0.9.0 calls the hook of a leaf twice in each backward pass, with the same gradient.
+        turns = itertools.cycle(range(self.calls_of_a_leaf_hook if tensor.is_leaf else 1))
+        tensor.register_hook(lambda gradient: function(gradient) if next(turns) == 0 else None)
+
+    @property
+    def calls_of_a_leaf_hook(self) -> int:
+        """How often the hook of a leaf is called in one backward pass."""
+        seen: List[Any] = []
+        leaf = self.framework.ones(1).requires_grad_(True)
+        leaf.register_hook(seen.append)
+        (leaf * 2).sum().backward()
+        return len(seen)
 
     def gradients(self, outputs: List[Any], leaves: List[Any], grad_outputs: List[Any]) -> List[Any]:
         # oneflow.autograd.grad of 0.9.0 has no allow_unused.
