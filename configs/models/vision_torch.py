@@ -9,9 +9,10 @@ from torch import nn
 
 try:
     import torchvision
-except RuntimeError:  # its operators need the CUDA build of torch; models use none, but their registration names this one
+except RuntimeError:  # its operators need torch's CUDA build; models use none, but their registration names two
     OPERATORS = torch.library.Library("torchvision", "DEF")
-    OPERATORS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for name in ("nms", "qnms"):
+        OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision
 
 
